@@ -1,0 +1,1 @@
+"""What a store of each modality contains: one module a modality."""

@@ -1,0 +1,91 @@
+"""The errors that unistore raises.
+
+::
+
+    UnistoreError                  exit code 1
+    ├── InputError                 exit code 2: source files or arguments are wrong; lists every Problem
+    ├── StoreError                 a store is unfinished, missing something, or not a store
+    │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
+    ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
+    └── ConversionError            writing failed (disk full, rights, source changed); resumable
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = [
+    "ConversionError",
+    "CorruptionError",
+    "InputError",
+    "Problem",
+    "StoreError",
+    "UnistoreError",
+    "UnsupportedError",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes
+    ----------
+    location
+        File, and dataset or row inside it: ``"scans/a.h5: data/x"``.
+    message
+        What was found and what was expected.
+    cure
+        What to do about it; may be empty.
+    kind
+        A stable, machine-readable word: ``"truncated"``, ``"dtype"``, ``"missing"``, …
+    """
+
+    location: str
+    message: str
+    cure: str = ""
+    kind: str = "invalid"
+
+    def __str__(self) -> str:
+        cure = f" ({self.cure})" if self.cure else ""
+        return f"{self.location}: {self.message}{cure}"
+
+
+class UnistoreError(Exception):
+    """Base of every error raised on purpose; ``str(error)`` is written for the user."""
+
+    exit_code = 1
+
+
+class InputError(UnistoreError):
+    """Source files or arguments are wrong. ``problems`` holds all that were found at once."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[Problem] | Problem | str) -> None:
+        if isinstance(problems, str):
+            super().__init__(problems)
+            self.problems: tuple[Problem, ...] = ()
+            return
+        self.problems = (problems,) if isinstance(problems, Problem) else tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[Sequence[Problem] | str]]:
+        return type(self), (self.problems or str(self),)
+
+
+class StoreError(UnistoreError):
+    """A store is unfinished, lacks something, or is not a store."""
+
+
+class CorruptionError(StoreError):
+    """Bytes contradict their checksum, shard index or codec frame."""
+
+
+class UnsupportedError(UnistoreError):
+    """A valid Zarr v3 feature that the engine does not implement."""
+
+
+class ConversionError(UnistoreError):
+    """Writing a store failed; the same command resumes once the cause is gone."""
