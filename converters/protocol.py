@@ -3,7 +3,7 @@
 The runner (`unistore.execute`) calls, in this order:
 
 1. ``scan(paths)`` once: look at every source, report every problem of every file together.
-2. ``derive(scan, source, emit)`` once a source, only if a table of the scan is spilled.
+2. ``derive(scan, source, emit)`` once a source, only if a table of the scan is spilled or facts are needed.
 3. ``settle(scan, facts)`` once: index arrays, final dtypes of spilled tables, attributes.
 4. ``read(...)`` / ``pack(...)`` for row ranges of direct / spilled tables, in any order, in any process.
 
@@ -70,6 +70,7 @@ class Scan:
     ``tables`` of spilled kind are provisional: ``settle`` gives their final dtypes. ``sample_table`` is the
     table whose rows (or, for ragged ones, whose index entries) are the samples: ``"rows"``, ``"segments"``, ….
     ``main_table`` is the table that ``sources/first_row`` and ``sources/rows`` count in.
+    ``needs_facts`` asks for ``derive`` although no table is spilled (counts, checks over all values).
     ``options`` are all options that decide the content (JSON). ``notes`` are one-line remarks: what was
     taken, and why. ``estimated_rows`` guesses the rows of spilled tables for ``--dry-run``.
     """
@@ -82,6 +83,7 @@ class Scan:
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     estimated_rows: Mapping[str, int] = field(default_factory=dict)
+    needs_facts: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,10 @@ class Settled:
         Index arrays, each written whole: pairs of a field and its values (rows on axis 0).
     spilled
         Final form of the spilled tables (dtypes settled); tables dropped here are not written.
+    direct
+        Further direct tables whose rows are known only now; rows are fetched with ``read``.
+    rows
+        Rows a source contributes to each table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
     samples
         Number of samples of the natural kind.
     splits
@@ -108,6 +114,8 @@ class Settled:
 
     arrays: Sequence[tuple[Field, NDArray[Any]]]
     spilled: tuple[Table, ...] = ()
+    direct: tuple[Table, ...] = ()
+    rows: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     samples: int
     splits: NDArray[np.uint8] | None = None
     split_names: tuple[str, ...] = ()
