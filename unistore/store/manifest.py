@@ -1,0 +1,103 @@
+"""The manifest: one line a file of the store, and the seal that holds its digest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import xxhash
+
+from unistore.errors import CorruptionError
+from unistore.store.names import MANIFEST
+
+__all__ = ["Entry", "manifest_bytes", "parse_manifest", "seal_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One file of a store.
+
+    Attributes
+    ----------
+    key
+        Path in the store, with ``/``.
+    bytes
+        Size.
+    checksum
+        xxh3-128 of the file, hexadecimal.
+    rows
+        For a shard: the table rows ``[lo, hi)`` it holds.
+    content
+        For a shard: xxh3-128 of its decoded values (C order, little-endian), the same on every machine.
+    """
+
+    key: str
+    bytes: int
+    checksum: str
+    rows: tuple[int, int] | None = None
+    content: str | None = None
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> Entry:
+        """Read one line's object."""
+        rows = line.get("rows")
+        return cls(
+            key=line["key"],
+            bytes=line["bytes"],
+            checksum=line["checksum"],
+            rows=None if rows is None else (rows[0], rows[1]),
+            content=line.get("content"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The line's object: absent facts are left out."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def manifest_bytes(entries: Iterable[Entry]) -> bytes:
+    """The manifest file: one JSON object a line, sorted by key."""
+    lines = (
+        json.dumps(entry.to_json(), separators=(",", ":"), ensure_ascii=True)
+        for entry in sorted(entries, key=lambda entry: entry.key)
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def parse_manifest(data: bytes, where: str) -> list[Entry]:
+    """Read a manifest file.
+
+    Raises
+    ------
+    CorruptionError
+        Naming the line that is not an entry.
+    """
+    entries = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            entries.append(Entry.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            msg = f"{where}/{MANIFEST}: line {number} is damaged ({error})"
+            raise CorruptionError(msg) from error
+    return entries
+
+
+def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
+    """The seal that the root's attributes hold.
+
+    ``content_digest`` covers keys, rows and decoded content only, so that it agrees between machines whose
+    encoders differ.
+    """
+    entries = sorted(entries, key=lambda entry: entry.key)
+    content = xxhash.xxh3_128()
+    for entry in entries:
+        if entry.content is not None:
+            content.update(f"{entry.key} {entry.rows} {entry.content}\n".encode())
+    return {
+        "manifest": MANIFEST,
+        "digest": xxhash.xxh3_128_hexdigest(manifest),
+        "files": len(entries),
+        "bytes": sum(entry.bytes for entry in entries),
+        "content_digest": content.hexdigest(),
+    }

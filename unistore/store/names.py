@@ -1,0 +1,24 @@
+"""Names and numbers of the store format, version 1 (docs/format.md)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+__all__ = ["CONVENTION", "FORMAT_VERSION", "MANIFEST", "ROOT", "build_folder"]
+
+FORMAT_VERSION = 1
+MANIFEST = "unistore-manifest.jsonl"
+ROOT = "zarr.json"
+"""The root group's metadata: written last, it makes the store."""
+
+CONVENTION = {
+    "uuid": "6d7f2a9e-9b0c-4f43-9f0e-4b1d6f0c7a51",
+    "name": "unistore",
+    "description": "Sealed training stores: tables of rows in sharded arrays, with a manifest of every file",
+    "spec_url": "docs/format.md",
+}
+
+
+def build_folder(destination: Path) -> Path:
+    """Where an unfinished conversion to `destination` lives: beside it, so that a rename finishes it."""
+    return destination.with_name(f"{destination.name}.unistore-build")

@@ -1,0 +1,135 @@
+"""Open a sealed store for reading: arrays by path, attributes of groups, text, splits."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import StoreError
+from unistore.store.names import FORMAT_VERSION, ROOT, build_folder
+from unistore.zarr3.array import Array
+from unistore.zarr3.storage import LocalStorage, Storage
+
+__all__ = ["Store"]
+
+
+class Store:
+    """A sealed store.
+
+    Opening reads one small file and keeps nothing open: handles appear with the first read of an array.
+    Pickles as its path; safe across fork, forkserver and spawn.
+
+    Parameters
+    ----------
+    path
+        Folder of the store.
+
+    Raises
+    ------
+    StoreError
+        If there is no store, it is unfinished, or of a newer format.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._storage: Storage = LocalStorage(Path(self.path))
+        self._arrays: dict[str, Array] = {}
+        self.attributes: dict[str, Any] = self._root_attributes()
+        self.modality: str = self.attributes["modality"]
+        self.sample_table: str = self.attributes["samples"]["table"]
+        self.sample_count: int = self.attributes["samples"]["count"]
+
+    def __reduce__(self) -> tuple[type[Store], tuple[str]]:
+        return type(self), (self.path,)
+
+    def __repr__(self) -> str:
+        return f"Store({self.path!r}, modality={self.modality!r}, samples={self.sample_count})"
+
+    def array(self, path: str) -> Array:
+        """Array at `path` (``"points/xyz"``), opened once.
+
+        Raises
+        ------
+        StoreError
+            If the store has no such array; the message lists those it has.
+        """
+        found = self._arrays.get(path)
+        if found is None:
+            if not self.has(path):
+                known = ", ".join(self.paths())
+                msg = f"{self.path}: no array {path!r}; this {self.modality} store has: {known}"
+                raise StoreError(msg)
+            found = self._arrays[path] = Array.open(self._storage, path)
+        return found
+
+    def has(self, path: str) -> bool:
+        """Whether the store has an array at `path`."""
+        return path in self.attributes["fields"]
+
+    def paths(self) -> list[str]:
+        """Paths of all arrays, sorted."""
+        return sorted(self.attributes["fields"])
+
+    def arrays(self) -> dict[str, Array]:
+        """All arrays by path."""
+        return {path: self.array(path) for path in self.paths()}
+
+    def group(self, path: str) -> dict[str, Any]:
+        """Attributes of the group at `path` (``"windows/lung"``)."""
+        attributes: dict[str, Any] = json.loads(self._storage.get(f"{path}/zarr.json")).get("attributes", {})
+        return attributes
+
+    def text(self, path: str) -> list[str]:
+        """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
+        offsets = _all_rows(self.array(f"{path}/offsets")).tolist()
+        data = _all_rows(self.array(f"{path}/data")).tobytes()
+        return [data[lo:hi].decode() for lo, hi in zip(offsets, offsets[1:], strict=False)]
+
+    def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
+        """Split code of every sample, (samples,) u1, and the splits' names by code; empty names: no splits."""
+        names: list[str] = self.group("splits").get("names", [])
+        return _all_rows(self.array("splits/code")), names
+
+    def _root_attributes(self) -> dict[str, Any]:
+        if not self._storage_has_root():
+            raise StoreError(self._why_no_root())
+        try:
+            root = json.loads(self._storage.get(ROOT))
+            attributes = root.get("attributes", {})
+        except (ValueError, AttributeError) as error:
+            msg = f"{self.path}: {ROOT} is not readable as JSON ({error}); run 'unistore verify {self.path}'"
+            raise StoreError(msg) from error
+        unistore: dict[str, Any] | None = attributes.get("unistore")
+        if unistore is None:
+            msg = f"{self.path}: a Zarr group, but not a unistore store; read it with unistore.open() or zarr"
+            raise StoreError(msg)
+        if unistore.get("format_version") != FORMAT_VERSION:
+            msg = (
+                f"{self.path}: format version {unistore.get('format_version')}, this unistore reads "
+                f"{FORMAT_VERSION}; install a matching unistore"
+            )
+            raise StoreError(msg)
+        if "seal" not in unistore:
+            msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"
+            raise StoreError(msg)
+        return unistore
+
+    def _storage_has_root(self) -> bool:
+        return self._storage.size(ROOT) is not None
+
+    def _why_no_root(self) -> str:
+        path = Path(self.path)
+        if build_folder(path).exists():
+            return f"{path}: unfinished conversion ({build_folder(path).name} lies beside it); run the same convert command to resume"
+        if not path.exists():
+            return f"{path}: no such store"
+        return f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
+
+
+def _all_rows(array: Array) -> NDArray[Any]:
+    return array.read_box([0] * len(array.shape), array.shape)
