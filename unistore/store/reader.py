@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,10 @@ class Store:
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
         offsets = _all_rows(self.array(f"{path}/offsets")).tolist()
         data = _all_rows(self.array(f"{path}/data")).tobytes()
-        return [data[lo:hi].decode() for lo, hi in zip(offsets, offsets[1:], strict=False)]
+        return [data[lo:hi].decode() for lo, hi in pairwise(offsets)]
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
-        """Split code of every sample, (samples,) u1, and the splits' names by code; empty names: no splits."""
+        """Split code of every sample, (samples,) u1, and the names by code; no names: no splits."""
         names: list[str] = self.group("splits").get("names", [])
         return _all_rows(self.array("splits/code")), names
 
@@ -125,7 +126,8 @@ class Store:
     def _why_no_root(self) -> str:
         path = Path(self.path)
         if build_folder(path).exists():
-            return f"{path}: unfinished conversion ({build_folder(path).name} lies beside it); run the same convert command to resume"
+            beside = build_folder(path).name
+            return f"{path}: unfinished conversion (see {beside}); run the same convert command to resume"
         if not path.exists():
             return f"{path}: no such store"
         return f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
