@@ -1,0 +1,69 @@
+"""A batch as plain arrays: dense ones, and ragged ones packed as values + offsets.
+
+Readers fill a `Batch` with numpy alone; torch meets it in `unistore.collation` (views, never copies).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths"]
+
+Allocate: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
+"""``allocate(shape, dtype)`` returns uninitialised C-contiguous memory: ``np.empty``, or a part of a slab."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """One key of a batch of B samples.
+
+    Attributes
+    ----------
+    values
+        Dense: ``(B, ...)``. Ragged: ``(sum of lengths, ...)``, sample after sample. It lies in memory that
+        `Allocate` handed out, possibly as a strided view of it (images are permuted views). Text is a
+        dense array of numpy's fixed-width unicode.
+    offsets
+        None: dense. Else ``(B + 1,)`` int64: sample i is ``values[offsets[i]:offsets[i + 1]]``.
+    group
+        Ragged keys of one group share their offsets: ``""`` is the sample's main group (points, voxels of
+        a window), ``"voxel"`` a second one. A packed batch names the offsets ``offsets``, ``voxel_offsets``.
+    shapes
+        ``(B, n)`` int64 where samples are boxes of different extents (volumes): ``values`` is flat and
+        sample i is ``values[offsets[i]:offsets[i + 1]].reshape(shapes[i])``.
+    """
+
+    values: NDArray[Any]
+    offsets: NDArray[np.int64] | None = None
+    group: str = ""
+    shapes: NDArray[np.int64] | None = None
+
+    @property
+    def offsets_key(self) -> str:
+        """Key of this group's offsets in a packed batch."""
+        return f"{self.group}_offsets" if self.group else "offsets"
+
+    def __len__(self) -> int:
+        return len(self.values) if self.offsets is None else len(self.offsets) - 1
+
+    def __getitem__(self, sample: int) -> NDArray[Any]:
+        """Sample ``sample`` of the batch, a view."""
+        if self.offsets is None:
+            return self.values[sample, ...]
+        part = self.values[self.offsets[sample] : self.offsets[sample + 1]]
+        return part if self.shapes is None else part.reshape(self.shapes[sample])
+
+
+Batch: TypeAlias = dict[str, Packed]
+
+
+def offsets_from_lengths(lengths: NDArray[Any]) -> NDArray[np.int64]:
+    """Offsets ``(B + 1,)`` int64 of samples with the given lengths ``(B,)``."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
