@@ -1,0 +1,278 @@
+"""Reading HDF5 that others wrote: every way such a file deceives becomes a clear error.
+
+- An empty file, a Git-LFS pointer, a truncated download and a file of another kind each say what they are.
+- Datasets that were allocated and never written read as fill values, silently: an error here.
+- External links, virtual datasets and raw external storage may point anywhere: only targets inside the given
+  roots are followed.
+- Variable-length and object dtypes would need unpickling or per-row Python: refused unless asked for.
+- A corrupt chunk opens fine and fails when read: `read_rows` names the file and the dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import hdf5plugin  # noqa: F401  registers the codecs (blosc, zstd, lz4, …) with the HDF5 library
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.paths import is_inside, printable
+from unistore.errors import InputError, Problem
+
+__all__ = ["SUFFIXES", "Tree", "check_dataset", "native", "open_hdf5", "place", "read_rows", "walk"]
+
+SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
+"""File name endings taken from folders."""
+
+_LFS = b"version https://git-lfs.github.com/spec/"
+_FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError)
+
+
+def place(name: str, item: str = "") -> str:
+    """Location of a problem: ``"scans/a.h5: data/x"``."""
+    return f"{printable(name)}: {printable(item.strip('/'))}" if item.strip("/") else printable(name)
+
+
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
+    return np.dtype(dtype.newbyteorder("=").str) if dtype.kind in "biufc" else dtype
+
+
+@contextmanager
+def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
+    """Open a file for reading; a context manager, so that no handle outlives the call.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        How messages call it; its path if not given.
+
+    Raises
+    ------
+    InputError
+        Saying what the file is instead of a readable HDF5 file.
+    """
+    location = place(name or str(path))
+    try:
+        file = h5py.File(path, "r", locking="best-effort")
+    except _FAILURES as error:
+        raise InputError(_diagnose(path, location, str(error))) from error
+    with file:
+        yield file
+
+
+def _diagnose(path: Path, location: str, message: str) -> Problem:
+    if not path.exists():
+        return Problem(location, "does not exist", "check the path", "missing")
+    if path.is_dir():
+        return Problem(location, "is a folder, not an HDF5 file", kind="format")
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(len(_LFS))
+    except OSError as error:
+        return Problem(location, f"cannot be read: {error.strerror}", "check the rights", "unreadable")
+    size = path.stat().st_size
+    if size == 0:
+        return Problem(location, "is empty (0 bytes)", "download or write it again", "empty")
+    if head == _LFS:
+        return Problem(location, "is a Git-LFS pointer, not the data", "run `git lfs pull`", "lfs")
+    if "signature not found" in message:
+        found = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
+        return Problem(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")
+    if "truncated" in message:
+        return Problem(location, f"is truncated: {size} bytes; {message}", "download it again", "truncated")
+    if "bad object header" in message or "addr overflow" in message or "bad heap" in message:
+        cause = "cut short in download, or its writer was killed"
+        return Problem(location, f"is damaged ({cause}): {message}", "get or write it again", "truncated")
+    if "already open for write" in message:
+        cure = "wait for the writer, or if it died: `h5clear -s`"
+        return Problem(location, f"was not closed by its writer: {message}", cure, "unclosed")
+    return Problem(location, f"cannot be opened as HDF5: {message}", kind="unreadable")
+
+
+@dataclass(slots=True)
+class Tree:
+    """What `walk` found.
+
+    Attributes
+    ----------
+    datasets
+        Open datasets by path inside the file, without leading slash, in the file's name order.
+    groups
+        Paths of all groups but the root.
+    problems
+        Links that leave the roots or lead nowhere, objects that cannot be opened.
+    """
+
+    datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
+    groups: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def walk(group: h5py.Group, name: str, roots: Sequence[Path]) -> Tree:
+    """Every dataset below a group, following only links that stay inside the roots, each group once.
+
+    Parameters
+    ----------
+    group
+        Where to begin; paths are relative to it.
+    name
+        How messages call the file.
+    roots
+        Folders or files in which targets of external links and of virtual datasets must lie.
+    """
+    tree = Tree()
+    _descend(group, "", name, roots, tree, set())
+    return tree
+
+
+def _descend(
+    group: h5py.Group, prefix: str, name: str, roots: Sequence[Path], tree: Tree, seen: set[object]
+) -> None:
+    info = h5py.h5o.get_info(group.id)
+    if (info.fileno, info.addr) in seen:
+        return
+    seen.add((info.fileno, info.addr))
+    for key in group:
+        path = f"{prefix}{key}"
+        location = place(name, path)
+        item = _follow(group, key, location, roots)
+        if isinstance(item, Problem):
+            tree.problems.append(item)
+        elif isinstance(item, h5py.Dataset):
+            tree.datasets[path] = item
+            tree.problems += _check_storage(item, location, roots)
+        elif isinstance(item, h5py.Group):
+            tree.groups.append(path)
+            _descend(item, f"{path}/", name, roots, tree, seen)
+
+
+def _follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
+    """Open a member, or return the Problem that forbids it."""
+    kind = group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type
+    if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
+        return Problem(location, "is a link of a user-defined kind", "replace it by the data", "link")
+    if kind == h5py.h5l.TYPE_EXTERNAL:
+        target = group.get(key, getlink=True).filename
+        if (problem := _check_target(target, group, location, "is a link into", roots)) is not None:
+            return problem
+    try:
+        item = group[key]
+    except _FAILURES as error:
+        reason = error.args[0] if error.args else type(error).__name__
+        if kind == h5py.h5l.TYPE_HARD:
+            return Problem(location, f"cannot be opened: {reason}", "get the file again", "damaged")
+        target = group.get(key, getlink=True).path
+        return Problem(location, f"is a link to {target!r}, which cannot be opened: {reason}", kind="link")
+    if kind == h5py.h5l.TYPE_HARD:
+        return item
+    # A link may lead through further links: what counts is the file that was reached.
+    return _check_target(item.file.filename, group, location, "is a link into", roots) or item
+
+
+def _check_target(
+    filename: str, group: h5py.Group, location: str, what: str, roots: Sequence[Path]
+) -> Problem | None:
+    target = Path(group.file.filename).parent / filename
+    shown = printable(filename)
+    if not is_inside(target, roots):
+        cure = "give the folder of the target too, or copy the data"
+        return Problem(location, f"{what} {shown!r}, outside the given paths", cure, "link")
+    if not target.is_file():
+        return Problem(location, f"{what} {shown!r}, which does not exist", kind="link")
+    return None
+
+
+def _check_storage(dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> list[Problem]:
+    """Where the values of a dataset lie, if not in its own file."""
+    files = [entry[0] for entry in dataset.external or ()]
+    if dataset.is_virtual:
+        files += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+    checks = [
+        _check_target(file, dataset.parent, location, "keeps values in", roots)
+        for file in dict.fromkeys(files)
+    ]
+    return [problem for problem in checks if problem is not None]
+
+
+def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = False) -> list[Problem]:
+    """What makes a dataset's values unusable, known without reading them.
+
+    Parameters
+    ----------
+    dataset
+        An open dataset.
+    location
+        As `place` gives it.
+    allow_object
+        Whether variable-length and string dtypes are wanted.
+
+    Returns
+    -------
+    list of Problem
+        Kinds ``"dtype"`` (object, variable length, or nothing a number) and ``"unwritten"``.
+    """
+    if dataset.shape is None:
+        return [Problem(location, "has no values (a null dataspace)", kind="dtype")]
+    if dataset.dtype.kind == "O" and not allow_object:
+        message = "has a variable-length or object dtype"
+        return [Problem(location, message, "store fixed-size numbers", "dtype")]
+    if dataset.size == 0 or dataset.is_virtual or dataset.external:
+        return []
+    cure = "its writer was killed before writing: write the file again"
+    if dataset.id.get_storage_size() == 0:
+        message = f"was allocated as {dataset.shape} but never written; it would read as zeros"
+        return [Problem(location, message, cure, "unwritten")]
+    if dataset.chunks is None:
+        return []
+    creation = dataset.id.get_create_plist()
+    if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
+        return []
+    expected = math.prod(-(-size // chunk) for size, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+    written = dataset.id.get_num_chunks()
+    if written < expected:
+        message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
+        return [Problem(location, message, cure, "unwritten")]
+    return []
+
+
+def read_rows(
+    dataset: h5py.Dataset, location: str, lo: int = 0, hi: int | None = None, out: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Rows ``lo:hi`` of a dataset in native byte order.
+
+    Parameters
+    ----------
+    dataset
+        An open dataset with at least one axis.
+    location
+        As `place` gives it.
+    lo, hi
+        Row range on axis 0; to the end if ``hi`` is None.
+    out
+        C-contiguous array ``(hi - lo, *dataset.shape[1:])`` to read into; a new one if None.
+
+    Raises
+    ------
+    InputError
+        When a chunk cannot be decoded, naming file and dataset.
+    """
+    stop = dataset.shape[0] if hi is None else hi
+    if out is None:
+        out = np.empty((stop - lo, *dataset.shape[1:]), native(dataset.dtype))
+    if out.size == 0:
+        return out
+    try:
+        dataset.read_direct(out, np.s_[lo:stop])
+    except _FAILURES as error:
+        message = f"rows {lo}:{stop} cannot be read: {error}"
+        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+    return out

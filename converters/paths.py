@@ -1,0 +1,151 @@
+"""Which files the user's paths stand for, in which order, and how they are named in a store.
+
+Folders are searched without ever following a link out of what was given: a link whose target lies elsewhere
+is an error, not an invitation. Names go into stores, messages and terminals: control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["common_root", "expand", "is_inside", "natural_key", "printable", "relative_names"]
+
+NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
+
+_DIGITS = re.compile(r"([0-9]+)")
+
+
+def natural_key(text: str) -> NaturalKey:
+    """Sort key in which ``demo_2`` comes before ``demo_10`` and a folder's content stays together.
+
+    Runs of ASCII digits compare as numbers of any length; equal numbers written differently (``7``, ``07``)
+    fall back to the text itself, so the order is total.
+    """
+    pieces: list[tuple[int, int, str]] = []
+    for part in text.split("/"):
+        for index, piece in enumerate(_DIGITS.split(part)):
+            if index % 2:
+                digits = piece.lstrip("0")
+                pieces.append((1, len(digits), digits))
+            elif piece:
+                pieces.append((2, 0, piece))
+        pieces.append((0, 0, ""))
+    return tuple(pieces), text
+
+
+def printable(name: str) -> str:
+    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``."""
+    return "".join(char if char.isprintable() else _escape(char) for char in name)
+
+
+def _escape(char: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def is_inside(path: Path, roots: Sequence[Path]) -> bool:
+    """Whether a path, after resolving every link, is one of the roots or lies below one."""
+    real = path.resolve()
+    return any(real.is_relative_to(root.resolve()) for root in roots)
+
+
+def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
+    """Files that the given files and folders stand for, in natural order, each once.
+
+    Parameters
+    ----------
+    paths
+        Files (taken whatever their suffix) and folders (searched to any depth; hidden names are left out).
+    suffixes
+        Lower-case endings to take from folders: ``(".h5", ".hdf5")``.
+
+    Returns
+    -------
+    list of Path
+        Parents resolved, names as found.
+
+    Raises
+    ------
+    InputError
+        Naming every path that does not exist, every folder that holds nothing suitable, and every link that
+        leaves the given paths.
+    """
+    problems: list[Problem] = []
+    found: list[Path] = []
+    for path in paths:
+        location = printable(str(path))
+        if path.is_dir():
+            inside = [file for file in _walk(path) if file.name.lower().endswith(tuple(suffixes))]
+            outside = [file for file in inside if not is_inside(file, paths)]
+            problems += [_leaving(file) for file in outside]
+            if not inside:
+                message = f"no {' or '.join(suffixes)} file in this folder"
+                problems.append(Problem(location, message, kind="missing"))
+            found += inside
+        elif path.exists():
+            found.append(path)
+        else:
+            cure = "the link's target is gone" if path.is_symlink() else "check the path"
+            problems.append(Problem(location, "does not exist", cure, "missing"))
+    if problems:
+        raise InputError(problems)
+    absolute = {path.parent.resolve() / path.name for path in found}
+    real_first = sorted(absolute, key=lambda path: (path.is_symlink(), natural_key(path.as_posix())))
+    unique = {path.resolve(): path for path in reversed(real_first)}
+    return sorted(unique.values(), key=lambda path: natural_key(path.as_posix()))
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Files below a folder; linked folders are entered when they stay inside it, each real folder once."""
+    root = folder.resolve()
+    seen = {root}
+    stack = [root]
+    while stack:
+        with os.scandir(stack.pop()) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.name.startswith("."):
+                    continue
+                path = Path(entry.path)
+                if not entry.is_dir():
+                    yield path
+                    continue
+                real = path.resolve()
+                if real.is_relative_to(root) and real not in seen:
+                    seen.add(real)
+                    stack.append(real)
+
+
+def _leaving(path: Path) -> Problem:
+    target = printable(str(path.resolve()))
+    cure = "give the folder of the target too, or copy the file"
+    return Problem(printable(str(path)), f"is a link to {target}, outside the given paths", cure, "link")
+
+
+def common_root(files: Sequence[Path]) -> Path:
+    """Deepest folder that holds all files."""
+    return Path(os.path.commonpath([file.parent.resolve() for file in files]))
+
+
+def relative_names(files: Sequence[Path]) -> list[str]:
+    """Printable names relative to the common root, with ``/``, in the order given; unique.
+
+    Two names that escaping makes equal get ``~2``, ``~3``, … so that a name always stands for one file.
+    """
+    if not files:
+        return []
+    root = common_root(files)
+    names: list[str] = []
+    taken: set[str] = set()
+    for file in files:
+        plain = printable((file.parent.resolve() / file.name).relative_to(root).as_posix())
+        name, number = plain, 1
+        while name in taken:
+            number += 1
+            name = f"{plain}~{number}"
+        taken.add(name)
+        names.append(name)
+    return names
