@@ -1,0 +1,77 @@
+"""Text columns: a flat array of UTF-8 bytes and one of offsets, as no variable-length dtype is portable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.schemas.tables import Field
+
+__all__ = ["text_arrays", "text_values"]
+
+
+def text_arrays(
+    path: str, strings: Sequence[str], *, axis: str = "row", description: str = ""
+) -> list[tuple[Field, NDArray[Any]]]:
+    """Store strings as ``path/data`` and ``path/offsets``.
+
+    Parameters
+    ----------
+    path
+        Path of the group: ``"volumes/name"``.
+    strings
+        One string a row. Undecodable bytes of file names (surrogates) are written as backslash escapes.
+    axis
+        What a string belongs to: ``"volume"``.
+    description
+        One sentence about the strings.
+
+    Returns
+    -------
+    list of (Field, array)
+        ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
+        ``data[offsets[i]:offsets[i + 1]]``.
+    """
+    encoded = [string.encode("utf-8", "backslashreplace") for string in strings]
+    offsets = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([len(item) for item in encoded], out=offsets[1:])
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    return [
+        (
+            Field(
+                path=f"{path}/data",
+                dtype="uint8",
+                axes=("byte",),
+                description=f"{description or path.rsplit('/', 1)[-1]}: UTF-8 text of all rows",
+            ),
+            data,
+        ),
+        (
+            Field(
+                path=f"{path}/offsets",
+                dtype="int64",
+                axes=(f"{axis}_bound",),
+                description=f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}",
+            ),
+            offsets,
+        ),
+    ]
+
+
+def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str]:
+    """Strings of a text column.
+
+    Parameters
+    ----------
+    data
+        (bytes,) u1, UTF-8.
+    offsets
+        (n + 1,) i8.
+    """
+    raw = data.tobytes()
+    return [
+        raw[lo:hi].decode("utf-8") for lo, hi in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    ]
