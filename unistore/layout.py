@@ -43,12 +43,15 @@ def lay_out_table(fields: Sequence[Field], rows: int) -> list[ArrayLayout]:
     Returns
     -------
     list of ArrayLayout
-        In the order of `fields`. Chunk rows are powers of two, shard rows a multiple of each of them,
+        In the order of `fields`. Chunk rows are powers of two, at most a shard of all columns together
+        (so that a flag beside images does not make a shard of gigabytes), shard rows a multiple of each,
         and shard extents on further axes are whole chunks that cover the row.
     """
-    chunks = [chunk_shape(field) for field in fields]
-    group = max(chunk[0] for chunk in chunks)
     row_bytes = max(1, sum(field.row_bytes for field in fields))
+    most = _power_of_two(SHARD // row_bytes)
+    wished = [chunk_shape(field) for field in fields]
+    chunks = [(min(chunk[0], most), *chunk[1:]) for chunk in wished]
+    group = max(chunk[0] for chunk in chunks)
     wanted = max(1, SHARD // (row_bytes * group))
     present = max(1, -(-rows // group))
     shard_rows = group * min(wanted, present)
