@@ -1,0 +1,222 @@
+"""What a trajectory store holds: steps, the episodes they belong to, and where the next observation lies.
+
+::
+
+    steps/<column>                        one row a step, episodes contiguous and in order
+    steps/observation/<key>               low-dimensional values beside images (N, H, W, 3) u1 RGB
+    steps/observation/<key>_jpeg/data     compressed frames as in the source, with ``offsets`` (N + 1)
+    steps/next_observation/<key>          only where it is not the following step's observation
+    episodes/offsets                      steps of episode e are offsets[e]:offsets[e + 1]
+    episodes/final_observation/<key>      what was observed after the last step of each episode
+
+Inside an episode the next observation of step t is ``observation[t + 1]``; at its last step it is
+``final_observation`` where there is one, and unknown (``next_valid`` False) where there is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from unistore.errors import Problem
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.tables import Field
+
+__all__ = [
+    "EPISODES",
+    "FINAL",
+    "IMAGE_AXES",
+    "JPEG_SUFFIX",
+    "MODALITY",
+    "NEXT",
+    "OBSERVATION",
+    "STEPS",
+    "column_field",
+    "is_image",
+    "jpeg_fields",
+    "moved",
+    "sample_key",
+    "validate_trajectory",
+]
+
+MODALITY = "trajectory"
+STEPS = "steps"
+EPISODES = "episodes"
+OBSERVATION = "steps/observation"
+NEXT = "steps/next_observation"
+FINAL = "episodes/final_observation"
+JPEG_SUFFIX = "_jpeg"
+
+IMAGE_AXES = ("step", "row", "column", "channel")
+"""Axes of a colour image array; whoever hands out samples moves ``channel`` to the front."""
+
+_FLAGS = {
+    "terminated": "the step ended the episode in a terminal state, as the source says",
+    "truncated": "the episode ends here without a terminal state: a recorded timeout or the recording's end",
+    "next_valid": "the observation after this step is known",
+}
+_TEXTS = {
+    "action": "what was commanded at this step",
+    "reward": "reward received for this step's action",
+    **_FLAGS,
+}
+
+
+def column_field(column: str, dtype: str, row_shape: tuple[int, ...], **attributes: object) -> Field:
+    """Field of one column of ``steps``.
+
+    Parameters
+    ----------
+    column
+        ``"action"``, ``"reward"``, ``"observation/joint"``, or a source's own name.
+    dtype
+        numpy dtype name.
+    row_shape
+        Shape of one step's value; (H, W, 3) with ``uint8`` is an RGB image.
+    **attributes
+        Further attributes of the array.
+    """
+    image = dtype == "uint8" and len(row_shape) == 3 and row_shape[-1] == 3
+    if image:
+        axes = IMAGE_AXES
+    elif len(row_shape) <= 1:
+        axes = ("step", "dimension")[: 1 + len(row_shape)]
+    else:
+        axes = ("step", *(f"axis_{number}" for number in range(1, 1 + len(row_shape))))
+    numeric = dtype != "bool" and not image and len(row_shape) <= 1
+    described = f"observation {column.removeprefix('observation/')} before the step's action"
+    return Field(
+        path=f"{STEPS}/{column}",
+        dtype=dtype,
+        row_shape=row_shape,
+        axes=axes,
+        description=_TEXTS.get(
+            column, described if column.startswith("observation/") else f"{column}, per step"
+        ),
+        statistics=numeric and (column in ("action", "reward") or column.startswith("observation/")),
+        attributes=attributes,
+    )
+
+
+def is_image(field: Field) -> bool:
+    """Whether a field holds RGB images (rows, H, W, 3) u1."""
+    return len(field.axes) == 4 and field.axes[1:] == IMAGE_AXES[1:]
+
+
+def moved(field: Field, group: str) -> Field:
+    """An observation's field, as its next (`NEXT`) or final (`FINAL`) counterpart; no statistics."""
+    key = field.path.removeprefix(f"{OBSERVATION}/")
+    axis, what = (
+        ("episode", "after the last step of the episode") if group == FINAL else ("step", "after the step")
+    )
+    return replace(
+        field,
+        path=f"{group}/{key}",
+        axes=(axis, *field.axes[1:]),
+        description=f"observation {key} {what}",
+        statistics=False,
+    )
+
+
+def jpeg_fields(key: str, run: int, **attributes: object) -> tuple[Field, Field]:
+    """``data`` and ``offsets`` of compressed frames kept as they are.
+
+    Parameters
+    ----------
+    key
+        Observation key: ``"images/cam_high"``.
+    run
+        Typical bytes of one frame.
+    **attributes
+        Attributes of ``data``: ``encoding`` ("jpeg" or "png"), ``colour`` ("standard" or "swapped"),
+        ``shape`` of a decoded frame.
+    """
+    group = f"{OBSERVATION}/{key}{JPEG_SUFFIX}"
+    data = Field(
+        path=f"{group}/data",
+        dtype="uint8",
+        axes=("byte",),
+        description=f"compressed frames of observation {key}, back to back, bit for bit as in the source",
+        run=run,
+        attributes=attributes,
+    )
+    offsets = Field(
+        path=f"{group}/offsets",
+        dtype="int64",
+        axes=("step_bound",),
+        description="frame of step t is data[offsets[t]:offsets[t + 1]]",
+    )
+    return data, offsets
+
+
+def sample_key(path: str) -> str:
+    """Dotted key of an array in samples.
+
+    ``steps/observation/joint`` is ``observation.joint``; the arrays of next and final observations are
+    ``next.observation.joint``; kept frames are known by their image: ``observation.cam``.
+
+    >>> sample_key("steps/next_observation/images/cam")
+    'next.observation.images.cam'
+    """
+    for group in (NEXT, FINAL):
+        if path.startswith(f"{group}/"):
+            return "next.observation." + path.removeprefix(f"{group}/").replace("/", ".")
+    column = path.removeprefix(f"{STEPS}/").removesuffix(f"{JPEG_SUFFIX}/data")
+    return column.replace("/", ".")
+
+
+def validate_trajectory(arrays: Mapping[str, ArrayInfo]) -> list[Problem]:
+    """Every way in which a set of arrays is no trajectory store.
+
+    Checked: required arrays; one row count for all of ``steps``, for ``episodes`` and for ``offsets``;
+    dtypes of flags and offsets; images; kept frames. Not checked: values.
+
+    Parameters
+    ----------
+    arrays
+        Shape and dtype of every array of the store, by path.
+    """
+    problems = [
+        Problem(path, "is missing", kind="missing")
+        for path in ("steps/next_valid", "steps/terminated", "steps/truncated", "episodes/offsets")
+        if path not in arrays
+    ]
+    if problems:
+        return problems
+    steps = arrays["steps/next_valid"].shape[0]
+    bounds = arrays["episodes/offsets"].shape[0]
+    for path, info in arrays.items():
+        rows = info.shape[0] if info.shape else 0
+        expected = _expected_rows(path, steps, bounds)
+        if expected is not None and rows != expected:
+            problems.append(Problem(path, f"has {rows} rows, expected {expected}", kind="shape"))
+        wanted = _expected_dtype(path)
+        if wanted is not None and info.dtype != wanted:
+            problems.append(Problem(path, f"is {info.dtype}, expected {wanted}", kind="dtype"))
+        if wanted is not None and len(info.shape) != 1:
+            problems.append(Problem(path, f"has {len(info.shape)} axes, expected 1", kind="shape"))
+    return problems
+
+
+def _expected_rows(path: str, steps: int, bounds: int) -> int | None:
+    """Rows that an array must have; None where the schema does not say."""
+    if path.startswith(f"{STEPS}/"):
+        if path.endswith(f"{JPEG_SUFFIX}/data"):
+            return None
+        return steps + 1 if path.endswith(f"{JPEG_SUFFIX}/offsets") else steps
+    if path.startswith(f"{FINAL}/"):
+        return bounds - 1
+    if path.startswith(f"{EPISODES}/"):
+        if path.endswith("/data"):
+            return None
+        return bounds if path.endswith("/offsets") else bounds - 1
+    return None
+
+
+def _expected_dtype(path: str) -> str | None:
+    """Dtype that a one-dimensional array of the schema must have; None where it may be any."""
+    if path.removeprefix(f"{STEPS}/") in _FLAGS:
+        return "bool"
+    if path == f"{EPISODES}/offsets" or path.endswith(f"{JPEG_SUFFIX}/offsets"):
+        return "int64"
+    return None
