@@ -1,0 +1,1 @@
+"""Running a conversion: tasks, journal, executors, seal."""

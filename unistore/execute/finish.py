@@ -1,0 +1,190 @@
+"""The end of a conversion: index arrays, metadata, manifest, seal, final name. In this order."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.protocol import Scan, Settled
+from unistore.errors import ConversionError
+from unistore.execute.job import metadata_of, source_digest, write_array
+from unistore.execute.journal import Journal
+from unistore.execute.statistics import Moments
+from unistore.plan import ArrayPlan, Plan
+from unistore.schemas.tables import Field
+from unistore.schemas.text import text_arrays
+from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, ROOT
+from unistore.zarr3.writer import write_shard
+
+__all__ = ["IndexArrays", "seal", "shared_index", "source_digests"]
+
+IndexArrays = Sequence[tuple[Field, NDArray[Any]]]
+
+
+def shared_index(
+    scan: Scan, plan_rows: Sequence[int], digests: NDArray[np.uint8], codes: NDArray[np.uint8]
+) -> IndexArrays:
+    """The arrays that stores of every modality have: ``sources/`` and ``splits/``.
+
+    Parameters
+    ----------
+    plan_rows
+        Rows of the main table that each source contributes.
+    digests
+        (F, 16) u1: content digest a source.
+    codes
+        (samples,) u1: split code a sample.
+    """
+    rows = np.array(plan_rows, np.int64)
+    sizes = np.array([sum(f.stat().st_size for f in source.files) for source in scan.sources], np.int64)
+
+    def column(
+        name: str, values: NDArray[Any], axes: tuple[str, ...], description: str
+    ) -> tuple[Field, NDArray[Any]]:
+        field = Field(
+            path=name,
+            dtype=str(values.dtype),
+            row_shape=values.shape[1:],
+            axes=axes,
+            description=description,
+        )
+        return field, values
+
+    return [
+        *text_arrays("sources/path", [source.name for source in scan.sources]),
+        column("sources/bytes", sizes, ("source",), "Size of the source's files"),
+        column("sources/digest", digests, ("source", "byte"), "xxh3-128 of the values converted from it"),
+        column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
+        column("sources/rows", rows, ("source",), f"Rows in {scan.main_table!r}"),
+        column("splits/code", codes, ("sample",), "Split of the sample; names in the group's attributes"),
+    ]
+
+
+def source_digests(plan: Plan, journal: Journal) -> NDArray[np.uint8]:
+    """Content digest of every source, (F, 16) u1, from the pieces that were digested while converting."""
+    recorded = {record["task"]: record["pieces"] for record in journal.of("shard")}
+    pieces: dict[int, list[str]] = defaultdict(list)
+    for task in plan.tasks():
+        for source, digest in recorded[task.id]:
+            pieces[source].append(digest)
+    digests = [source_digest(pieces[source]) for source in range(len(plan.sources))]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+
+
+def seal(
+    root: Path,
+    scan: Scan,
+    settled: Settled,
+    plan: Plan,
+    journal: Journal,
+    index: IndexArrays,
+    split_names: Sequence[str],
+) -> dict[str, Any]:
+    """Write what the tasks did not, and the root last. Returns the seal.
+
+    Raises
+    ------
+    ConversionError
+        If a planned shard is not on disk as it was recorded.
+    """
+    entries = _recorded(root, plan, journal)
+    planned = {array.field.path: array for array in plan.index}
+    for field, values in index:
+        entries += _write_index(root, planned[field.path], plan.codec, values)
+    groups = {**settled.groups, "splits": {"names": list(split_names)}}
+    entries += _write_metadata(root, plan, groups)
+    manifest = manifest_bytes(entries)
+    write_shard(root, MANIFEST, [manifest])
+    sealed = seal_of(entries, manifest)
+    attributes = {
+        "zarr_conventions": [CONVENTION],
+        "unistore": {
+            "format_version": FORMAT_VERSION,
+            "modality": plan.modality,
+            "samples": {"count": settled.samples, "table": plan.sample_table},
+            "main_table": scan.main_table,
+            "fields": _fields(plan),
+            "statistics": _statistics(plan, journal),
+            "options": dict(plan.options),
+            "plan_digest": plan.digest,
+            "created_with": dict(plan.versions),
+            "seal": sealed,
+        },
+    }
+    write_shard(root, ROOT, [_group(attributes)])
+    return sealed
+
+
+def _recorded(root: Path, plan: Plan, journal: Journal) -> list[Entry]:
+    recorded = {record["task"]: record for record in journal.of("shard")}
+    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]["files"]]
+    for entry in entries:
+        path = root / entry.key
+        if not path.exists() or path.stat().st_size != entry.bytes:
+            msg = f"{path}: written, but no longer as it was; run the same command to write it again"
+            raise ConversionError(msg)
+    return entries
+
+
+def _write_index(root: Path, array: ArrayPlan, codec: str, values: NDArray[Any]) -> list[Entry]:
+    rows = array.shard[0]
+    return [
+        write_array(root, array, codec, number, lo, values[lo : lo + rows])
+        for number, lo in enumerate(range(0, len(values), rows))
+    ]
+
+
+def _write_metadata(root: Path, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+    """``zarr.json`` of every array and of every group but the root."""
+    documents: dict[str, bytes] = {}
+    paths = [array.field.path for array in plan.arrays()]
+    for array in plan.arrays():
+        documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
+    for path in sorted({*_parents(paths), *groups}):
+        documents[path] = _group(dict(groups.get(path, {})))
+    entries = []
+    for path, document in documents.items():
+        written = write_shard(root, f"{path}/zarr.json", [document])
+        entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
+    return entries
+
+
+def _parents(paths: Iterable[str]) -> set[str]:
+    return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
+
+
+def _group(attributes: Mapping[str, Any]) -> bytes:
+    return _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True).encode() + b"\n"
+
+
+def _fields(plan: Plan) -> dict[str, Any]:
+    return {
+        array.field.path: {
+            "axes": list(array.field.axes),
+            "unit": array.field.unit,
+            "description": array.field.description,
+            "amplification": round(array.amplification, 3),
+        }
+        for array in sorted(plan.arrays(), key=lambda array: array.field.path)
+    }
+
+
+def _statistics(plan: Plan, journal: Journal) -> dict[str, Any]:
+    recorded = {record["task"]: record["statistics"] for record in journal.of("shard")}
+    moments: dict[str, Moments] = {}
+    for task in plan.tasks():
+        for path, plain in recorded[task.id].items():
+            block = Moments.from_json(plain)
+            moments[path] = moments[path].merge(block) if path in moments else block
+    return {path: moments[path].summary() for path in sorted(moments)}

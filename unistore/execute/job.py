@@ -1,0 +1,216 @@
+"""The two kinds of work of a conversion, as pure functions of a job and a number: run anywhere, any order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from unistore.converters.protocol import Converter, Scan, Source
+from unistore.errors import ConversionError, InputError, Problem
+from unistore.execute.spill import Spill, SpillWriter
+from unistore.execute.statistics import Moments
+from unistore.plan import ArrayPlan, Plan, ShardTask
+from unistore.schemas.tables import Table
+from unistore.store.manifest import Entry
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.writer import array_metadata, content_digest, encode_shard, write_shard
+
+__all__ = [
+    "DeriveJob",
+    "Guard",
+    "Outcome",
+    "ShardJob",
+    "check_unchanged",
+    "guard_of",
+    "metadata_of",
+    "shard_key",
+    "source_digest",
+    "write_array",
+]
+
+Guard = tuple[tuple[str, int, int], ...]
+"""Path, size and modification time (ns) of every file of a source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one step did: a record for the journal, or the problems that its source has."""
+
+    record: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeriveJob:
+    """Derive sources: ``job(source)`` spills its rows and facts."""
+
+    converter: Converter
+    scan: Scan
+    guards: tuple[Guard, ...]
+    spill: Path
+
+    def __call__(self, source: int) -> Outcome:
+        """Derive one source, given by its index."""
+        try:
+            with SpillWriter(self.spill / str(source)) as writer:
+                facts = self.converter.derive(self.scan, source, writer.emit)
+                writer.finish(facts)
+        except InputError as error:
+            return Outcome(problems=_problems(error, self.scan.sources[source]))
+        except OSError as error:
+            raise _writing_failed(error, self.spill) from error
+        check_unchanged(self.guards[source])
+        return Outcome({"step": "derive", "source": source})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardJob:
+    """Write shards: ``job(task)`` writes one shard of every column of the task's table."""
+
+    converter: Converter
+    scan: Scan
+    guards: tuple[Guard, ...]
+    spill: Path
+    root: Path
+    plan: Plan
+    spilled: Mapping[str, Table]
+
+    def __call__(self, task: ShardTask) -> Outcome:
+        """Assemble the task's rows from its sources, encode, write."""
+        table = self.plan.table(task.table)
+        rows = task.hi - task.lo
+        blocks = {
+            array.column: _filled((rows, *array.shape[1:]), array.field.dtype, array.field.fill)
+            for array in table.arrays
+        }
+        digests = []
+        for piece in table.pieces(task.lo, task.hi):
+            out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
+            try:
+                self._fill(table.name, piece.source, piece.lo, piece.hi, out)
+            except InputError as error:
+                return Outcome(problems=_problems(error, self.scan.sources[piece.source]))
+            check_unchanged(self.guards[piece.source])
+            digests.append([piece.source, _digest_of(out)])
+        files = [
+            write_array(self.root, array, self.plan.codec, task.number, task.lo, blocks[array.column])
+            for array in table.arrays
+        ]
+        statistics = {
+            array.field.path: Moments.of(blocks[array.column]).to_json()
+            for array in table.arrays
+            if array.field.statistics
+        }
+        record = {
+            "step": "shard",
+            "task": task.id,
+            "files": [file.to_json() for file in files],
+            "pieces": digests,
+            "statistics": statistics,
+        }
+        return Outcome(record)
+
+    def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
+        spilled = self.spilled.get(table)
+        if spilled is None:
+            self.converter.read(self.scan, table, source, lo, hi, out)
+            return
+        spill = Spill(self.spill / str(source))
+        for column, target in out.items():
+            rows = spill.read(table, column, lo, hi)
+            self.converter.pack(self.scan, spilled, column, source, rows, target)
+
+
+def metadata_of(array: ArrayPlan, codec: str) -> ArrayMetadata:
+    """Zarr metadata of a planned array."""
+    return array_metadata(
+        array.shape,
+        np.dtype(array.field.dtype),
+        array.chunk,
+        array.shard,
+        codec,
+        fill=array.field.fill,
+        attributes=dict(array.field.attributes),
+        dimension_names=array.field.axes,
+    )
+
+
+def shard_key(array: ArrayPlan, number: int) -> str:
+    """Key of the shard that holds rows ``number * shard rows`` onwards (shards span whole rows)."""
+    return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
+
+
+def write_array(root: Path, array: ArrayPlan, codec: str, number: int, lo: int, block: NDArray[Any]) -> Entry:
+    """Encode rows from `lo` on as shard `number` of an array and write it durably."""
+    metadata = metadata_of(array, codec)
+    key = shard_key(array, number)
+    buffers = encode_shard(metadata, (number, *(0 for _ in array.shape[1:])), block)
+    written = write_shard(root, key, buffers)
+    return Entry(
+        key=key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=(lo, lo + len(block)),
+        content=content_digest(block),
+    )
+
+
+def guard_of(source: Source) -> Guard:
+    """Look at a source's files as they are now."""
+    return tuple(
+        (str(file), stat.st_size, stat.st_mtime_ns) for file in source.files for stat in [file.stat()]
+    )
+
+
+def check_unchanged(guard: Guard) -> None:
+    """Raise if a file is no longer what the scan saw.
+
+    Raises
+    ------
+    ConversionError
+        Naming the file and what changed.
+    """
+    for path, size, modified in guard:
+        try:
+            stat = Path(path).stat()
+        except OSError as error:
+            msg = f"{path}: vanished while it was converted ({error.strerror}); bring it back and run again"
+            raise ConversionError(msg) from error
+        if (stat.st_size, stat.st_mtime_ns) != (size, modified):
+            msg = (
+                f"{path}: changed while it was converted ({size} → {stat.st_size} bytes); "
+                "run again with --restart when nothing writes to it"
+            )
+            raise ConversionError(msg)
+
+
+def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[Any]:
+    return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
+
+
+def _digest_of(columns: Mapping[str, NDArray[Any]]) -> str:
+    """xxh3-128 over column names and the digests of their values, columns sorted by name."""
+    digest = xxhash.xxh3_128()
+    for column in sorted(columns):
+        digest.update(f"{column} {content_digest(columns[column])}\n".encode())
+    return digest.hexdigest()
+
+
+def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
+    return error.problems or (Problem(source.name, str(error)),)
+
+
+def _writing_failed(error: OSError, where: Path) -> ConversionError:
+    reason = f"{error.filename or where}: {error.strerror or error}"
+    return ConversionError(f"{reason}; free space or mend rights, then run the same command")
+
+
+def source_digest(pieces: Sequence[str]) -> bytes:
+    """Content digest of a source, 16 bytes: xxh3-128 over its pieces' digests in table and row order."""
+    return xxhash.xxh3_128_digest("\n".join(pieces).encode())

@@ -1,0 +1,58 @@
+"""The journal of a conversion: one fsynced JSON line a finished step, so that the same command continues."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from unistore.errors import ConversionError
+
+__all__ = ["Journal"]
+
+fsync = os.fsync
+
+
+class Journal:
+    """Append-only record of finished steps.
+
+    A line that a killed process left unfinished is cut off when the journal is opened; every other line was
+    on disk before the step after it began.
+
+    Parameters
+    ----------
+    path
+        The file; made with the first record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: list[dict[str, Any]] = []
+        whole = 0
+        if path.exists():
+            data = path.read_bytes()
+            whole = data.rfind(b"\n") + 1
+            for number, line in enumerate(data[:whole].splitlines(), 1):
+                try:
+                    self.records.append(json.loads(line))
+                except ValueError as error:
+                    msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
+                    raise ConversionError(msg) from error
+        self._file = path.open("ab")
+        self._file.truncate(whole)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Write one record and wait until it is on disk."""
+        self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+        fsync(self._file.fileno())
+        self.records.append(record)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def of(self, step: str) -> list[dict[str, Any]]:
+        """Records of one kind of step, in order."""
+        return [record for record in self.records if record["step"] == step]

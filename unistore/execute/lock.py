@@ -1,0 +1,122 @@
+"""One converter a destination: a lock file with its owner and a heartbeat."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from unistore.errors import ConversionError
+
+__all__ = ["Lock"]
+
+BEAT = 5.0
+"""Seconds between heartbeats."""
+DEAD_AFTER = 60.0
+"""An owner on another machine whose heartbeat is older than this many seconds is dead."""
+
+
+class Lock:
+    """Held while converting; a dead owner's lock is taken over.
+
+    On one machine an owner is alive while its process is (same number and same start time). On another
+    machine it is alive while its heartbeat, the file's modification time, keeps coming.
+
+    Raises
+    ------
+    ConversionError
+        On entering, if another converter lives; names its machine and process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        mine = self._path.with_name(f"{self._path.name}.{socket.gethostname()}.{os.getpid()}")
+        mine.write_text(_owner(os.getpid()))
+        try:
+            while not self._linked(mine):
+                self._take_over()
+        finally:
+            mine.unlink()
+        self._thread = threading.Thread(target=self._beat, name="unistore-lock", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._path.unlink(missing_ok=True)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT):
+            if not self._path.exists():
+                return
+            os.utime(self._path)
+
+    def _linked(self, mine: Path) -> bool:
+        """Make the lock appear whole, or not at all."""
+        try:
+            self._path.hardlink_to(mine)
+        except FileExistsError:
+            return False
+        return True
+
+    def _take_over(self) -> None:
+        """Remove the lock of a dead owner, or refuse."""
+        try:
+            text = self._path.read_text()
+            age = time.time() - self._path.stat().st_mtime
+        except FileNotFoundError:
+            return
+        owner = json.loads(text)
+        host, pid = owner["host"], owner["pid"]
+        here = host == socket.gethostname()
+        if (text == _owner(pid)) if here else (age < DEAD_AFTER):
+            msg = (
+                f"{self._path.parent}: another converter is at work (process {pid} on {host}); "
+                "wait for it, or stop it and run the same command again"
+            )
+            raise ConversionError(msg)
+        stale = self._path.with_name(f"{self._path.name}.stale.{os.getpid()}")
+        try:
+            self._path.rename(stale)
+        except FileNotFoundError:
+            return
+        if stale.read_text() != text:  # somebody took it over in between: give it back
+            self._path.hardlink_to(stale)
+        stale.unlink()
+
+
+def _owner(pid: int) -> str:
+    return json.dumps({"host": socket.gethostname(), "pid": pid, "started": _started(pid)})
+
+
+def _started(pid: int) -> str | None:
+    """Start time of a living process as text (field 22 of /proc/PID/stat, proc(5)), or None if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except FileNotFoundError:
+        return None if Path("/proc/self").exists() else _alive(pid)
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _alive(pid: int) -> str | None:
+    """Where there is no /proc: whether a signal could be sent."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return "alive"
+    return "alive"

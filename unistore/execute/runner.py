@@ -1,0 +1,291 @@
+"""Run a conversion from scan to seal; the same call after a kill continues where the journal ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from unistore.converters.protocol import Converter, Facts, Scan, Settled
+from unistore.errors import ConversionError, InputError, Problem
+from unistore.execute.build import Build, check_destination
+from unistore.execute.executors import Executor, Serial
+from unistore.execute.finish import seal, shared_index, source_digests
+from unistore.execute.job import DeriveJob, Guard, Outcome, ShardJob, guard_of
+from unistore.execute.spill import Spill
+from unistore.execute.splits import assign_splits
+from unistore.plan import ArrayPlan, Plan, TablePlan, plan_table
+from unistore.schemas.tables import Field, Table
+
+__all__ = ["Progress", "Report", "Silent", "run"]
+
+T = TypeVar("T")
+MANY = 50
+"""Problems after which reading on for more of them stops."""
+
+
+class Progress(Protocol):
+    """Told how far a conversion is."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage of `total` bytes begins."""
+        ...
+
+    def advance(self, amount: int) -> None:
+        """So many more bytes are done."""
+        ...
+
+
+class Silent:
+    """Tells nobody."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """Do nothing."""
+
+    def advance(self, amount: int) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a conversion did.
+
+    ``source_bytes`` are the sizes of the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the
+    stored sizes of all arrays; ``resumed`` counts the tasks that an earlier run had finished.
+    """
+
+    destination: str
+    modality: str
+    samples: int
+    sources: int
+    source_bytes: int
+    raw_bytes: int
+    stored_bytes: int
+    files: int
+    tasks: int
+    resumed: int
+    digest: str
+    notes: tuple[str, ...] = ()
+
+
+def run(
+    converter: Converter,
+    paths: Sequence[Path],
+    destination: Path,
+    *,
+    codec: str = "fast",
+    shares: Mapping[str, float] | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Convert `paths` into a sealed store at `destination`.
+
+    Parameters
+    ----------
+    codec
+        Preset of the codec chain: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
+    shares
+        Deal sources out to splits by these shares of the samples.
+    overwrite
+        Replace a store at the destination once the new one is sealed.
+    restart
+        Forget an unfinished conversion to this destination.
+
+    Raises
+    ------
+    InputError
+        For bad sources (every problem of every file) or a destination that is taken.
+    ConversionError
+        If writing failed, a source changed meanwhile, or another converter is at work.
+    """
+    destination = Path(destination).absolute()
+    if not Build(destination).folder.exists():
+        check_destination(destination, overwrite=overwrite)
+    _check_apart(paths, destination)
+    scan = converter.scan(paths)
+    guards = tuple(guard_of(source) for source in scan.sources)
+    try:
+        with Build(destination, restart=restart) as build:
+            build.begin(_identity(converter, scan, guards, codec, shares))
+            if (moved := build.moved()) is not None:
+                build.remove()
+                return Report(**moved)
+            check_destination(destination, overwrite=overwrite)
+            conversion = _Conversion(
+                converter, scan, guards, build, executor or Serial(), progress or Silent()
+            )
+            return conversion.execute(codec, shares)
+    except OSError as error:
+        msg = f"{error.filename or destination}: {error.strerror or error}; the same command continues"
+        raise ConversionError(msg) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversion:
+    """One conversion while it runs."""
+
+    converter: Converter
+    scan: Scan
+    guards: tuple[Guard, ...]
+    build: Build
+    executor: Executor
+    progress: Progress
+
+    def execute(self, codec: str, shares: Mapping[str, float] | None) -> Report:
+        """Derive, settle, write every shard, seal, move into place."""
+        facts = self._derive()
+        settled = self.converter.settle(self.scan, facts)
+        codes, names = assign_splits(self.scan, settled, shares)
+        no_digests = np.zeros((len(self.guards), 16), np.uint8)
+        tables = _tables(self.scan, settled, self.build.spill)
+        main_rows = next(plan for plan in tables if plan.name == self.scan.main_table).source_rows
+        index = [*settled.arrays, *shared_index(self.scan, main_rows, no_digests, codes)]
+        plan = Plan(
+            modality=self.scan.modality,
+            sample_table=self.scan.sample_table,
+            codec=codec,
+            sources=tuple(source.name for source in self.scan.sources),
+            tables=tables,
+            index=tuple(_index_plan(field, len(values)) for field, values in index),
+            options=self.scan.options,
+            versions=_versions(),
+        )
+        resumed = self._write_shards(plan, {table.name: table for table in settled.spilled})
+        digests = source_digests(plan, self.build.journal)
+        index = [*settled.arrays, *shared_index(self.scan, main_rows, digests, codes)]
+        sealed = seal(self.build.store, self.scan, settled, plan, self.build.journal, index, names)
+        report = Report(
+            destination=str(self.build.destination),
+            modality=plan.modality,
+            samples=settled.samples,
+            sources=len(self.scan.sources),
+            source_bytes=sum(size for guard in self.guards for _, size, _ in guard),
+            raw_bytes=sum(int(np.prod(a.shape[:1])) * a.field.row_bytes for a in plan.arrays()),
+            stored_bytes=sealed["bytes"],
+            files=sealed["files"] + 2,
+            tasks=len(plan.tasks()),
+            resumed=resumed,
+            digest=sealed["digest"],
+            notes=self.scan.notes,
+        )
+        self.build.journal.append({"step": "sealed", "report": asdict(report)})
+        self.build.move_into_place()
+        self.build.remove()
+        return report
+
+    def _derive(self) -> list[Facts]:
+        """Facts of every source, in order; empty if nothing is derived."""
+        if not (self.scan.needs_facts or any(table.spilled for table in self.scan.tables)):
+            return []
+        spill = self.build.spill
+        done = {record["source"] for record in self.build.journal.of("derive")}
+        todo = [source for source in range(len(self.guards)) if source not in done]
+        job = DeriveJob(converter=self.converter, scan=self.scan, guards=self.guards, spill=spill)
+        self._steps("reading", job, todo, lambda source: sum(size for _, size, _ in self.guards[source]))
+        return [Spill(spill / str(source)).facts() for source in range(len(self.guards))]
+
+    def _write_shards(self, plan: Plan, spilled: Mapping[str, Table]) -> int:
+        """Write every shard that is not there yet; returns how many were."""
+        journal = self.build.journal
+        planned = journal.of("plan")
+        if planned and planned[0]["digest"] != plan.digest:
+            msg = f"{self.build.folder}: the plan is not the one that was begun; add --restart to start over"
+            raise ConversionError(msg)
+        if not planned:
+            journal.append({"step": "plan", "digest": plan.digest})
+        done = {
+            record["task"]
+            for record in journal.of("shard")
+            if all(_stands(self.build.store / file["key"], file["bytes"]) for file in record["files"])
+        }
+        todo = [task for task in plan.tasks() if task.id not in done]
+        job = ShardJob(
+            converter=self.converter,
+            scan=self.scan,
+            guards=self.guards,
+            spill=self.build.spill,
+            root=self.build.store,
+            plan=plan,
+            spilled=spilled,
+        )
+        row_bytes = {table.name: table.row_bytes for table in plan.tables}
+        self._steps("writing", job, todo, lambda task: (task.hi - task.lo) * row_bytes[task.table])
+        return len(done)
+
+    def _steps(
+        self, stage: str, job: Callable[[T], Outcome], items: Sequence[T], size: Callable[[T], int]
+    ) -> None:
+        """Run steps, journal each that is done, raise all problems together at the end."""
+        self.progress.begin(stage, sum(size(item) for item in items))
+        problems: list[Problem] = []
+        for item, outcome in self.executor.run(job, items):
+            if outcome.problems:
+                problems += outcome.problems
+                if len(problems) >= MANY:
+                    break
+            else:
+                self.build.journal.append(outcome.record)
+            self.progress.advance(size(item))
+        if problems:
+            raise InputError(problems)
+
+
+def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
+    """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
+    sources = range(len(scan.sources))
+    direct = [
+        plan_table(table, [source.rows.get(table.name, 0) for source in scan.sources])
+        for table in scan.tables
+        if not table.spilled
+    ]
+    spills = [Spill(spill / str(source)) for source in sources] if settled.spilled else []
+    spilled = [plan_table(table, [each.rows(table.name) for each in spills]) for table in settled.spilled]
+    counted = [plan_table(table, settled.rows[table.name]) for table in settled.direct]
+    return (*direct, *spilled, *counted)
+
+
+def _index_plan(field: Field, rows: int) -> ArrayPlan:
+    table = Table(name=field.path.rpartition("/")[0], fields=(field,))
+    return plan_table(table, [rows]).arrays[0]
+
+
+def _identity(
+    converter: Converter, scan: Scan, guards: Sequence[Guard], codec: str, shares: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """What must stay the same for a run to be continued."""
+    identity = {
+        "modality": scan.modality,
+        "converter": type(converter).__name__,
+        "options": {**scan.options, "codec": codec, "split": None if shares is None else dict(shares)},
+        "sources": {
+            source.name: [[Path(path).name, size, modified] for path, size, modified in guard]
+            for source, guard in zip(scan.sources, guards, strict=True)
+        },
+        "versions": _versions(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("unistore", "numcodecs")}
+
+
+def _stands(path: Path, size: int) -> bool:
+    return path.exists() and path.stat().st_size == size
+
+
+def _check_apart(paths: Sequence[Path], destination: Path) -> None:
+    """Refuse a destination that is, holds, or lies in a source: nothing is ever written among sources."""
+    for path in (Path(path).resolve() for path in paths):
+        target = destination.resolve()
+        if path == target or target in path.parents or path in target.parents:
+            msg = f"{destination}: the destination and the source {path} overlap; choose another destination"
+            raise InputError(msg)

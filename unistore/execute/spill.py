@@ -1,0 +1,137 @@
+"""Spilled rows: what a source contributes to tables whose length is known only after reading it.
+
+One folder a source: a flat binary file a column, the index facts, and a description of both. Local scratch
+of one conversion, never part of a store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.protocol import Facts
+from unistore.errors import ConversionError
+
+__all__ = ["Spill", "SpillWriter"]
+
+DESCRIPTION = "spill.json"
+FACTS = "facts.npz"
+
+
+class SpillWriter:
+    """Receives the rows that a converter emits for one source.
+
+    Parameters
+    ----------
+    folder
+        The source's folder; emptied first, so that a killed attempt leaves nothing behind.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[tuple[str, str], IO[bytes]] = {}
+        self._columns: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def __enter__(self) -> Self:
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        self._folder.mkdir(parents=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def emit(self, table: str, column: str, rows: NDArray[Any]) -> None:
+        """Append rows (axis 0) to a column.
+
+        Raises
+        ------
+        ValueError
+            If dtype or row shape differ from what was emitted before: a fault of the converter.
+        """
+        key = (table, column)
+        known = self._columns.get(key)
+        if known is None:
+            known = {
+                "table": table,
+                "column": column,
+                "dtype": rows.dtype.str,
+                "row_shape": list(rows.shape[1:]),
+                "rows": 0,
+                "file": f"{len(self._columns)}.bin",
+            }
+            self._columns[key] = known
+            self._files[key] = (self._folder / known["file"]).open("wb")
+        if known["dtype"] != rows.dtype.str or known["row_shape"] != list(rows.shape[1:]):
+            msg = f"{table}/{column}: emitted {rows.dtype.str} {rows.shape[1:]} after {known}"
+            raise ValueError(msg)
+        self._files[key].write(memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else b"")
+        known["rows"] += len(rows)
+
+    def finish(self, facts: Facts) -> None:
+        """Write facts and description and wait until everything is on disk."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        with (self._folder / FACTS).open("wb") as file:
+            np.savez(file, **{name: np.asarray(value) for name, value in facts.items()})
+            file.flush()
+            os.fsync(file.fileno())
+        with (self._folder / DESCRIPTION).open("w") as text:
+            json.dump(list(self._columns.values()), text)
+            text.flush()
+            os.fsync(text.fileno())
+
+
+class Spill:
+    """What one source spilled, for reading."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        described = json.loads((folder / DESCRIPTION).read_text())
+        self._columns = {(c["table"], c["column"]): c for c in described}
+
+    def facts(self) -> Facts:
+        """The index facts."""
+        with np.load(self._folder / FACTS, allow_pickle=False) as members:
+            return {name: members[name] for name in members.files}
+
+    def rows(self, table: str) -> int:
+        """Rows spilled for a table.
+
+        Raises
+        ------
+        ConversionError
+            If columns of the table have different lengths: a fault of the converter.
+        """
+        lengths = {c["column"]: c["rows"] for (name, _), c in self._columns.items() if name == table}
+        if len(set(lengths.values())) > 1:
+            msg = f"{self._folder}: spilled columns of table {table!r} differ in length: {lengths}"
+            raise ConversionError(msg)
+        return next(iter(lengths.values()), 0)
+
+    def read(self, table: str, column: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of a column, (hi - lo, *row_shape)."""
+        known = self._columns[table, column]
+        dtype, row_shape = np.dtype(known["dtype"]), tuple(known["row_shape"])
+        items = int(np.prod(row_shape, dtype=np.int64))
+        flat = np.fromfile(
+            self._folder / known["file"],
+            dtype=dtype,
+            count=(hi - lo) * items,
+            offset=lo * items * dtype.itemsize,
+        )
+        if flat.size != (hi - lo) * items:
+            msg = f"{self._folder / known['file']}: spilled rows are missing; start over with --restart"
+            raise ConversionError(msg)
+        return flat.reshape(hi - lo, *row_shape)

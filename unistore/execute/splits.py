@@ -1,0 +1,75 @@
+"""Which split every sample belongs to: by source folder, by the converter, or by shares of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from unistore.converters.protocol import Scan, Settled
+from unistore.errors import InputError
+
+__all__ = ["assign_splits", "parse_shares"]
+
+
+def parse_shares(text: str) -> dict[str, float]:
+    """Read ``"train=0.8,val=0.2"``.
+
+    Raises
+    ------
+    InputError
+        If a share is not a number above 0, or they do not add up to 1.
+    """
+    shares: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, share = part.partition("=")
+        try:
+            shares[name.strip()] = float(share)
+        except ValueError:
+            shares[name.strip()] = 0.0
+    if any(share <= 0 for share in shares.values()) or "" in shares or abs(sum(shares.values()) - 1) > 1e-6:
+        msg = f"--split {text}: expected shares above 0 that add up to 1, as in train=0.8,val=0.2"
+        raise InputError(msg)
+    return shares
+
+
+def assign_splits(
+    scan: Scan, settled: Settled, shares: Mapping[str, float] | None
+) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """Split code a sample, (samples,) u1, and the names by code; no names: the store has no splits.
+
+    With `shares`, whole sources are dealt out: sources in the order of the xxh3-64 of their names are given,
+    one after the other, to the split whose share of the samples so far is furthest below what it asked for.
+    So no source straddles two splits, and adding a source moves few others.
+    """
+    if shares is not None:
+        return _dealt(scan, settled, shares)
+    if settled.splits is not None:
+        return settled.splits, settled.split_names
+    names = tuple(dict.fromkeys(source.split for source in scan.sources if source.split is not None))
+    if not names:
+        return np.zeros(settled.samples, np.uint8), ()
+    if any(source.split is None for source in scan.sources):
+        names = (*names, "other")
+    code = np.array([names.index(source.split or "other") for source in scan.sources], np.uint8)
+    return code[settled.sample_source], names
+
+
+def _dealt(
+    scan: Scan, settled: Settled, shares: Mapping[str, float]
+) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    names = tuple(shares)
+    sizes = np.bincount(settled.sample_source, minlength=len(scan.sources))
+    order = sorted(
+        range(len(scan.sources)), key=lambda i: (xxhash.xxh3_64_intdigest(scan.sources[i].name), i)
+    )
+    wanted = np.array([shares[name] for name in names])
+    given = np.zeros(len(names))
+    code = np.zeros(len(scan.sources), np.uint8)
+    for source in order:
+        missing = wanted * (given.sum() + sizes[source]) - given
+        code[source] = int(np.argmax(missing))
+        given[code[source]] += sizes[source]
+    return code[settled.sample_source], names

@@ -1,0 +1,103 @@
+"""Moments of a column, accumulated shard by shard in float64 and merged in row order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Moments"]
+
+BLOCK = 1 << 20
+"""Values converted to float64 at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count of finite values, mean, sum of squared deviations, minimum and maximum, one a row component.
+
+    All arrays have the column's row shape. Values that are not finite are left out (and so counted less).
+    """
+
+    count: NDArray[np.int64]
+    mean: NDArray[np.float64]
+    deviation: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, rows: NDArray[Any]) -> Moments:
+        """Moments of a block, axis 0 first."""
+        step = max(1, BLOCK // max(1, int(np.prod(rows.shape[1:], dtype=np.int64))))
+        total = cls._of_block(rows[:step])
+        for start in range(step, len(rows), step):
+            total = total.merge(cls._of_block(rows[start : start + step]))
+        return total
+
+    @classmethod
+    def _of_block(cls, rows: NDArray[Any]) -> Moments:
+        values = rows.astype(np.float64)
+        finite = np.isfinite(values)
+        count = finite.sum(axis=0, dtype=np.int64)
+        safe = np.where(finite, values, 0.0)
+        mean = safe.sum(axis=0) / np.maximum(count, 1)
+        return cls(
+            count=np.asarray(count),
+            mean=np.asarray(mean),
+            deviation=np.asarray((np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)),
+            low=np.asarray(np.where(finite, values, np.inf).min(axis=0, initial=np.inf)),
+            high=np.asarray(np.where(finite, values, -np.inf).max(axis=0, initial=-np.inf)),
+        )
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of both blocks together (Chan, Golub, LeVeque 1979, eq. 2.1)."""
+        count = self.count + other.count
+        shift = other.mean - self.mean
+        share = other.count / np.maximum(count, 1)
+        return Moments(
+            count=count,
+            mean=self.mean + shift * share,
+            deviation=self.deviation + other.deviation + shift**2 * self.count * share,
+            low=np.minimum(self.low, other.low),
+            high=np.maximum(self.high, other.high),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """Plain JSON: count, mean, std (ddof 0), min, max; None where no value was finite."""
+        empty = self.count == 0
+        std = np.sqrt(self.deviation / np.maximum(self.count, 1))
+
+        def plain(values: NDArray[Any]) -> Any:
+            return np.where(empty, None, values.astype(object)).tolist()
+
+        return {
+            "count": self.count.tolist(),
+            "mean": plain(self.mean),
+            "std": plain(std),
+            "min": plain(self.low),
+            "max": plain(self.high),
+            "ddof": 0,
+            "accumulator": "float64",
+        }
+
+    def to_json(self) -> list[Any]:
+        """Exact JSON for the journal (float64 as hexadecimal text, shape first)."""
+        return [
+            list(self.mean.shape),
+            np.ravel(self.count).tolist(),
+            *(
+                [v.hex() for v in np.ravel(a).tolist()]
+                for a in (self.mean, self.deviation, self.low, self.high)
+            ),
+        ]
+
+    @classmethod
+    def from_json(cls, plain: list[Any]) -> Moments:
+        """Inverse of `to_json`."""
+        shape, count, *floats = plain
+        mean, deviation, low, high = (
+            np.array([float.fromhex(v) for v in values]).reshape(shape) for values in floats
+        )
+        return cls(np.array(count, dtype=np.int64).reshape(shape), mean, deviation, low, high)
