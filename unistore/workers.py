@@ -1,0 +1,208 @@
+"""How many loader workers: a share of the cores that this process may really use.
+
+A container's quota and a batch system's affinity mask both lie below ``os.cpu_count()``; a worker more than
+there are cores only takes turns. Few samples want few workers: each one costs a process and its own caches.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["WorkerPlan", "plan", "usable_cores"]
+
+SHARE = 0.8
+"""Part of the usable cores that ``"auto"`` takes; the rest is for training itself."""
+VALIDATION_SHARE = 0.2
+FEW = ((50, 2), (200, 4))
+"""Below so many samples, at most so many workers a rank."""
+
+_FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]*\.?[0-9]+)\s*")
+_announced: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Workers of one rank, and why.
+
+    Attributes
+    ----------
+    train, validation
+        ``num_workers`` of this rank's two loaders; 0: read in the training process.
+    ranks
+        Training processes on this machine that the total was split between.
+    total
+        Workers that all ranks together were allowed.
+    cores
+        Usable cores found; a quota may make it fractional.
+    reason
+        One line: how the numbers came about.
+    """
+
+    train: int
+    validation: int
+    ranks: int
+    total: int
+    cores: float
+    reason: str
+
+    @property
+    def per_rank(self) -> int:
+        """Workers of one rank, training and validation together."""
+        return self.train + self.validation
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+def plan(
+    workers: str | int = "auto",
+    ranks: int = 1,
+    samples: int | None = None,
+    *,
+    validation: bool = False,
+    cores: float | None = None,
+    quiet: bool = False,
+) -> WorkerPlan:
+    """Decide how many workers each loader gets.
+
+    The decision is printed to standard error, once a process and only by rank 0.
+
+    Parameters
+    ----------
+    workers
+        ``"auto"``: 0.8 of the usable cores. ``"cpu*0.9"``: that part of them. A number: so many in total,
+        taken as it is.
+    ranks
+        Training processes on this machine; the total is split evenly between them.
+    samples
+        Samples of the data set, if known: below 50 at most 2 workers a rank, below 200 at most 4, never
+        more than samples (a number given for `workers` is not reduced).
+    validation
+        Whether a validation loader takes its part: a fifth of a rank's workers, none if the rank has one.
+    cores
+        Usable cores, if not to be looked up.
+    quiet
+        Do not print.
+
+    Raises
+    ------
+    InputError
+        If `workers` is none of these, or `ranks` is not positive.
+    """
+    if ranks < 1:
+        raise InputError(Problem("ranks", f"must be at least 1, got {ranks}", kind="option"))
+    found = usable_cores() if cores is None else cores
+    total, why = _total(workers, found)
+    per_rank = total // ranks
+    if total >= 1:
+        per_rank = max(1, per_rank)
+    steps = [why]
+    if ranks > 1:
+        steps.append(f"{per_rank} for each of {ranks} ranks")
+    if samples is not None and isinstance(workers, str):
+        most = min([max(1, samples // ranks), *(count for bound, count in FEW if samples < bound)])
+        if most < per_rank:
+            per_rank = most
+            steps.append(f"{most} because there are only {samples} samples")
+    held = max(1, round(per_rank * VALIDATION_SHARE)) if validation and per_rank > 1 else 0
+    parts = f"{per_rank - held} train"
+    if validation:
+        parts += f" + {held} validation" if held else " (validation reads in its own process)"
+    result = WorkerPlan(
+        train=per_rank - held,
+        validation=held,
+        ranks=ranks,
+        total=total,
+        cores=found,
+        reason=f"loader workers: {', '.join(steps)}: {parts}",
+    )
+    if not quiet:
+        _announce(result.reason)
+    return result
+
+
+def _total(workers: str | int, cores: float) -> tuple[int, str]:
+    shown = f"{cores:g} usable cores"
+    if isinstance(workers, int) and not isinstance(workers, bool):
+        if workers < 0:
+            raise InputError(Problem("workers", f"must not be negative, got {workers}", kind="option"))
+        beyond = f", more than {shown}" if workers > cores else ""
+        return workers, f"{workers} as asked{beyond}"
+    text = str(workers).strip().lower()
+    if re.fullmatch(r"[0-9]+", text):
+        return _total(int(text), cores)
+    if text == "auto":
+        share = SHARE
+    elif (match := _FRACTION.fullmatch(text)) and float(match[1]) > 0:
+        share = float(match[1])
+    else:
+        message = f"is {workers!r}, expected 'auto', 'cpu*0.9' or a number"
+        raise InputError(Problem("workers", message, kind="option"))
+    total = max(1, math.floor(cores * share + 1e-9))
+    return total, f"{shown} × {share:g} = {total}"
+
+
+def _announce(text: str) -> None:
+    if text not in _announced and os.environ.get("RANK", "0") == "0":
+        _announced.add(text)
+        print(text, file=sys.stderr, flush=True)
+
+
+def usable_cores(process: Path = Path("/proc/self"), cgroups: Path = Path("/sys/fs/cgroup")) -> float:
+    """Cores this process may use: its affinity mask, or less where a cgroup (v1 or v2) sets a CPU quota.
+
+    Parameters
+    ----------
+    process
+        Folder with the process's ``cgroup`` file.
+    cgroups
+        Where the cgroup file systems are mounted.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = float(len(os.sched_getaffinity(0)))
+    else:
+        cores = float(os.cpu_count() or 1)
+    quotas = [quota for folder in _cgroup_folders(process, cgroups) if (quota := _quota(folder)) is not None]
+    return min([cores, *quotas])
+
+
+def _cgroup_folders(process: Path, cgroups: Path) -> list[Path]:
+    """Folders of the process's CPU cgroup and of all groups above it; a limit anywhere above holds too."""
+    try:
+        lines = (process / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders = []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            mount = cgroups
+        elif "cpu" in controllers.split(","):
+            mount = next((m for m in (cgroups / controllers, cgroups / "cpu") if m.is_dir()), cgroups / "cpu")
+        else:
+            continue
+        inside = mount / path.lstrip("/")
+        folders += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(mount)]
+    return folders
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores that one cgroup grants; None where it sets no limit."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if quota in ("max", "-1") or float(period) <= 0:
+        return None
+    return float(quota) / float(period)
