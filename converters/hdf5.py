@@ -108,12 +108,15 @@ class Tree:
         Open datasets by path inside the file, without leading slash, in the file's name order.
     groups
         Paths of all groups but the root.
+    files
+        Further files that links and virtual datasets lead to, all inside the roots.
     problems
         Links that leave the roots or lead nowhere, objects that cannot be opened.
     """
 
     datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -131,6 +134,7 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path]) -> Tree:
     """
     tree = Tree()
     _descend(group, "", name, roots, tree, set())
+    tree.files.discard(Path(group.file.filename))
     return tree
 
 
@@ -141,6 +145,7 @@ def _descend(
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
+    tree.files.add(Path(group.file.filename))
     for key in group:
         path = f"{prefix}{key}"
         location = place(name, path)
@@ -149,7 +154,10 @@ def _descend(
             tree.problems.append(item)
         elif isinstance(item, h5py.Dataset):
             tree.datasets[path] = item
-            tree.problems += _check_storage(item, location, roots)
+            elsewhere = _storage_files(item)
+            tree.files |= elsewhere
+            checks = [_check_target(file, location, "keeps values in", roots) for file in sorted(elsewhere)]
+            tree.problems += [problem for problem in checks if problem is not None]
         elif isinstance(item, h5py.Group):
             tree.groups.append(path)
             _descend(item, f"{path}/", name, roots, tree, seen)
@@ -161,8 +169,8 @@ def _follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -
     if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
         return Problem(location, "is a link of a user-defined kind", "replace it by the data", "link")
     if kind == h5py.h5l.TYPE_EXTERNAL:
-        target = group.get(key, getlink=True).filename
-        if (problem := _check_target(target, group, location, "is a link into", roots)) is not None:
+        target = Path(group.file.filename).parent / group.get(key, getlink=True).filename
+        if (problem := _check_target(target, location, "is a link into", roots)) is not None:
             return problem
     try:
         item = group[key]
@@ -170,37 +178,30 @@ def _follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
             return Problem(location, f"cannot be opened: {reason}", "get the file again", "damaged")
-        target = group.get(key, getlink=True).path
-        return Problem(location, f"is a link to {target!r}, which cannot be opened: {reason}", kind="link")
+        wanted = group.get(key, getlink=True).path
+        return Problem(location, f"is a link to {wanted!r}, which cannot be opened: {reason}", kind="link")
     if kind == h5py.h5l.TYPE_HARD:
         return item
     # A link may lead through further links: what counts is the file that was reached.
-    return _check_target(item.file.filename, group, location, "is a link into", roots) or item
+    return _check_target(Path(item.file.filename), location, "is a link into", roots) or item
 
 
-def _check_target(
-    filename: str, group: h5py.Group, location: str, what: str, roots: Sequence[Path]
-) -> Problem | None:
-    target = Path(group.file.filename).parent / filename
-    shown = printable(filename)
+def _check_target(target: Path, location: str, what: str, roots: Sequence[Path]) -> Problem | None:
+    shown = printable(str(target))
     if not is_inside(target, roots):
         cure = "give the folder of the target too, or copy the data"
-        return Problem(location, f"{what} {shown!r}, outside the given paths", cure, "link")
+        return Problem(location, f"{what} {shown}, outside the given paths", cure, "link")
     if not target.is_file():
-        return Problem(location, f"{what} {shown!r}, which does not exist", kind="link")
+        return Problem(location, f"{what} {shown}, which does not exist", kind="link")
     return None
 
 
-def _check_storage(dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> list[Problem]:
-    """Where the values of a dataset lie, if not in its own file."""
-    files = [entry[0] for entry in dataset.external or ()]
+def _storage_files(dataset: h5py.Dataset) -> set[Path]:
+    """Files in which the values of a dataset lie, if not in its own."""
+    names = [entry[0] for entry in dataset.external or ()]
     if dataset.is_virtual:
-        files += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    checks = [
-        _check_target(file, dataset.parent, location, "keeps values in", roots)
-        for file in dict.fromkeys(files)
-    ]
-    return [problem for problem in checks if problem is not None]
+        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
+    return {Path(dataset.file.filename).parent / name for name in names}
 
 
 def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = False) -> list[Problem]:
