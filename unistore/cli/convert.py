@@ -1,0 +1,187 @@
+"""``unistore convert``: one subcommand a family, and none at all to detect it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from unistore.cli.options import conversion
+
+if TYPE_CHECKING:
+    from unistore.execute.preview import Preview
+    from unistore.execute.runner import Report
+
+__all__ = ["convert"]
+
+EXAMPLES = """\b
+Examples:
+  unistore convert clouds/ clouds.zarr
+  unistore convert point-cloud a.h5 b.h5 clouds.zarr --voxel-size 0.5 --voxel-size 1.0
+  unistore convert ct volumes/ ct.zarr --window lung --window mywin:400:50
+  unistore convert clouds/ clouds.zarr --dry-run
+"""
+
+
+class _DetectByDefault(click.Group):
+    """Takes arguments that do not begin with a family's name as sources to detect."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Insert the hidden ``detect`` command unless a family or a help option is named."""
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["detect", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_DetectByDefault, epilog=EXAMPLES, subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]")
+def convert() -> None:
+    """Convert files into one sealed store: SRC... DST, the family detected or named.
+
+    An interrupted conversion is continued by the same command. Nothing appears at DST before it is whole.
+    Every family takes --dry-run, --codec, --split, --overwrite, --restart, --workers, --scheduler, --json.
+    """
+
+
+@convert.command(hidden=True)
+@conversion
+def detect(**given: Any) -> None:
+    """Detect the family of SRC... and convert it with default options."""
+    _convert(None, given)
+
+
+@convert.command()
+@click.option(
+    "--columns",
+    type=click.Choice(["exact", "union", "intersection"]),
+    default="exact",
+    show_default=True,
+    help="What to do with fields that only some files have.",
+)
+@conversion
+def rows(**given: Any) -> None:
+    """Plain arrays: HDF5, .npy or .npz files whose arrays share axis 0."""
+    _convert("rows", given)
+
+
+@convert.command("point-cloud")
+@click.option(
+    "--voxel-size", type=float, multiple=True, help="Precompute a voxel grid of this size (several allowed)."
+)
+@click.option(
+    "--map", "mapping", multiple=True, metavar="NAME=DATASET", help="Where a column is: x=cloud/East."
+)
+@click.option("--segment", metavar="window:SIZE", help="Cut clouds without segments into XY windows.")
+@click.option(
+    "--columns",
+    type=click.Choice(["exact", "union", "intersection"]),
+    default="exact",
+    show_default=True,
+    help="What to do with columns that only some files have.",
+)
+@conversion
+def point_cloud(mapping: tuple[str, ...], **given: Any) -> None:
+    """Point clouds in HDF5: PointSuite, PointNet family, columns in any group."""
+    given["map"] = _mapping(mapping)
+    _convert("point_cloud", given)
+
+
+@convert.command()
+@click.option(
+    "--window",
+    "windows",
+    multiple=True,
+    metavar="NAME[:WIDTH:LEVEL]",
+    help="HU window to store: lung, bone, soft_tissue, brain, mediastinum, or name:width:level.",
+)
+@click.option(
+    "--sparse",
+    type=click.Choice(["auto", "coords", "mask"]),
+    default="auto",
+    show_default=True,
+    help="How a window's voxels are stored: coordinates, packed mask, or whichever is smaller.",
+)
+@conversion
+def ct(**given: Any) -> None:
+    """CT volumes: folders of .npy, or case folders with windows and sparse indices."""
+    _convert("ct", given)
+
+
+def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        msg = f"--map {wrong[0]}: expected NAME=DATASET"
+        raise click.UsageError(msg)
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _convert(modality: str | None, given: dict[str, Any]) -> None:
+    """Run or preview one conversion and print what came of it."""
+    from unistore.cli.progress import Bar
+    from unistore.convert import convert as run
+    from unistore.convert import detect_modality, make_converter, source_paths
+
+    sources, destination = given.pop("sources"), given.pop("destination")
+    as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
+    common = {
+        name: given.pop(name) for name in ("codec", "split", "overwrite", "restart", "workers", "scheduler")
+    }
+    paths = source_paths(sources)
+    if modality is None:
+        found = detect_modality(paths)
+        modality = found.modality
+        click.echo(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+    if dry_run:
+        from unistore.execute.preview import preview
+
+        shown = preview(make_converter(modality, given), paths)
+        click.echo(json.dumps(shown.to_json(), indent=1) if as_json else _preview_text(shown, destination))
+        return
+    with Bar() as bar:
+        report = run(paths, destination, modality, progress=bar, **common, **given)
+    click.echo(json.dumps(asdict(report)) if as_json else _report_text(report))
+
+
+def _preview_text(shown: Preview, destination: str) -> str:
+    lines = [f"would write {destination}: {shown.scan.modality.replace('_', ' ')}"]
+    lines += [f"  {len(shown.scan.sources)} sources, {_size(shown.source_bytes)}"]
+    for table in shown.tables:
+        about = "about " if table.name in shown.estimated else ""
+        tasks = len(list(table.tasks()))
+        lines.append(
+            f"  {table.name}: {about}{table.rows:,} rows, {tasks} shards of {table.shard_rows:,} rows"
+        )
+        for array in table.arrays:
+            lines.append(
+                f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
+                f"reads {array.amplification:.2f}× what a sample needs"
+            )
+    lines.append(
+        f"  uncompressed {_size(shown.raw_bytes)}, peak memory about {_size(shown.memory)} a process"
+    )
+    lines += [f"  note: {note}" for note in shown.scan.notes]
+    return "\n".join(lines)
+
+
+def _report_text(report: Report) -> str:
+    ratio = report.raw_bytes / max(1, report.stored_bytes)
+    lines = [
+        f"sealed {report.destination}",
+        f"  {report.modality.replace('_', ' ')}: {report.samples:,} samples from {report.sources} sources",
+        f"  {_size(report.source_bytes)} of sources → {_size(report.stored_bytes)} in {report.files} files "
+        f"({_size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})",
+    ]
+    if report.resumed:
+        lines.append(f"  continued: {report.resumed} of {report.tasks} shards were there")
+    lines += [f"  note: {note}" for note in report.notes]
+    lines.append(f"next: unistore inspect {report.destination}")
+    return "\n".join(lines)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

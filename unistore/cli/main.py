@@ -1,0 +1,90 @@
+"""``unistore``: the group of commands, and what an error looks like.
+
+Exit codes: 0 done, 1 failure, 2 bad input, 3 finished but something was skipped, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from unistore.cli.convert import convert
+from unistore.cli.inspect import command as inspect
+from unistore.errors import InputError, UnistoreError
+
+__all__ = ["cli", "main"]
+
+EXAMPLES = """\b
+Examples:
+  unistore inspect recordings/                 what is this, what is wrong with it, which command converts it
+  unistore convert recordings/ train.zarr      detect the family, convert, seal
+  unistore inspect train.zarr                  what the store holds, and a training snippet
+"""
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
+@click.version_option(package_name="unistore")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error (also after a command's name).")
+def cli(debug: bool) -> None:
+    """Turn research data into sealed, sharded Zarr v3 stores that training reads fast."""
+
+
+cli.add_command(convert)
+cli.add_command(inspect)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and leave with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in given
+    given = [argument for argument in given if argument != "--debug"]
+    sys.exit(_run(given, debug=debug, plain="--json" in given))
+
+
+def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
+    try:
+        code: Any = cli.main(args=arguments, prog_name="unistore", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; the same command continues where it stopped", err=True)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except UnistoreError as error:
+        if debug:
+            raise
+        _show(error, plain=plain)
+        return error.exit_code
+    except Exception as error:
+        if debug:
+            raise
+        kind = type(error).__name__
+        click.echo(f"error: {kind}: {error} (unexpected; add --debug for the traceback)", err=True)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _show(error: UnistoreError, *, plain: bool) -> None:
+    problems = error.problems if isinstance(error, InputError) else ()
+    if plain:
+        listed = [
+            {"location": p.location, "message": p.message, "cure": p.cure, "kind": p.kind} for p in problems
+        ]
+        click.echo(json.dumps({"error": str(error), "problems": listed}))
+        return
+    if len(problems) > 1:
+        click.echo(f"error: {len(problems)} problems", err=True)
+        for problem in problems:
+            click.echo(f"  {problem}", err=True)
+        return
+    click.echo(f"error: {error}", err=True)

@@ -1,0 +1,164 @@
+"""``unistore.convert``: choose the converter, choose the executor, run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from unistore.converters.detection import Detection, detect
+from unistore.converters.protocol import Converter
+from unistore.errors import InputError
+from unistore.execute.runner import Progress, Report, run
+from unistore.execute.splits import parse_shares
+
+__all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter"]
+
+CONVERTERS: Mapping[str, tuple[str, str]] = {
+    "rows": ("unistore.converters.rows", "RowsConverter"),
+    "point_cloud": ("unistore.converters.point_cloud", "PointCloudConverter"),
+    "ct": ("unistore.converters.ct", "CtConverter"),
+    "spike": ("unistore.converters.spike", "SpikeConverter"),
+    "trajectory": ("unistore.converters.trajectory", "TrajectoryConverter"),
+}
+"""Module and class of each modality's converter."""
+
+PathLike = str | os.PathLike[str]
+
+
+def convert(
+    sources: PathLike | Iterable[PathLike],
+    destination: PathLike,
+    modality: str | None = None,
+    *,
+    codec: str = "fast",
+    split: str | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+    workers: int = 0,
+    scheduler: str | None = None,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Report:
+    """Convert research files into one sealed store.
+
+    Parameters
+    ----------
+    sources
+        Files and folders.
+    destination
+        Folder of the store to make. While it is made it is called ``<destination>.unistore-build``; the same
+        call after a kill continues there.
+    modality
+        ``"rows"``, ``"point_cloud"``, ``"ct"``, ``"spike"`` or ``"trajectory"``; None: from the content.
+    codec
+        ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
+    split
+        Shares of the samples, dealt out by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
+    overwrite
+        Replace a finished store; it stays in place until the new one is sealed.
+    restart
+        Forget an unfinished conversion instead of continuing it.
+    workers
+        Worker processes (dask); 0 converts in this process.
+    scheduler
+        Address of an existing dask scheduler.
+    progress
+        Told how far it is.
+    **options
+        The converter's own options (fields of its class).
+
+    Returns
+    -------
+    Report
+        Counts, sizes, and the seal's digest.
+
+    Raises
+    ------
+    InputError
+        For bad sources or options: every problem of every file together.
+    ConversionError
+        If writing failed; the same call continues.
+
+    Examples
+    --------
+    >>> unistore.convert("clouds/", "clouds.zarr", voxel_size=(0.5,))  # doctest: +SKIP
+    """
+    paths = source_paths(sources)
+    chosen = modality or detect_modality(paths).modality
+    converter = make_converter(chosen, options)
+    shares = None if split is None else parse_shares(split)
+
+    def start(executor: Any) -> Report:
+        return run(
+            converter,
+            paths,
+            Path(destination),
+            codec=codec,
+            shares=shares,
+            overwrite=overwrite,
+            restart=restart,
+            executor=executor,
+            progress=progress,
+        )
+
+    if workers == 0 and scheduler is None:
+        return start(None)
+    from unistore.execute.dask_executor import Dask
+
+    with Dask(workers, scheduler) as executor:
+        return start(executor)
+
+
+def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
+    """Sources as a list of paths."""
+    if isinstance(sources, str | os.PathLike):
+        return [Path(sources)]
+    return [Path(source) for source in sources]
+
+
+def detect_modality(paths: Sequence[Path]) -> Detection:
+    """What the sources are.
+
+    Raises
+    ------
+    InputError
+        If a path does not exist, or no family knows them.
+    """
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        msg = f"no such file or folder: {', '.join(missing)}"
+        raise InputError(msg)
+    found = detect(paths)
+    if found is None:
+        listed = ", ".join(str(path) for path in paths)
+        msg = (
+            f"{listed}: not recognised as point clouds, CT volumes, spike recordings, trajectories or plain "
+            "arrays; look with 'unistore inspect', or name the family: unistore convert rows|point-cloud|ct|…"
+        )
+        raise InputError(msg)
+    return found
+
+
+def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
+    """Converter of a modality with its options.
+
+    Raises
+    ------
+    InputError
+        If the modality is unknown or an option is not one of its converter's.
+    """
+    name = modality.replace("-", "_")
+    if name not in CONVERTERS:
+        msg = f"unknown modality {modality!r}; one of: {', '.join(CONVERTERS)}"
+        raise InputError(msg)
+    module, cls = CONVERTERS[name]
+    converter_class = getattr(import_module(module), cls)
+    known = list(converter_class.__dataclass_fields__)
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        msg = f"{name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
+        raise InputError(msg)
+    return cast("Converter", converter_class(**options))

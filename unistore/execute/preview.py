@@ -1,0 +1,102 @@
+"""What a conversion would write, from the scan alone: for ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unistore.converters.protocol import Converter, Scan
+from unistore.execute.job import guard_of
+from unistore.plan import TablePlan, plan_table
+
+__all__ = ["Preview", "preview", "shard_memory"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """Sources as they are and tables as they would be.
+
+    Rows of spilled tables are estimates (`estimated` names those tables). ``memory`` is the peak of one
+    process in bytes: the largest source to derive, or the largest shard with its encoded form.
+    """
+
+    scan: Scan
+    tables: tuple[TablePlan, ...]
+    estimated: tuple[str, ...]
+    source_bytes: int
+    raw_bytes: int
+    memory: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "modality": self.scan.modality,
+            "notes": list(self.scan.notes),
+            "options": dict(self.scan.options),
+            "sources": [
+                {"name": source.name, "split": source.split, "rows": dict(source.rows)}
+                for source in self.scan.sources
+            ],
+            "tables": [
+                {
+                    "name": table.name,
+                    "rows": table.rows,
+                    "estimated": table.name in self.estimated,
+                    "shard_rows": table.shard_rows,
+                    "tasks": len(list(table.tasks())),
+                    "arrays": [
+                        {
+                            "path": array.field.path,
+                            "shape": list(array.shape),
+                            "dtype": array.field.dtype,
+                            "chunk": list(array.chunk),
+                            "shard": list(array.shard),
+                            "amplification": array.amplification,
+                        }
+                        for array in table.arrays
+                    ],
+                }
+                for table in self.tables
+            ],
+            "source_bytes": self.source_bytes,
+            "raw_bytes": self.raw_bytes,
+            "memory": self.memory,
+        }
+
+
+def preview(converter: Converter, paths: Sequence[Path]) -> Preview:
+    """Scan and plan without writing anything.
+
+    Raises
+    ------
+    InputError
+        With every problem of every source.
+    """
+    scan = converter.scan(paths)
+    tables = tuple(
+        plan_table(
+            table,
+            [scan.estimated_rows.get(table.name, 0)]
+            if table.spilled
+            else [source.rows.get(table.name, 0) for source in scan.sources],
+        )
+        for table in scan.tables
+    )
+    return Preview(
+        scan=scan,
+        tables=tables,
+        estimated=tuple(table.name for table in tables if table.spilled),
+        source_bytes=sum(size for source in scan.sources for _, size, _ in guard_of(source)),
+        raw_bytes=sum(table.rows * table.row_bytes for table in tables),
+        memory=max(
+            [shard_memory(table) for table in tables] + [source.memory for source in scan.sources], default=0
+        ),
+    )
+
+
+def shard_memory(table: TablePlan) -> int:
+    """Peak bytes of one shard task: all columns' rows, and the encoded form of the largest column."""
+    rows = min(table.shard_rows, table.rows)
+    return rows * (table.row_bytes + max(array.field.row_bytes for array in table.arrays))
