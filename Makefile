@@ -1,0 +1,33 @@
+# Two commands do all their own set-up in .venv:
+#   make demo   convert real samples of every family, inspect them, load batches with 0 and 2 workers
+#   make test   the whole test suite
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test lint types check clean
+
+demo: $(READY)
+	$(BIN)/python -m benchmarks.demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/mypy
+
+check: lint types test
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unistore needs Python 3.11 or newer: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache
