@@ -1,0 +1,106 @@
+"""Intensity windows of CT: what radiologists call window (width) and level, and the presets known by name."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["PRESETS", "Window", "parse_window", "window_named"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """An intensity window, both ends inclusive: low = level - width/2, high = level + width/2.
+
+    Attributes
+    ----------
+    name
+        Letters, digits, ``_``, ``.``, ``-``: it becomes a group of the store.
+    width, level
+        In the image's unit (HU).
+    """
+
+    name: str
+    width: float
+    level: float
+
+    @property
+    def low(self) -> float:
+        """Smallest value inside."""
+        return self.level - self.width / 2
+
+    @property
+    def high(self) -> float:
+        """Largest value inside."""
+        return self.level + self.width / 2
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.width:g}:{self.level:g}"
+
+    def same_range(self, other: Window) -> bool:
+        """Whether another window has the same width and level."""
+        return (self.width, self.level) == (other.width, other.level)
+
+
+PRESETS: Mapping[str, Window] = {
+    window.name: window
+    for window in (
+        Window("lung", 1500, -600),
+        Window("bone", 1500, 300),
+        Window("soft_tissue", 400, 50),
+        Window("brain", 80, 35),
+        Window("mediastinum", 350, 40),
+    )
+}
+"""Windows that are known by name."""
+
+
+def window_named(name: str, width: float, level: float) -> Window:
+    """Check a window's parts.
+
+    Raises
+    ------
+    InputError
+        Saying which part is wrong.
+    """
+    where = f"--window {name}:{width:g}:{level:g}"
+    if not _NAME.fullmatch(name):
+        message = f"name {name!r} must be letters, digits, '_', '.' and '-', beginning with a letter or digit"
+        raise InputError(Problem(where, message, "as in mywin:400:50", "option"))
+    if not (math.isfinite(width) and math.isfinite(level) and width > 0):
+        message = f"width must be above 0 and level a number, got width={width:g}, level={level:g}"
+        raise InputError(Problem(where, message, "as in mywin:400:50", "option"))
+    return Window(name, width, level)
+
+
+def parse_window(text: str) -> Window:
+    """Read ``"lung"`` or ``"mywin:400:50"`` (name, width, level).
+
+    Raises
+    ------
+    InputError
+        Unknown preset, or not of that form.
+
+    Examples
+    --------
+    >>> parse_window("lung").low, parse_window("mywin:400:50").high
+    (-1350.0, 250.0)
+    """
+    if text in PRESETS:
+        return PRESETS[text]
+    parts = text.split(":")
+    if len(parts) != 3:
+        message = f"is no known window ({', '.join(PRESETS)}) and not name:width:level"
+        raise InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option"))
+    try:
+        width, level = float(parts[1]), float(parts[2])
+    except ValueError as error:
+        message = f"width {parts[1]!r} and level {parts[2]!r} must be numbers"
+        raise InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option")) from error
+    return window_named(parts[0], width, level)
