@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from unistore.errors import Problem
+from unistore.errors import InputError, Problem
 
-__all__ = ["Column", "Columns", "Merged", "is_lossless", "promote", "reconcile", "storable"]
+__all__ = [
+    "Column",
+    "Columns",
+    "Merged",
+    "check_mode",
+    "is_lossless",
+    "missing_value",
+    "promote",
+    "reconcile",
+    "storable",
+]
 
 Columns = Literal["exact", "union", "intersection"]
 """What to do when sources have different columns: refuse, fill what is missing, take the common ones."""
@@ -61,6 +71,13 @@ class Merged:
     attributes: Mapping[str, Any]
 
 
+def check_mode(mode: str) -> None:
+    """Raise InputError for a mode that `reconcile` does not know."""
+    if mode not in get_args(Columns):
+        msg = f"columns={mode!r}: expected one of {', '.join(get_args(Columns))}"
+        raise InputError(msg)
+
+
 def storable(dtype: np.dtype[Any]) -> bool:
     """Whether values of a dtype can be stored: bool, integers and floats of up to 8 bytes."""
     return dtype.kind in "biuf" and dtype.newbyteorder("=").str[1:] in {
@@ -88,6 +105,11 @@ def promote(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any] | None:
         if all(is_lossless(dtype, candidate) for dtype in dtypes):
             return candidate
     return None
+
+
+def missing_value(dtype: str) -> float | bool:
+    """What stands where a source lacks a column: NaN for floats, else 0 or False."""
+    return float("nan") if np.dtype(dtype).kind == "f" else 0
 
 
 def reconcile(

@@ -13,11 +13,21 @@ from pathlib import Path
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["common_root", "expand", "is_inside", "natural_key", "printable", "relative_names"]
+__all__ = ["common_root", "expand", "is_inside", "natural_key", "printable", "relative_names", "split_of"]
 
 NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
 
 _DIGITS = re.compile(r"([0-9]+)")
+_SPLITS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "dev": "val",
+    "test": "test",
+    "testing": "test",
+}
 
 
 def natural_key(text: str) -> NaturalKey:
@@ -149,3 +159,19 @@ def relative_names(files: Sequence[Path]) -> list[str]:
         taken.add(name)
         names.append(name)
     return names
+
+
+def split_of(name: str) -> str | None:
+    """Split that a relative name tells: a folder called ``train``, or a file like ``ply_data_test0.h5``.
+
+    Returns
+    -------
+    str or None
+        ``"train"``, ``"val"`` or ``"test"``; the outermost part that names one decides.
+    """
+    *folders, file = name.lower().split("/")
+    for folder in folders:
+        if folder in _SPLITS:
+            return _SPLITS[folder]
+    words = re.findall(r"[a-z]+", file.rsplit(".", 1)[0])
+    return next((_SPLITS[word] for word in words if word in _SPLITS), None)

@@ -34,16 +34,16 @@ def name_problem(path: str) -> str | None:
     """Say why a path cannot name an array in a Zarr v3 store; None if it can.
 
     Zarr v3 core, "Node names": no empty name, none made of dots alone, none that begins with ``__``. Beyond
-    that, ``zarr.json`` and ``c`` would collide with an array's own files, and control characters, backslashes
-    and parts above 255 bytes do not survive every file system.
+    that, ``zarr.json`` would collide with a node's own file, and control characters, backslashes and parts
+    above 255 bytes do not survive every file system.
     """
     for part in path.split("/"):
         if part.strip(".") == "":
             return f"part {part!r} is empty or made of dots"
         if part.startswith("__"):
             return f"part {part!r} begins with '__', which Zarr reserves"
-        if part in ("zarr.json", "c"):
-            return f"part {part!r} is the name of a file or folder of every Zarr array"
+        if part == "zarr.json":
+            return "part 'zarr.json' is the name of a file of every Zarr node"
         if not part.isprintable() or "\\" in part:
             return f"part {part!r} holds a control character or a backslash"
         if len(part.encode("utf-8", "surrogateescape")) > 255:
