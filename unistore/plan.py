@@ -96,12 +96,13 @@ class TablePlan:
 
 def plan_table(table: Table, source_rows: Sequence[int]) -> TablePlan:
     """Plan one table from the rows that each source contributes."""
-    rows = sum(source_rows)
+    counts = tuple(int(count) for count in source_rows)
+    rows = sum(counts)
     layouts = lay_out_table(table.fields, rows)
     return TablePlan(
         name=table.name,
         spilled=table.spilled,
-        source_rows=tuple(int(n) for n in source_rows),
+        source_rows=counts,
         arrays=tuple(
             ArrayPlan(
                 field, table.column(field), (rows, *field.row_shape), lay.chunk, lay.shard, lay.amplification
