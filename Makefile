@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 .PHONY: demo test lint types check clean
 
 demo: $(READY)
-	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python examples/demo.py
 
 test: $(READY)
 	$(BIN)/python -m pytest
