@@ -1,0 +1,24 @@
+"""The engine: the part of Zarr v3 that a unistore store uses, on plain numpy buffers.
+
+Reads and writes regular grids with or without ``sharding_indexed``, byte-compatible with other Zarr readers.
+No threads, no event loop, no handle at construction; safe with threads and after a fork.
+"""
+
+from __future__ import annotations
+
+from unistore.zarr3.array import Array
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.storage import LocalStorage, Storage
+from unistore.zarr3.writer import WrittenFile, array_metadata, content_digest, encode_shard, write_shard
+
+__all__ = [
+    "Array",
+    "ArrayMetadata",
+    "LocalStorage",
+    "Storage",
+    "WrittenFile",
+    "array_metadata",
+    "content_digest",
+    "encode_shard",
+    "write_shard",
+]

@@ -1,0 +1,167 @@
+"""Codec chains: how the bytes of one chunk are made, and read back without ever trusting their sizes.
+
+A chain is what a Zarr v3 array (or the inner chain of a sharded one) lists: any number of ``transpose``, one
+``bytes``, then byte codecs (`unistore.zarr3.compressors`). Decoding checks, in this order, the checksum and the
+frame's own sizes against the buffer and the destination, and only then writes.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import StoreError, UnsupportedError
+from unistore.zarr3.compressors import BYTE_CODECS, ByteCodec, FrameError, IntoDecoder, decoder
+
+__all__ = ["CodecChain", "FrameError", "named"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodecChain:
+    """The codecs of one chunk, in the order of encoding.
+
+    Attributes
+    ----------
+    order
+        Axes order in which elements are laid out (all ``transpose`` codecs composed), or None: C order.
+    endian
+        ``"little"``, ``"big"``, or None for one-byte elements.
+    byte_codecs
+        Codecs from bytes to bytes, in the order of encoding.
+    """
+
+    order: tuple[int, ...] | None = None
+    endian: str | None = "little"
+    byte_codecs: tuple[ByteCodec, ...] = ()
+
+    @classmethod
+    def from_json(cls, codecs: object, dtype: np.dtype[Any], ndim: int, where: str) -> CodecChain:
+        """Parse the ``codecs`` member of an array or of the sharding codec.
+
+        Raises
+        ------
+        UnsupportedError
+            Naming the first codec, or the first option of one, that the engine does not implement.
+        StoreError
+            If the chain is not a valid one.
+        """
+        if not isinstance(codecs, list):
+            msg = f"{where}: codecs must be a list, found {codecs!r}"
+            raise StoreError(msg)
+        order: tuple[int, ...] | None = None
+        endian: str | None = None
+        byte_codecs: list[ByteCodec] = []
+        seen_bytes = False
+        for item in codecs:
+            name, configuration = named(item, f"{where}: codec")
+            if name == "transpose" and not seen_bytes:
+                order = _compose(order, _transpose_order(configuration, ndim, where))
+            elif name == "bytes" and not seen_bytes:
+                seen_bytes = True
+                endian = _endian(configuration, dtype, where)
+            elif name in BYTE_CODECS and seen_bytes:
+                byte_codecs.append(BYTE_CODECS[name].from_json(configuration, where))
+            elif name in BYTE_CODECS or name in {"transpose", "bytes"}:
+                msg = f"{where}: codec {name!r} stands at the wrong place of the chain"
+                raise StoreError(msg)
+            else:
+                known = ", ".join(["transpose", "bytes", *BYTE_CODECS, "sharding_indexed (outermost)"])
+                msg = f"{where}: codec {name!r} is not read by unistore ({known}); open it with zarr"
+                raise UnsupportedError(msg)
+        if not seen_bytes:
+            msg = f"{where}: the codec chain has no 'bytes'"
+            raise StoreError(msg)
+        if order == tuple(range(ndim)):
+            order = None
+        return cls(order=order, endian=endian, byte_codecs=tuple(byte_codecs))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The ``codecs`` member."""
+        items: list[dict[str, Any]] = []
+        if self.order is not None:
+            items.append({"name": "transpose", "configuration": {"order": list(self.order)}})
+        items.append(
+            {"name": "bytes", "configuration": {"endian": self.endian}} if self.endian else {"name": "bytes"}
+        )
+        items.extend(codec.to_json() for codec in self.byte_codecs)
+        return items
+
+    @property
+    def swapped(self) -> bool:
+        """Whether elements are stored in the other byte order than this machine's."""
+        return self.endian is not None and self.endian != sys.byteorder
+
+    @property
+    def direct(self) -> bool:
+        """Whether the decoded bytes are the C-contiguous chunk itself."""
+        return self.order is None and not self.swapped
+
+    def decoder(self, nbytes: int) -> IntoDecoder:
+        """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
+
+        ``raw`` is the stored chunk (``bytes``), ``out`` any C-contiguous writable array of `nbytes` bytes that
+        gets the elements as stored (`order` and `endian` not undone). It raises `FrameError` where the bytes
+        contradict themselves; ``out`` may then hold anything.
+        """
+        return decoder(self.byte_codecs, nbytes)
+
+    def restore(self, flat: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        """Undo byte order and transposition of a decoded chunk: a view or copy of `shape` and `dtype`."""
+        chunk = flat.view(dtype)
+        if self.swapped:
+            chunk = chunk.byteswap()
+        if self.order is None:
+            return chunk.reshape(shape)
+        stored = tuple(shape[axis] for axis in self.order)
+        return chunk.reshape(stored).transpose(np.argsort(self.order))
+
+    def encode(self, chunk: NDArray[Any]) -> list[bytes | memoryview]:
+        """Encode one whole chunk (native byte order) into buffers whose concatenation is stored."""
+        if self.order is not None:
+            chunk = chunk.transpose(self.order)
+        chunk = np.ascontiguousarray(chunk)
+        if self.swapped:
+            chunk = chunk.byteswap()
+        buffers: list[bytes | memoryview] = [memoryview(chunk.reshape(-1).view(np.uint8))]
+        for codec in self.byte_codecs:
+            buffers = codec.encode(buffers)
+        return buffers
+
+
+def named(item: object, where: str) -> tuple[str, dict[str, Any]]:
+    """Split an extension point (``{"name": …, "configuration": {…}}`` or a bare name) in name and options."""
+    if isinstance(item, str):
+        return item, {}
+    if isinstance(item, dict) and isinstance(item.get("name"), str):
+        configuration = item.get("configuration", {})
+        if isinstance(configuration, dict):
+            return item["name"], configuration
+    msg = f"{where}: expected an object with a name, found {item!r}"
+    raise StoreError(msg)
+
+
+def _transpose_order(configuration: dict[str, Any], ndim: int, where: str) -> tuple[int, ...]:
+    order = configuration.get("order")
+    if not isinstance(order, list) or sorted(order) != list(range(ndim)):
+        msg = f"{where}: transpose order {order!r} is no permutation of {ndim} axes"
+        raise StoreError(msg)
+    return tuple(order)
+
+
+def _compose(first: tuple[int, ...] | None, then: Sequence[int]) -> tuple[int, ...]:
+    return tuple(then) if first is None else tuple(first[axis] for axis in then)
+
+
+def _endian(configuration: dict[str, Any], dtype: np.dtype[Any], where: str) -> str | None:
+    endian = configuration.get("endian")
+    if dtype.itemsize == 1:
+        return None
+    if endian not in {"little", "big"}:
+        msg = f"{where}: the 'bytes' codec of {dtype.name} needs endian 'little' or 'big', found {endian!r}"
+        raise StoreError(msg)
+    return str(endian)

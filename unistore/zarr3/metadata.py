@@ -1,0 +1,258 @@
+"""The metadata of an array: ``zarr.json``, parsed, checked and written back (Zarr v3 core, "Array metadata")."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from unistore.errors import StoreError, UnsupportedError
+from unistore.zarr3.codecs import CodecChain, named
+from unistore.zarr3.dtypes import decode_fill, encode_fill, parse_dtype
+from unistore.zarr3.sharding import ShardIndex
+
+__all__ = ["ArrayMetadata", "KeyEncoding"]
+
+_KNOWN = {
+    "zarr_format",
+    "node_type",
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+    "attributes",
+    "dimension_names",
+    "storage_transformers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEncoding:
+    """``chunk_key_encoding``: from the coordinates of a chunk (of a shard, where sharded) to its key.
+
+    Attributes
+    ----------
+    name
+        ``"default"`` (``c/0/1``) or ``"v2"`` (``0.1``).
+    separator
+        ``"/"`` or ``"."``.
+    """
+
+    name: str = "default"
+    separator: str = "/"
+
+    @classmethod
+    def from_json(cls, item: object, where: str) -> KeyEncoding:
+        """Parse ``chunk_key_encoding``."""
+        name, configuration = named(item, f"{where}: chunk_key_encoding")
+        if name not in {"default", "v2"}:
+            msg = f"{where}: chunk key encoding {name!r} is not read by unistore (default, v2); open it with zarr"
+            raise UnsupportedError(msg)
+        separator = configuration.get("separator", "/" if name == "default" else ".")
+        if separator not in {"/", "."}:
+            msg = f"{where}: chunk key separator must be '/' or '.', found {separator!r}"
+            raise StoreError(msg)
+        return cls(name, separator)
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``chunk_key_encoding`` member."""
+        return {"name": self.name, "configuration": {"separator": self.separator}}
+
+    def key(self, coordinates: tuple[int, ...]) -> str:
+        """Key of a chunk, relative to the array."""
+        parts = [str(coordinate) for coordinate in coordinates]
+        if self.name == "default":
+            return self.separator.join(["c", *parts])
+        return self.separator.join(parts) or "0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayMetadata:
+    """What ``zarr.json`` says about an array.
+
+    Attributes
+    ----------
+    shape
+        Extent of every axis.
+    dtype
+        Native numpy dtype.
+    chunk_shape
+        Shape of what is decoded at once: the inner chunks of a sharded array, else its chunks.
+    shard_shape
+        Shape of one stored object, a multiple of `chunk_shape`; None: not sharded, every chunk is an object.
+    fill_value
+        Scalar of `dtype`, bit for bit.
+    codecs
+        Chain of one chunk.
+    index
+        Where and how a shard's index is stored; None: not sharded.
+    keys
+        Chunk key encoding.
+    attributes
+        JSON attributes.
+    dimension_names
+        One name (or None) an axis, or None.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunk_shape: tuple[int, ...]
+    shard_shape: tuple[int, ...] | None
+    fill_value: np.generic
+    codecs: CodecChain
+    index: ShardIndex | None
+    keys: KeyEncoding = KeyEncoding()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    dimension_names: tuple[str | None, ...] | None = None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], where: str) -> ArrayMetadata:
+        """Parse a ``zarr.json``.
+
+        Parameters
+        ----------
+        document
+            The parsed JSON object.
+        where
+            Store and array, to name in errors.
+
+        Raises
+        ------
+        UnsupportedError
+            Naming the data type, codec, grid or other feature that the engine does not implement.
+        StoreError
+            If the document is no valid array metadata.
+        """
+        _check_kind(document, where)
+        shape = _extents(document["shape"], "shape", where, least=0)
+        dtype = parse_dtype(document["data_type"], where)
+        grid, configuration = named(document["chunk_grid"], f"{where}: chunk_grid")
+        if grid != "regular":
+            msg = f"{where}: chunk grid {grid!r} is not read by unistore (regular); open it with zarr"
+            raise UnsupportedError(msg)
+        outer = _extents(configuration.get("chunk_shape"), "chunk_shape", where, least=1, ndim=len(shape))
+        chain = document["codecs"]
+        index = None
+        inner = outer
+        if isinstance(chain, list) and any(_is_sharding(item) for item in chain):
+            index, inner_shape, chain = ShardIndex.from_json(chain, where)
+            inner = _extents(inner_shape, "inner chunk_shape", where, least=1, ndim=len(shape))
+            if any(large % small for large, small in zip(outer, inner, strict=True)):
+                msg = f"{where}: shards of {outer} are no multiple of their chunks of {inner}"
+                raise StoreError(msg)
+        return cls(
+            shape=shape,
+            dtype=dtype,
+            chunk_shape=inner,
+            shard_shape=outer if index else None,
+            fill_value=decode_fill(document["fill_value"], dtype, where),
+            codecs=CodecChain.from_json(chain, dtype, len(shape), where),
+            index=index,
+            keys=KeyEncoding.from_json(document["chunk_key_encoding"], where),
+            attributes=document.get("attributes", {}),
+            dimension_names=_dimension_names(document.get("dimension_names"), len(shape), where),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The ``zarr.json`` document, members in a fixed order."""
+        codecs = self.codecs.to_json()
+        outer = self.chunk_shape
+        if self.index is not None and self.shard_shape is not None:
+            outer = self.shard_shape
+            codecs = [self.index.to_json(self.chunk_shape, codecs)]
+        document: dict[str, Any] = {
+            "shape": list(self.shape),
+            "data_type": self.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(outer)}},
+            "chunk_key_encoding": self.keys.to_json(),
+            "fill_value": encode_fill(self.fill_value),
+            "codecs": codecs,
+            "attributes": dict(self.attributes),
+        }
+        if self.dimension_names is not None:
+            document["dimension_names"] = list(self.dimension_names)
+        return document | {"zarr_format": 3, "node_type": "array", "storage_transformers": []}
+
+    def to_bytes(self) -> bytes:
+        """The ``zarr.json`` file: equal metadata give equal bytes."""
+        return json.dumps(self.to_json(), indent=2, allow_nan=False).encode()
+
+    @property
+    def object_shape(self) -> tuple[int, ...]:
+        """Shape of one stored object: shard, or chunk where not sharded."""
+        return self.shard_shape or self.chunk_shape
+
+    @property
+    def chunks_per_object(self) -> tuple[int, ...]:
+        """Inner chunks of one stored object along every axis."""
+        return tuple(large // small for large, small in zip(self.object_shape, self.chunk_shape, strict=True))
+
+    @property
+    def objects(self) -> tuple[int, ...]:
+        """Stored objects along every axis."""
+        return tuple(-(-extent // step) for extent, step in zip(self.shape, self.object_shape, strict=True))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Decoded bytes of one chunk."""
+        count = self.dtype.itemsize
+        for extent in self.chunk_shape:
+            count *= extent
+        return count
+
+
+def _check_kind(document: Mapping[str, Any], where: str) -> None:
+    if document.get("zarr_format") != 3 or document.get("node_type") != "array":
+        msg = (
+            f"{where}: not the metadata of a Zarr v3 array "
+            f"(zarr_format {document.get('zarr_format')!r}, node_type {document.get('node_type')!r})"
+        )
+        raise StoreError(msg)
+    for name in ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"):
+        if name not in document:
+            msg = f"{where}: zarr.json has no {name!r}"
+            raise StoreError(msg)
+    if document.get("storage_transformers"):
+        msg = f"{where}: storage transformers are not read by unistore; open the array with zarr"
+        raise UnsupportedError(msg)
+    for name in sorted(set(document) - _KNOWN):
+        value = document[name]
+        if not (isinstance(value, dict) and value.get("must_understand") is False):
+            msg = f"{where}: metadata member {name!r} is not understood by unistore; open the array with zarr"
+            raise UnsupportedError(msg)
+    if not isinstance(document.get("attributes", {}), dict):
+        msg = f"{where}: attributes must be an object, found {document['attributes']!r}"
+        raise StoreError(msg)
+
+
+def _is_sharding(item: object) -> bool:
+    return item == "sharding_indexed" or (isinstance(item, dict) and item.get("name") == "sharding_indexed")
+
+
+def _extents(value: object, what: str, where: str, *, least: int, ndim: int | None = None) -> tuple[int, ...]:
+    whole = isinstance(value, list | tuple) and all(
+        isinstance(extent, int) and not isinstance(extent, bool) and extent >= least for extent in value
+    )
+    if not whole or (ndim is not None and len(value) != ndim):  # type: ignore[arg-type]
+        axes = "" if ndim is None else f"{ndim} "
+        msg = f"{where}: {what} must be {axes}integers of at least {least}, found {value!r}"
+        raise StoreError(msg)
+    return tuple(value)  # type: ignore[arg-type]
+
+
+def _dimension_names(value: object, ndim: int, where: str) -> tuple[str | None, ...] | None:
+    if value is None:
+        return None
+    if (
+        not isinstance(value, list)
+        or len(value) != ndim
+        or not all(n is None or isinstance(n, str) for n in value)
+    ):
+        msg = f"{where}: dimension_names must be {ndim} names, found {value!r}"
+        raise StoreError(msg)
+    return tuple(value)

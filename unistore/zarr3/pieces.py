@@ -1,0 +1,80 @@
+"""Which parts of which chunks a box, rows or ranges of rows touch, and where they go. Pure."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AxisPieces", "Group", "Part", "axis_pieces", "groups_of_ranges", "groups_of_rows"]
+
+Part = slice | NDArray[np.int64]
+"""Positions along one axis."""
+
+AxisPieces = list[tuple[int, slice, slice]]
+"""Along one axis: number of the chunk, positions in the chunk, positions in the output."""
+
+Group = tuple[int, list[tuple[Part, Part]]]
+"""Along axis 0: number of the chunk, and all pairs of positions in the chunk and in the output."""
+
+
+def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
+    """Cut ``lo:hi`` of one axis at multiples of `step`; the output starts at `lo`."""
+    pieces = []
+    for chunk in range(lo // step, -(-hi // step)):
+        start = chunk * step
+        low, high = max(lo, start), min(hi, start + step)
+        pieces.append((chunk, slice(low - start, high - start), slice(low - lo, high - lo)))
+    return pieces
+
+
+def groups_of_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
+    """Group rows (n,), output in the order given, by chunks of `step` rows; chunks come in rising order."""
+    order = np.argsort(rows, kind="stable")
+    ordered = rows[order]
+    chunk, inside = np.divmod(ordered, step)
+    starts = _starts(chunk)
+    numbers = chunk[starts[:-1]].tolist()
+    return [
+        (number, [(_part(inside[a:b]), _part(order[a:b]))])
+        for number, (a, b) in zip(numbers, pairwise(starts.tolist()), strict=True)
+    ]
+
+
+def groups_of_ranges(lo: NDArray[np.int64], hi: NDArray[np.int64], step: int) -> list[Group]:
+    """Group ranges ``lo[i]:hi[i]``, output one behind the other, by chunks of `step` rows, in rising order."""
+    first = lo // step
+    touched = np.where(hi > lo, (hi - 1) // step - first + 1, 0)
+    owner = np.repeat(np.arange(len(lo)), touched)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(touched) - touched, touched)
+    chunk = first[owner] + within
+    low = np.maximum(lo[owner], chunk * step)
+    high = np.minimum(hi[owner], (chunk + 1) * step)
+    begins = np.cumsum(hi - lo) - (hi - lo)
+    target = begins[owner] + low - lo[owner]
+    order = np.argsort(chunk, kind="stable")
+    chunk, low, high, target = chunk[order], low[order], high[order], target[order]
+    source = low - chunk * step
+    pairs: list[tuple[Part, Part]] = [
+        (slice(a, a + n), slice(b, b + n))
+        for a, b, n in zip(source.tolist(), target.tolist(), (high - low).tolist(), strict=True)
+    ]
+    starts = _starts(chunk)
+    numbers = chunk[starts[:-1]].tolist()
+    return [(number, pairs[a:b]) for number, (a, b) in zip(numbers, pairwise(starts.tolist()), strict=True)]
+
+
+def _starts(ordered: NDArray[np.int64]) -> NDArray[Any]:
+    """Where a new value begins in sorted values, and their count."""
+    return np.concatenate([[0], np.flatnonzero(ordered[1:] != ordered[:-1]) + 1, [len(ordered)]])
+
+
+def _part(positions: NDArray[np.int64]) -> Part:
+    """Positions as a slice where they are consecutive."""
+    first, last = int(positions[0]), int(positions[-1])
+    count = len(positions)
+    if last - first == count - 1 and (count < 3 or bool((positions[1:] - positions[:-1] == 1).all())):
+        return slice(first, last + 1)
+    return positions

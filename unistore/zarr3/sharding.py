@@ -1,0 +1,164 @@
+"""``sharding_indexed``: many chunks in one object, with an index of their offsets and sizes (v3 sharding codec)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import StoreError, UnsupportedError
+from unistore.zarr3.compressors import FrameError
+
+__all__ = ["EMPTY", "ShardIndex"]
+
+EMPTY = -1
+"""Offset and size of an absent chunk: 2**64 - 1 as a signed number (sharding codec, "Empty chunks")."""
+
+_OPTIONS = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardIndex:
+    """How a shard stores its index: pairs (offset, size) of 64-bit numbers, one a chunk, in C order.
+
+    Attributes
+    ----------
+    location
+        ``"end"`` or ``"start"`` of the shard.
+    checked
+        Whether a crc32c follows the pairs.
+    endian
+        Byte order of the pairs.
+    """
+
+    location: str = "end"
+    checked: bool = True
+    endian: str = "little"
+
+    @classmethod
+    def from_json(cls, chain: Sequence[object], where: str) -> tuple[ShardIndex, object, object]:
+        """Parse the codecs of a sharded array.
+
+        Returns
+        -------
+        index, chunk_shape, codecs
+            The last two as they stand in the sharding codec's configuration.
+
+        Raises
+        ------
+        UnsupportedError
+            If other codecs surround the sharding codec, shards are nested, or the index is compressed.
+        """
+        if len(chain) != 1:
+            msg = f"{where}: codecs around 'sharding_indexed' are not read by unistore; open the array with zarr"
+            raise UnsupportedError(msg)
+        item = chain[0]
+        configuration = item.get("configuration") if isinstance(item, dict) else None
+        if not isinstance(configuration, dict) or not {"chunk_shape", "codecs"} <= configuration.keys():
+            msg = f"{where}: codec 'sharding_indexed' needs chunk_shape and codecs, found {item!r}"
+            raise StoreError(msg)
+        for name in sorted(configuration.keys() - _OPTIONS):
+            msg = f"{where}: option {name!r} of codec 'sharding_indexed' is not read by unistore"
+            raise UnsupportedError(msg)
+        inner = configuration["codecs"]
+        if isinstance(inner, list) and any("sharding_indexed" in (c, _name(c)) for c in inner):
+            msg = f"{where}: codec 'sharding_indexed' inside 'sharding_indexed' is not read by unistore; use zarr"
+            raise UnsupportedError(msg)
+        location = configuration.get("index_location", "end")
+        if location not in {"start", "end"}:
+            msg = f"{where}: index_location must be 'start' or 'end', found {location!r}"
+            raise StoreError(msg)
+        endian, checked = _index_codecs(configuration.get("index_codecs"), where)
+        return cls(location=location, checked=checked, endian=endian), configuration["chunk_shape"], inner
+
+    def to_json(self, chunk_shape: Sequence[int], codecs: list[dict[str, Any]]) -> dict[str, Any]:
+        """The sharding codec as listed in ``codecs``."""
+        index_codecs: list[dict[str, Any]] = [{"name": "bytes", "configuration": {"endian": self.endian}}]
+        if self.checked:
+            index_codecs.append({"name": "crc32c"})
+        configuration = {
+            "chunk_shape": list(chunk_shape),
+            "codecs": codecs,
+            "index_codecs": index_codecs,
+            "index_location": self.location,
+        }
+        return {"name": "sharding_indexed", "configuration": configuration}
+
+    def nbytes(self, chunks: int) -> int:
+        """Bytes of the index of a shard of `chunks` chunks."""
+        return 16 * chunks + (4 if self.checked else 0)
+
+    def encode(self, entries: NDArray[np.int64]) -> bytes:
+        """Encode (chunks, 2) offsets and sizes; `EMPTY` in both marks an absent chunk."""
+        raw = entries.astype(self._dtype).tobytes()
+        return raw + google_crc32c.value(raw).to_bytes(4, "little") if self.checked else raw
+
+    def decode(self, raw: bytes, chunks: int, shard_bytes: int) -> NDArray[np.int64]:
+        """Decode and check the index of a shard.
+
+        Parameters
+        ----------
+        raw
+            The `nbytes` bytes of the index.
+        chunks
+            Chunks of the shard.
+        shard_bytes
+            Size of the whole shard, which no entry may leave.
+
+        Returns
+        -------
+        entries
+            (chunks, 2): offset and size of every chunk, `EMPTY` in both where it is absent.
+
+        Raises
+        ------
+        FrameError
+            If the checksum differs or an entry lies outside the shard.
+        """
+        pairs = 16 * chunks
+        if self.checked:
+            found, stored = google_crc32c.value(raw[:pairs]), int.from_bytes(raw[pairs:], "little")
+            if found != stored:
+                msg = f"crc32c of the shard index is 0x{found:08x}, stored is 0x{stored:08x}"
+                raise FrameError(msg)
+        entries = np.frombuffer(raw, self._dtype, 2 * chunks).astype("<i8").reshape(chunks, 2)
+        offset, size = entries[:, 0], entries[:, 1]
+        absent = (offset == EMPTY) & (size == EMPTY)
+        outside = ~absent & ((offset < 0) | (size < 0) | (size > shard_bytes) | (offset > shard_bytes - size))
+        if outside.any():
+            chunk = int(np.flatnonzero(outside)[0])
+            low, count = (int(value) for value in entries[chunk].view(np.uint64))
+            msg = f"shard index puts chunk {chunk} at {low}+{count}, outside the shard of {shard_bytes} bytes"
+            raise FrameError(msg)
+        return entries
+
+    @property
+    def _dtype(self) -> str:
+        return "<i8" if self.endian == "little" else ">i8"
+
+
+def _name(item: object) -> object:
+    return item.get("name") if isinstance(item, dict) else None
+
+
+def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
+    """Byte order of the index and whether a crc32c follows it."""
+    if chain is None:
+        return "little", True
+    if not isinstance(chain, list) or not chain:
+        msg = f"{where}: index_codecs must be a list of codecs, found {chain!r}"
+        raise StoreError(msg)
+    names = [item if isinstance(item, str) else _name(item) for item in chain]
+    if names not in (["bytes"], ["bytes", "crc32c"]):
+        other = next((name for name in names if name not in {"bytes", "crc32c"}), names)
+        msg = f"{where}: index codec {other!r} is not read by unistore (bytes, crc32c); open the array with zarr"
+        raise UnsupportedError(msg)
+    endian = chain[0].get("configuration", {}).get("endian") if isinstance(chain[0], dict) else None
+    if endian not in {"little", "big"}:
+        msg = f"{where}: the index codec 'bytes' needs endian 'little' or 'big', found {endian!r}"
+        raise StoreError(msg)
+    return str(endian), len(names) == 2
