@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,17 @@ from numpy.typing import NDArray
 from unistore.converters.paths import is_inside, printable
 from unistore.errors import InputError, Problem
 
-__all__ = ["SUFFIXES", "Tree", "check_dataset", "native", "open_hdf5", "place", "read_rows", "walk"]
+__all__ = [
+    "SUFFIXES",
+    "Tree",
+    "check_dataset",
+    "follow",
+    "native",
+    "open_hdf5",
+    "place",
+    "read_rows",
+    "walk",
+]
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 """File name endings taken from folders."""
@@ -120,7 +130,7 @@ class Tree:
     problems: list[Problem] = field(default_factory=list)
 
 
-def walk(group: h5py.Group, name: str, roots: Sequence[Path]) -> Tree:
+def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()) -> Tree:
     """Every dataset below a group, following only links that stay inside the roots, each group once.
 
     Parameters
@@ -131,15 +141,23 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path]) -> Tree:
         How messages call the file.
     roots
         Folders or files in which targets of external links and of virtual datasets must lie.
+    skip
+        Paths of groups that are listed but not entered.
     """
     tree = Tree()
-    _descend(group, "", name, roots, tree, set())
+    _descend(group, "", name, roots, tree, set(), skip)
     tree.files.discard(Path(group.file.filename))
     return tree
 
 
 def _descend(
-    group: h5py.Group, prefix: str, name: str, roots: Sequence[Path], tree: Tree, seen: set[object]
+    group: h5py.Group,
+    prefix: str,
+    name: str,
+    roots: Sequence[Path],
+    tree: Tree,
+    seen: set[object],
+    skip: Collection[str],
 ) -> None:
     info = h5py.h5o.get_info(group.id)
     if (info.fileno, info.addr) in seen:
@@ -149,7 +167,7 @@ def _descend(
     for key in group:
         path = f"{prefix}{key}"
         location = place(name, path)
-        item = _follow(group, key, location, roots)
+        item = follow(group, key, location, roots)
         if isinstance(item, Problem):
             tree.problems.append(item)
         elif isinstance(item, h5py.Dataset):
@@ -160,11 +178,18 @@ def _descend(
             tree.problems += [problem for problem in checks if problem is not None]
         elif isinstance(item, h5py.Group):
             tree.groups.append(path)
-            _descend(item, f"{path}/", name, roots, tree, seen)
+            if path not in skip:
+                _descend(item, f"{path}/", name, roots, tree, seen, skip)
 
 
-def _follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
-    """Open a member, or return the Problem that forbids it."""
+def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
+    """Open a member of a group unless it leads out of the roots.
+
+    Returns
+    -------
+    h5py.Dataset, h5py.Group, h5py.Datatype or Problem
+        The member, or what forbids it.
+    """
     kind = group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type
     if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
         return Problem(location, "is a link of a user-defined kind", "replace it by the data", "link")

@@ -1,0 +1,324 @@
+"""What a point cloud store holds: points, the segments they are cut into, and voxel grids of the segments.
+
+::
+
+    points/xyz                     (N, 3) i4, f8 or f4; i4: q * scale + offset of the source, in float64
+    points/<column>                (N,) or (N, k), as in the source
+    points/source_row              (N,) row in the source
+    segments/offsets               (S + 1,) points of segment s are offsets[s]:offsets[s + 1]
+    segments/origin, bounds        (S, 3) minimum; (S, 2, 3) minimum and maximum
+    segments/source, number        (S,) index in sources/, number as in the source
+    segments/<column>              (S,) or (S, k) where sources describe whole segments (``label``)
+    sources/scale, sources/offset  (F, 3) where xyz is i4
+    voxels/<size>/coords, counts   (V, 3) cell of each voxel, (V,) points in it
+    voxels/<size>/offsets          (S + 1,) voxels of segment s
+    voxels/<size>/point_voxel      (N,) voxel of each point, counted inside its segment; -1 outside segments
+
+A sample is a segment whose number is not -1; samples are in storage order. A segment of number -1 stands at
+the end of a source's segments and keeps the points that belong to none; it has no voxels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from unistore.errors import Problem
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.tables import Field
+
+__all__ = [
+    "MODALITY",
+    "NO_SEGMENT",
+    "POINTS",
+    "SEGMENTS",
+    "point_field",
+    "scale_fields",
+    "segment_field",
+    "segment_fields",
+    "source_row_field",
+    "validate",
+    "voxel_fields",
+    "voxel_group",
+    "voxel_offsets_field",
+    "voxel_sizes",
+    "xyz_field",
+]
+
+MODALITY = "point_cloud"
+POINTS = "points"
+SEGMENTS = "segments"
+NO_SEGMENT = -1
+"""Number of the segment that keeps a source's points of no segment."""
+
+_QUANTISED = "float64(q) * scale + offset, with sources/scale and sources/offset of the segment's source"
+_VOXEL_RULE = "floor((xyz - origin) / size) in float64, unique in a segment, lexicographic"
+
+
+def xyz_field(dtype: str, run: int, unit: str | None) -> Field:
+    """Coordinates (N, 3).
+
+    Parameters
+    ----------
+    dtype
+        ``"int32"`` (quantised with the source's own scale and offset), ``"float64"`` or ``"float32"``.
+    run
+        Points of a typical segment.
+    unit
+        ``"m"``, or None where the sources do not say.
+    """
+    return Field(
+        path=f"{POINTS}/xyz",
+        dtype=dtype,
+        row_shape=(3,),
+        axes=("point", "coordinate"),
+        unit=unit,
+        description="x, y, z of each point, segments one after the other",
+        run=run,
+        attributes={"quantised": _QUANTISED} if dtype == "int32" else {},
+    )
+
+
+def source_row_field(run: int) -> Field:
+    """Row of each point in its source (N,) i8."""
+    return Field(
+        path=f"{POINTS}/source_row",
+        dtype="int64",
+        axes=("point",),
+        description="row of the point in its source, so that the source's order can be restored",
+        run=run,
+    )
+
+
+def point_field(
+    name: str, dtype: str, row_shape: tuple[int, ...], run: int, attributes: Mapping[str, Any] | None = None
+) -> Field:
+    """A column of the points (N, …) under the source's own name."""
+    return Field(
+        path=f"{POINTS}/{name}",
+        dtype=dtype,
+        row_shape=row_shape,
+        axes=("point", *(f"component_{axis}" for axis in range(1, len(row_shape) + 1))),
+        description=f"{name} of each point",
+        run=run,
+        attributes=attributes or {},
+    )
+
+
+def segment_field(
+    name: str, dtype: str, row_shape: tuple[int, ...], attributes: Mapping[str, Any] | None = None
+) -> Field:
+    """A column of the segments (S, …) under the source's own name, such as ``label``."""
+    return Field(
+        path=f"{SEGMENTS}/{name}",
+        dtype=dtype,
+        row_shape=row_shape,
+        axes=("segment", *(f"component_{axis}" for axis in range(1, len(row_shape) + 1))),
+        description=f"{name} of each segment",
+        attributes=attributes or {},
+    )
+
+
+def segment_fields(unit: str | None) -> dict[str, Field]:
+    """Index arrays of the segments, by name: offsets, origin, bounds, source, number."""
+    fields = [
+        Field(
+            path=f"{SEGMENTS}/offsets",
+            dtype="int64",
+            axes=("segment_bound",),
+            description="points of segment s are offsets[s]:offsets[s + 1]",
+        ),
+        Field(
+            path=f"{SEGMENTS}/origin",
+            dtype="float64",
+            row_shape=(3,),
+            axes=("segment", "coordinate"),
+            unit=unit,
+            description="minimum of the segment's coordinates; 0 if it has no points",
+        ),
+        Field(
+            path=f"{SEGMENTS}/bounds",
+            dtype="float64",
+            row_shape=(2, 3),
+            axes=("segment", "minimum_maximum", "coordinate"),
+            unit=unit,
+            description="minimum and maximum of the segment's coordinates; 0 if it has no points",
+        ),
+        Field(
+            path=f"{SEGMENTS}/source",
+            dtype="int32",
+            axes=("segment",),
+            description="index of the segment's source in sources/",
+        ),
+        Field(
+            path=f"{SEGMENTS}/number",
+            dtype="int64",
+            axes=("segment",),
+            description=f"number of the segment in its source; {NO_SEGMENT}: points of no segment, no sample",
+        ),
+    ]
+    return {field.name: field for field in fields}
+
+
+def scale_fields() -> tuple[Field, Field]:
+    """``sources/scale`` and ``sources/offset`` (F, 3) f8, present where xyz is quantised."""
+    scale, offset = (
+        Field(
+            path=f"sources/{name}",
+            dtype="float64",
+            row_shape=(3,),
+            axes=("source", "coordinate"),
+            description=f"{name} of quantised coordinates, from the source's own header",
+        )
+        for name in ("scale", "offset")
+    )
+    return scale, offset
+
+
+def voxel_group(size: float) -> str:
+    """Path of the voxel grid of an edge length: ``"voxels/0.5"``, ``"voxels/1"``."""
+    return f"voxels/{np.format_float_positional(size, trim='-')}"
+
+
+def voxel_sizes(paths: Mapping[str, Any]) -> list[float]:
+    """Edge lengths of the voxel grids among array paths, ascending."""
+    return sorted(
+        float(path.split("/")[1]) for path in paths if path.startswith("voxels/") and "coords" in path
+    )
+
+
+def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tuple[Field, Field, Field]:
+    """``coords`` and ``counts`` of table ``voxels/<size>``, and ``point_voxel``, a column of ``points``.
+
+    Parameters
+    ----------
+    size
+        Edge of a voxel, in the unit of the coordinates.
+    run, point_run
+        Voxels and points of a typical segment.
+    unit
+        Unit of the coordinates.
+    """
+    group = voxel_group(size)
+    rule = {"size": size, "rule": _VOXEL_RULE, "unit": unit}
+    coords = Field(
+        path=f"{group}/coords",
+        dtype="int32",
+        row_shape=(3,),
+        axes=("voxel", "coordinate"),
+        description="cell of each occupied voxel, counted from its segment's origin",
+        run=run,
+        attributes=rule,
+    )
+    counts = Field(
+        path=f"{group}/counts",
+        dtype="uint32",
+        axes=("voxel",),
+        description="points in each voxel",
+        run=run,
+    )
+    point_voxel = Field(
+        path=f"{group}/point_voxel",
+        dtype="int32",
+        axes=("point",),
+        description="voxel of each point, counted inside its segment; -1 for points of no segment",
+        run=point_run,
+        attributes=rule,
+    )
+    return coords, counts, point_voxel
+
+
+def voxel_offsets_field(size: float) -> Field:
+    """``voxels/<size>/offsets`` (S + 1,) i8."""
+    return Field(
+        path=f"{voxel_group(size)}/offsets",
+        dtype="int64",
+        axes=("segment_bound",),
+        description="voxels of segment s are offsets[s]:offsets[s + 1]",
+    )
+
+
+_FORMS: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
+    "points/xyz": ((3,), ("int32", "float64", "float32")),
+    "points/source_row": ((), ("int64",)),
+    "segments/offsets": ((), ("int64",)),
+    "segments/origin": ((3,), ("float64",)),
+    "segments/bounds": ((2, 3), ("float64",)),
+    "segments/source": ((), ("int32",)),
+    "segments/number": ((), ("int64",)),
+}
+_QUANTISED_FORMS = {f"sources/{name}": ((3,), ("float64",)) for name in ("scale", "offset")}
+_VOXEL_FORMS = {
+    "coords": ((3,), ("int32",)),
+    "counts": ((), ("uint32",)),
+    "offsets": ((), ("int64",)),
+    "point_voxel": ((), ("int32",)),
+}
+
+
+def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
+    """Every way in which a set of arrays is no point cloud store.
+
+    Checked: required arrays with their shapes and dtypes, one row count for points, for segments and for each
+    voxel grid, scale and offset beside quantised coordinates, the sample count. Not checked: values.
+
+    Parameters
+    ----------
+    arrays
+        Shape and dtype of every array of the store, by path.
+    attributes
+        The root's ``unistore`` attributes.
+    """
+    forms = dict(_FORMS)
+    if "points/xyz" in arrays and arrays["points/xyz"].dtype == "int32":
+        forms |= _QUANTISED_FORMS
+    grids = sorted({path.rsplit("/", 1)[0] for path in arrays if path.startswith("voxels/")})
+    forms |= {f"{grid}/{name}": form for grid in grids for name, form in _VOXEL_FORMS.items()}
+    problems: list[Problem] = []
+    for path, (row_shape, dtypes) in forms.items():
+        problems += _form_problems(path, arrays.get(path), row_shape, dtypes)
+    if problems:
+        return problems
+    points, segments = arrays["points/xyz"].shape[0], arrays["segments/number"].shape[0]
+    for path, info in arrays.items():
+        expected = _expected_rows(path, points, segments, arrays)
+        if expected is not None and info.shape[:1] != (expected,):
+            rows = info.shape[0] if info.shape else "no"
+            problems.append(Problem(path, f"has {rows} rows, expected {expected}", kind="shape"))
+    count = attributes.get("samples", {}).get("count")
+    if count is not None and not 0 <= count <= segments:
+        problems.append(
+            Problem("samples", f"count is {count}, but there are {segments} segments", kind="count")
+        )
+    return problems
+
+
+def _form_problems(
+    path: str, info: ArrayInfo | None, row_shape: tuple[int, ...], dtypes: tuple[str, ...]
+) -> list[Problem]:
+    if info is None:
+        return [Problem(path, "is missing", kind="missing")]
+    problems = []
+    if len(info.shape) != 1 + len(row_shape) or info.shape[1:] != row_shape:
+        expected = ("n", *row_shape)
+        problems.append(Problem(path, f"has shape {info.shape}, expected {expected}", kind="shape"))
+    if info.dtype not in dtypes:
+        problems.append(Problem(path, f"is {info.dtype}, expected {' or '.join(dtypes)}", kind="dtype"))
+    return problems
+
+
+def _expected_rows(path: str, points: int, segments: int, arrays: Mapping[str, ArrayInfo]) -> int | None:
+    """Rows an array must have; None where the schema does not say."""
+    if path.startswith(f"{POINTS}/") or path.endswith("/point_voxel"):
+        return points
+    if path.endswith("/data"):
+        return None
+    if path.startswith((f"{SEGMENTS}/", "voxels/")) and path.endswith("/offsets"):
+        return segments + 1
+    if path.startswith(f"{SEGMENTS}/"):
+        return segments
+    if path.startswith("voxels/"):
+        return arrays[f"{path.rsplit('/', 1)[0]}/coords"].shape[0]
+    return None
