@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.execute.journal import Journal
+from unistore.execute.journal import Journal, sync_folder
 from unistore.execute.lock import Lock
-from unistore.store.names import ROOT, build_folder
+from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
 __all__ = ["Build", "check_destination"]
@@ -24,7 +25,8 @@ class Build:
     ``journal.jsonl``, ``lock``, and ``old/`` for the moment in which a store is replaced.
 
     Leaving it by an `InputError` removes it: the sources have to be mended, so nothing in it would be used
-    again. Every other way out keeps it, for the same command to continue.
+    again. Only what an earlier run left is kept unless this run took it up (`take_up`): a refused command
+    never costs work that is done. Every other way out keeps it, for the same command to continue.
     """
 
     def __init__(self, destination: Path, *, restart: bool = False) -> None:
@@ -32,49 +34,100 @@ class Build:
         self.folder = build_folder(destination)
         self.store = self.folder / "store"
         self.spill = self.folder / "spill"
+        self._old = self.folder / "old"
         self._restart = restart
         self._lock = Lock(self.folder / "lock")
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock.__enter__()
-        set_aside = self.folder / "old"
-        if set_aside.exists() and not self.destination.exists():
-            set_aside.rename(self.destination)  # killed between the two renames of an exchange
-        if self._restart:
-            for path in (self.store, self.spill):
-                shutil.rmtree(path, ignore_errors=True)
-            (self.folder / "journal.jsonl").unlink(missing_ok=True)
-        self.journal = Journal(self.folder / "journal.jsonl")
+        try:
+            self._lock.__enter__()
+        except OSError:
+            self._remove_if_empty()
+            raise
+        try:
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
         return self
+
+    def _open(self) -> None:
+        """Recover from a kill between two renames, and open the journal: fresh, or to be continued."""
+        if self._old.exists():
+            if not os.path.lexists(self.destination):
+                self._old.rename(self.destination)
+            elif _is_store(self.destination):
+                shutil.rmtree(self._old)
+            else:
+                msg = (
+                    f"{self._old}: the store that was to be replaced, and {self.destination} holds something "
+                    "else now: move one of them away"
+                )
+                raise ConversionError(msg)
+        path = self.folder / "journal.jsonl"
+        if self._restart:
+            path.unlink(missing_ok=True)
+        self.journal = Journal(path)
+        self._discard = not self.journal.records
+        if not self.journal.records:  # whatever stands here without a record is of another conversion
+            for folder in (self.store, self.spill):
+                if folder.exists():
+                    shutil.rmtree(folder)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.journal.close()
-        if isinstance(error, InputError):
-            shutil.rmtree(self.folder)
-        self._lock.__exit__(kind, error, trace)
+        try:
+            self.journal.close()
+            if self._discard and isinstance(error, InputError):
+                self.remove()
+        finally:
+            self._lock.release()
+
+    def take_up(self) -> None:
+        """The sources are as they were and conversion goes on: an `InputError` from here on is final."""
+        self._discard = True
 
     def move_into_place(self) -> None:
         """Give the sealed store its final name, setting an older one aside first."""
         if self.destination.exists():
-            self.destination.rename(self.folder / "old")
+            self.destination.rename(self._old)
         self.store.rename(self.destination)
-        _sync(self.destination.parent)
+        sync_folder(self.folder)
+        sync_folder(self.destination.parent)
 
     def remove(self) -> None:
-        """Remove the folder: the store stands under its final name."""
-        shutil.rmtree(self.folder)
-        _sync(self.destination.parent)
+        """Remove the folder: what it was for is done, or will not be.
+
+        The journal goes last, so that a kill in between leaves a folder that the same command understands.
+        """
+        journal, lock = self.journal.path, self.folder / "lock"
+        for path in self.folder.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path not in (journal, lock):
+                path.unlink()
+        journal.unlink()
+        self._lock.release()
+        self._remove_if_empty()
+        sync_folder(self.destination.parent)
+
+    def _remove_if_empty(self) -> None:
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def moved(self) -> dict[str, Any] | None:
         """What a run that was killed after giving the store its final name had done; else None."""
         sealed = self.journal.of("sealed")
         if not sealed or self.store.exists() or not self.destination.exists():
             return None
-        same = Store(self.destination).attributes["seal"]["digest"] == sealed[-1]["report"]["digest"]
-        return dict(sealed[-1]["report"]) if same else None
+        report: dict[str, Any] = sealed[-1]["report"]
+        try:
+            digest = Store(self.destination).attributes["seal"]["digest"]
+        except StoreError:
+            return None
+        return report if digest == report["digest"] else None
 
     def begin(self, identity: dict[str, Any]) -> None:
         """Record what is converted, or compare with what the journal says was begun.
@@ -99,7 +152,7 @@ class Build:
 
 
 def check_destination(destination: Path, *, overwrite: bool) -> None:
-    """Refuse a destination that is taken.
+    """Refuse a destination that is taken. An empty folder is not.
 
     Raises
     ------
@@ -108,22 +161,26 @@ def check_destination(destination: Path, *, overwrite: bool) -> None:
     """
     if not os.path.lexists(destination):
         return
-    if destination.is_dir() and not destination.is_symlink():
-        if not any(destination.iterdir()):
-            destination.rmdir()
+    if destination.is_symlink():
+        msg = f"{destination}: is a link and will not be touched: give the place it leads to"
+        raise InputError(msg)
+    if destination.is_dir() and not any(destination.iterdir()):
+        return
+    if _is_store(destination):
+        if overwrite:
             return
-        if (destination / ROOT).exists():
-            try:
-                Store(destination)
-            except StoreError:
-                pass
-            else:
-                if overwrite:
-                    return
-                msg = f"{destination}: a finished store stands there; --overwrite replaces it"
-                raise InputError(msg)
+        msg = f"{destination}: a finished store stands there; --overwrite replaces it"
+        raise InputError(msg)
     msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another place"
     raise InputError(msg)
+
+
+def _is_store(path: Path) -> bool:
+    try:
+        Store(path)
+    except (StoreError, OSError):
+        return False
+    return True
 
 
 def _differences(before: Any, now: Any, where: str = "") -> list[str]:
@@ -142,11 +199,3 @@ def _differences(before: Any, now: Any, where: str = "") -> list[str]:
 def _short(value: Any) -> str:
     text = "absent" if value is None else str(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -9,9 +9,7 @@ from typing import Any
 
 from unistore.errors import ConversionError
 
-__all__ = ["Journal"]
-
-fsync = os.fsync
+__all__ = ["Journal", "sync_folder"]
 
 
 class Journal:
@@ -39,14 +37,23 @@ class Journal:
                 except ValueError as error:
                     msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
                     raise ConversionError(msg) from error
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
         self._file.truncate(whole)
+        self._bytes = whole
+        sync_folder(path.parent)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write one record and wait until it is on disk."""
-        self._file.write(json.dumps(record, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
-        fsync(self._file.fileno())
+        """Write one record and wait until it is on disk; a record that does not fit is cut off again."""
+        line = json.dumps(record, separators=(",", ":")).encode() + b"\n"
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(self._bytes)
+            raise
+        self._bytes += len(line)
         self.records.append(record)
 
     def close(self) -> None:
@@ -56,3 +63,12 @@ class Journal:
     def of(self, step: str) -> list[dict[str, Any]]:
         """Records of one kind of step, in order."""
         return [record for record in self.records if record["step"] == step]
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

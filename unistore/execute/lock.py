@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Self
 
@@ -39,13 +42,8 @@ class Lock:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
-        mine = self._path.with_name(f"{self._path.name}.{socket.gethostname()}.{os.getpid()}")
-        mine.write_text(_owner(os.getpid()))
-        try:
-            while not self._linked(mine):
-                self._take_over()
-        finally:
-            mine.unlink()
+        while not self._taken():
+            self._clear_away()
         self._thread = threading.Thread(target=self._beat, name="unistore-lock", daemon=True)
         self._thread.start()
         return self
@@ -53,42 +51,60 @@ class Lock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Stop the heartbeat and remove the file, once: the next one may be somebody else's."""
+        if self._thread is None:
+            return
         self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.join()
+        self._thread = None
         self._path.unlink(missing_ok=True)
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT):
-            if not self._path.exists():
-                return
-            os.utime(self._path)
+            with suppress(OSError):
+                os.utime(self._path)
 
-    def _linked(self, mine: Path) -> bool:
-        """Make the lock appear whole, or not at all."""
+    def _taken(self) -> bool:
+        """Make the lock appear whole, or not at all; where there are no hard links, alone at least."""
+        mine = self._path.with_name(f"{self._path.name}.{socket.gethostname()}.{os.getpid()}.{get_ident()}")
         try:
+            mine.write_text(_owner(os.getpid()))
             self._path.hardlink_to(mine)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise
+            return self._made()
+        finally:
+            mine.unlink(missing_ok=True)
+        return True
+
+    def _made(self) -> bool:
+        try:
+            with self._path.open("x") as file:
+                file.write(_owner(os.getpid()))
         except FileExistsError:
             return False
         return True
 
-    def _take_over(self) -> None:
+    def _clear_away(self) -> None:
         """Remove the lock of a dead owner, or refuse."""
         try:
             text = self._path.read_text()
             age = time.time() - self._path.stat().st_mtime
         except FileNotFoundError:
             return
-        owner = json.loads(text)
-        host, pid = owner["host"], owner["pid"]
-        here = host == socket.gethostname()
-        if (text == _owner(pid)) if here else (age < DEAD_AFTER):
+        if owner := _living(text, age):
             msg = (
-                f"{self._path.parent}: another converter is at work (process {pid} on {host}); "
+                f"{self._path.parent}: another converter is at work ({owner}); "
                 "wait for it, or stop it and run the same command again"
             )
             raise ConversionError(msg)
-        stale = self._path.with_name(f"{self._path.name}.stale.{os.getpid()}")
+        stale = self._path.with_name(f"{self._path.name}.stale.{os.getpid()}.{get_ident()}")
         try:
             self._path.rename(stale)
         except FileNotFoundError:
@@ -96,6 +112,20 @@ class Lock:
         if stale.read_text() != text:  # somebody took it over in between: give it back
             self._path.hardlink_to(stale)
         stale.unlink()
+
+
+def _living(text: str, age: float) -> str | None:
+    """Who holds a lock with this text and so many seconds since its last heartbeat; None if nobody lives.
+
+    A text that is no owner is one being written, or one that a power cut left: its age tells.
+    """
+    try:
+        owner = json.loads(text)
+        host, pid = owner["host"], owner["pid"]
+    except (ValueError, KeyError, TypeError):
+        return "just starting" if age < BEAT else None
+    alive = text == _owner(pid) if host == socket.gethostname() else age < DEAD_AFTER
+    return f"process {pid} on {host}" if alive else None
 
 
 def _owner(pid: int) -> str:
