@@ -28,6 +28,11 @@ class ArrayPlan:
     shard: tuple[int, ...]
     amplification: float
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no value to store (an axis without extent): such an array has no shard."""
+        return 0 in self.shape
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.protocol import Scan, Settled
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, Problem
 from unistore.execute.job import metadata_of, source_digest, write_array
 from unistore.execute.journal import Journal
 from unistore.execute.statistics import Moments
 from unistore.plan import ArrayPlan, Plan
+from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, ROOT
 from unistore.zarr3.writer import write_shard
 
-__all__ = ["IndexArrays", "seal", "shared_index", "source_digests"]
+__all__ = ["IndexArrays", "check_schema", "root_attributes", "seal", "shared_index", "source_digests"]
 
 IndexArrays = Sequence[tuple[Field, NDArray[Any]]]
 
@@ -78,16 +82,53 @@ def source_digests(plan: Plan, journal: Journal) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
 
 
+def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
+    """The root's ``unistore`` object as far as it is known before anything is written."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "modality": plan.modality,
+        "samples": {"count": settled.samples, "table": plan.sample_table},
+        "main_table": scan.main_table,
+        "fields": _fields(plan),
+        "options": dict(plan.options),
+        "plan_digest": plan.digest,
+        "created_with": dict(plan.versions),
+    }
+
+
+def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
+    """Hold the planned arrays against the modality's schema, before the first of them is written.
+
+    Raises
+    ------
+    ConversionError
+        Naming every rule that the planned store breaks: a fault of the converter, never sealed.
+    """
+    arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
+    schema = import_module(f"unistore.schemas.{plan.modality}")
+    problems: list[Problem] = schema.validate(arrays, attributes)
+    if problems:
+        listed = "\n  ".join(str(problem) for problem in problems)
+        msg = f"this would be no {plan.modality} store; please report it:\n  {listed}"
+        raise ConversionError(msg)
+
+
 def seal(
     root: Path,
-    scan: Scan,
-    settled: Settled,
     plan: Plan,
     journal: Journal,
     index: IndexArrays,
-    split_names: Sequence[str],
+    attributes: Mapping[str, Any],
+    groups: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Write what the tasks did not, and the root last. Returns the seal.
+
+    Parameters
+    ----------
+    attributes
+        What `root_attributes` gave.
+    groups
+        Attributes of groups below the root, by path.
 
     Raises
     ------
@@ -98,28 +139,23 @@ def seal(
     planned = {array.field.path: array for array in plan.index}
     for field, values in index:
         entries += _write_index(root, planned[field.path], plan.codec, values)
-    groups = {**settled.groups, "splits": {"names": list(split_names)}}
     entries += _write_metadata(root, plan, groups)
+    _remove_strays(root, {entry.key for entry in entries})
     manifest = manifest_bytes(entries)
     write_shard(root, MANIFEST, [manifest])
     sealed = seal_of(entries, manifest)
-    attributes = {
-        "zarr_conventions": [CONVENTION],
-        "unistore": {
-            "format_version": FORMAT_VERSION,
-            "modality": plan.modality,
-            "samples": {"count": settled.samples, "table": plan.sample_table},
-            "main_table": scan.main_table,
-            "fields": _fields(plan),
-            "statistics": _statistics(plan, journal),
-            "options": dict(plan.options),
-            "plan_digest": plan.digest,
-            "created_with": dict(plan.versions),
-            "seal": sealed,
-        },
-    }
-    write_shard(root, ROOT, [_group(attributes)])
+    unistore = {**attributes, "statistics": _statistics(plan, journal), "seal": sealed}
+    write_shard(root, ROOT, [_group({"zarr_conventions": [CONVENTION], "unistore": unistore})])
     return sealed
+
+
+def _remove_strays(root: Path, keys: AbstractSet[str]) -> None:
+    """Remove what killed writers left: everything that the manifest will not list."""
+    for folder, _, names in os.walk(root):
+        for name in names:
+            path = Path(folder, name)
+            if path.relative_to(root).as_posix() not in keys:
+                path.unlink()
 
 
 def _recorded(root: Path, plan: Plan, journal: Journal) -> list[Entry]:
@@ -134,6 +170,8 @@ def _recorded(root: Path, plan: Plan, journal: Journal) -> list[Entry]:
 
 
 def _write_index(root: Path, array: ArrayPlan, codec: str, values: NDArray[Any]) -> list[Entry]:
+    if array.is_empty:
+        return []
     rows = array.shard[0]
     return [
         write_array(root, array, codec, number, lo, values[lo : lo + rows])

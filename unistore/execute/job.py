@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,15 +58,14 @@ class DeriveJob:
 
     def __call__(self, source: int) -> Outcome:
         """Derive one source, given by its index."""
-        try:
-            with SpillWriter(self.spill / str(source)) as writer:
-                facts = self.converter.derive(self.scan, source, writer.emit)
-                writer.finish(facts)
-        except InputError as error:
-            return Outcome(problems=_problems(error, self.scan.sources[source]))
-        except OSError as error:
-            raise _writing_failed(error, self.spill) from error
-        check_unchanged(self.guards[source])
+        described = self.scan.sources[source]
+        with SpillWriter(self.spill / str(source)) as writer:
+            try:
+                with _reading(described, self.guards[source]):
+                    facts = self.converter.derive(self.scan, source, writer.emit)
+            except InputError as error:
+                return Outcome(problems=_problems(error, described))
+            writer.finish(facts)
         return Outcome({"step": "derive", "source": source})
 
 
@@ -92,15 +92,17 @@ class ShardJob:
         digests = []
         for piece in table.pieces(task.lo, task.hi):
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
+            source = self.scan.sources[piece.source]
             try:
-                self._fill(table.name, piece.source, piece.lo, piece.hi, out)
+                with _reading(source, self.guards[piece.source]):
+                    self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
-                return Outcome(problems=_problems(error, self.scan.sources[piece.source]))
-            check_unchanged(self.guards[piece.source])
+                return Outcome(problems=_problems(error, source))
             digests.append([piece.source, _digest_of(out)])
         files = [
             write_array(self.root, array, self.plan.codec, task.number, task.lo, blocks[array.column])
             for array in table.arrays
+            if not array.is_empty
         ]
         statistics = {
             array.field.path: Moments.of(blocks[array.column]).to_json()
@@ -206,9 +208,18 @@ def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
     return error.problems or (Problem(source.name, str(error)),)
 
 
-def _writing_failed(error: OSError, where: Path) -> ConversionError:
-    reason = f"{error.filename or where}: {error.strerror or error}"
-    return ConversionError(f"{reason}; free space or mend rights, then run the same command")
+@contextmanager
+def _reading(source: Source, guard: Guard) -> Iterator[None]:
+    """Tell a file that changed under the converter from one that is bad, and name the source of an error."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        check_unchanged(guard)
+        if isinstance(error, InputError) or error.filename is not None:
+            raise
+        msg = f"{source.path}: reading failed ({error}); the same command continues"
+        raise ConversionError(msg) from error
+    check_unchanged(guard)
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:

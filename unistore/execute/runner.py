@@ -15,7 +15,8 @@ from unistore.converters.protocol import Converter, Facts, Scan, Settled
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.build import Build, check_destination
 from unistore.execute.executors import Executor, Serial
-from unistore.execute.finish import seal, shared_index, source_digests
+from unistore.execute.failure import writing_failed
+from unistore.execute.finish import check_schema, root_attributes, seal, shared_index, source_digests
 from unistore.execute.job import DeriveJob, Guard, Outcome, ShardJob, guard_of
 from unistore.execute.spill import Spill
 from unistore.execute.splits import assign_splits
@@ -110,21 +111,22 @@ def run(
         check_destination(destination, overwrite=overwrite)
     _check_apart(paths, destination)
     scan = converter.scan(paths)
-    guards = tuple(guard_of(source) for source in scan.sources)
+    _check_shares(scan, shares)
     try:
+        guards = tuple(guard_of(source) for source in scan.sources)
         with Build(destination, restart=restart) as build:
             build.begin(_identity(converter, scan, guards, codec, shares))
             if (moved := build.moved()) is not None:
                 build.remove()
-                return Report(**moved)
+                return Report(**{**moved, "notes": tuple(moved["notes"])})
             check_destination(destination, overwrite=overwrite)
+            build.take_up()
             conversion = _Conversion(
                 converter, scan, guards, build, executor or Serial(), progress or Silent()
             )
             return conversion.execute(codec, shares)
     except OSError as error:
-        msg = f"{error.filename or destination}: {error.strerror or error}; the same command continues"
-        raise ConversionError(msg) from error
+        raise writing_failed(error, destination) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ class _Conversion:
         codes, names = assign_splits(self.scan, settled, shares)
         no_digests = np.zeros((len(self.guards), 16), np.uint8)
         tables = _tables(self.scan, settled, self.build.spill)
-        main_rows = next(plan for plan in tables if plan.name == self.scan.main_table).source_rows
+        main_rows = _rows_of(self.scan.main_table, tables)
         index = [*settled.arrays, *shared_index(self.scan, main_rows, no_digests, codes)]
         plan = Plan(
             modality=self.scan.modality,
@@ -154,13 +156,26 @@ class _Conversion:
             sources=tuple(source.name for source in self.scan.sources),
             tables=tables,
             index=tuple(_index_plan(field, len(values)) for field, values in index),
-            options=self.scan.options,
+            options={
+                **self.scan.options,
+                "codec": codec,
+                "split": None if shares is None else dict(shares),
+            },
             versions=_versions(),
         )
+        attributes = root_attributes(self.scan, settled, plan)
+        check_schema(plan, attributes)
         resumed = self._write_shards(plan, {table.name: table for table in settled.spilled})
         digests = source_digests(plan, self.build.journal)
         index = [*settled.arrays, *shared_index(self.scan, main_rows, digests, codes)]
-        sealed = seal(self.build.store, self.scan, settled, plan, self.build.journal, index, names)
+        sealed = seal(
+            self.build.store,
+            plan,
+            self.build.journal,
+            index,
+            attributes,
+            {**settled.groups, "splits": {"names": list(names)}},
+        )
         report = Report(
             destination=str(self.build.destination),
             modality=plan.modality,
@@ -185,7 +200,8 @@ class _Conversion:
         if not (self.scan.needs_facts or any(table.spilled for table in self.scan.tables)):
             return []
         spill = self.build.spill
-        done = {record["source"] for record in self.build.journal.of("derive")}
+        recorded = {record["source"] for record in self.build.journal.of("derive")}
+        done = {source for source in recorded if Spill.stands(spill / str(source))}
         todo = [source for source in range(len(self.guards)) if source not in done]
         job = DeriveJob(converter=self.converter, scan=self.scan, guards=self.guards, spill=spill)
         self._steps("reading", job, todo, lambda source: sum(size for _, size, _ in self.guards[source]))
@@ -251,9 +267,30 @@ def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
     return (*direct, *spilled, *counted)
 
 
+def _rows_of(name: str, tables: Sequence[TablePlan]) -> tuple[int, ...]:
+    """Rows that each source contributes to a table."""
+    for table in tables:
+        if table.name == name:
+            return table.source_rows
+    msg = (
+        f"main table {name!r} is none of: {', '.join(table.name for table in tables)} (the converter's fault)"
+    )
+    raise ConversionError(msg)
+
+
 def _index_plan(field: Field, rows: int) -> ArrayPlan:
     table = Table(name=field.path.rpartition("/")[0], fields=(field,))
     return plan_table(table, [rows]).arrays[0]
+
+
+def _check_shares(scan: Scan, shares: Mapping[str, float] | None) -> None:
+    """Refuse more splits than sources: whole sources are dealt out, so that some split would stay empty."""
+    if shares is not None and len(scan.sources) < len(shares):
+        msg = (
+            f"--split: {len(shares)} splits ({', '.join(shares)}) of {len(scan.sources)} source(s): a source "
+            "is never cut in two, so give at least one source a split"
+        )
+        raise InputError(msg)
 
 
 def _identity(

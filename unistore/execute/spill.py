@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -18,6 +19,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError
+from unistore.execute.failure import writing_failed
+from unistore.execute.journal import sync_folder
 
 __all__ = ["Spill", "SpillWriter"]
 
@@ -48,8 +51,9 @@ class SpillWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in self._files.values():
-            file.close()
+        with suppress(*([OSError] if error is not None else [])):  # the first failure is the one to tell
+            for file in self._files.values():
+                file.close()
 
     def emit(self, table: str, column: str, rows: NDArray[Any]) -> None:
         """Append rows (axis 0) to a column.
@@ -58,6 +62,8 @@ class SpillWriter:
         ------
         ValueError
             If dtype or row shape differ from what was emitted before: a fault of the converter.
+        ConversionError
+            If the rows cannot be written.
         """
         key = (table, column)
         known = self._columns.get(key)
@@ -75,7 +81,10 @@ class SpillWriter:
         if known["dtype"] != rows.dtype.str or known["row_shape"] != list(rows.shape[1:]):
             msg = f"{table}/{column}: emitted {rows.dtype.str} {rows.shape[1:]} after {known}"
             raise ValueError(msg)
-        self._files[key].write(memoryview(np.ascontiguousarray(rows)).cast("B") if rows.size else b"")
+        try:
+            self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            raise writing_failed(error, self._folder) from error
         known["rows"] += len(rows)
 
     def finish(self, facts: Facts) -> None:
@@ -84,13 +93,15 @@ class SpillWriter:
             file.flush()
             os.fsync(file.fileno())
         with (self._folder / FACTS).open("wb") as file:
-            np.savez(file, **{name: np.asarray(value) for name, value in facts.items()})
+            np.savez(file, *(np.asarray(value) for value in facts.values()))
             file.flush()
             os.fsync(file.fileno())
         with (self._folder / DESCRIPTION).open("w") as text:
-            json.dump(list(self._columns.values()), text)
+            json.dump({"columns": list(self._columns.values()), "facts": list(facts)}, text)
             text.flush()
             os.fsync(text.fileno())
+        sync_folder(self._folder)
+        sync_folder(self._folder.parent)
 
 
 class Spill:
@@ -99,12 +110,18 @@ class Spill:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         described = json.loads((folder / DESCRIPTION).read_text())
-        self._columns = {(c["table"], c["column"]): c for c in described}
+        self._columns = {(c["table"], c["column"]): c for c in described["columns"]}
+        self._facts: list[str] = described["facts"]
+
+    @staticmethod
+    def stands(folder: Path) -> bool:
+        """Whether a source has spilled everything into a folder."""
+        return (folder / DESCRIPTION).exists()
 
     def facts(self) -> Facts:
         """The index facts."""
         with np.load(self._folder / FACTS, allow_pickle=False) as members:
-            return {name: members[name] for name in members.files}
+            return {name: members[f"arr_{number}"] for number, name in enumerate(self._facts)}
 
     def rows(self, table: str) -> int:
         """Rows spilled for a table.

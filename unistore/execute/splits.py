@@ -13,6 +13,9 @@ from unistore.errors import InputError
 
 __all__ = ["assign_splits", "parse_shares"]
 
+OTHER = "other"
+"""Split of the sources that name none, where others do."""
+
 
 def parse_shares(text: str) -> dict[str, float]:
     """Read ``"train=0.8,val=0.2"``.
@@ -52,8 +55,10 @@ def assign_splits(
     if not names:
         return np.zeros(settled.samples, np.uint8), ()
     if any(source.split is None for source in scan.sources):
-        names = (*names, "other")
-    code = np.array([names.index(source.split or "other") for source in scan.sources], np.uint8)
+        names = tuple(dict.fromkeys((*names, OTHER)))
+    code = np.array(
+        [names.index(OTHER if source.split is None else source.split) for source in scan.sources], np.uint8
+    )
     return code[settled.sample_source], names
 
 
@@ -62,9 +67,8 @@ def _dealt(
 ) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
     names = tuple(shares)
     sizes = np.bincount(settled.sample_source, minlength=len(scan.sources))
-    order = sorted(
-        range(len(scan.sources)), key=lambda i: (xxhash.xxh3_64_intdigest(scan.sources[i].name), i)
-    )
+    names_hashed = [xxhash.xxh3_64_intdigest(source.name.encode()) for source in scan.sources]
+    order = sorted(range(len(scan.sources)), key=lambda source: (names_hashed[source], source))
     wanted = np.array([shares[name] for name in names])
     given = np.zeros(len(names))
     code = np.zeros(len(scan.sources), np.uint8)

@@ -29,7 +29,12 @@ class Moments:
 
     @classmethod
     def of(cls, rows: NDArray[Any]) -> Moments:
-        """Moments of a block, axis 0 first."""
+        """Moments of a block, axis 0 first; float64's own overflow ends as infinity."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return cls._of_rows(rows)
+
+    @classmethod
+    def _of_rows(cls, rows: NDArray[Any]) -> Moments:
         step = max(1, BLOCK // max(1, int(np.prod(rows.shape[1:], dtype=np.int64))))
         total = cls._of_block(rows[:step])
         for start in range(step, len(rows), step):
@@ -53,6 +58,10 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """Moments of both blocks together (Chan, Golub, LeVeque 1979, eq. 2.1)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._merged(other)
+
+    def _merged(self, other: Moments) -> Moments:
         count = self.count + other.count
         shift = other.mean - self.mean
         share = other.count / np.maximum(count, 1)
@@ -65,12 +74,17 @@ class Moments:
         )
 
     def summary(self) -> dict[str, Any]:
-        """Plain JSON: count, mean, std (ddof 0), min, max; None where no value was finite."""
+        """Plain JSON: count, mean, std (ddof 0), min, max.
+
+        None where no value was finite, or where the moment is beyond float64.
+        """
         empty = self.count == 0
         std = np.sqrt(self.deviation / np.maximum(self.count, 1))
 
         def plain(values: NDArray[Any]) -> Any:
-            return np.where(empty, None, values.astype(object)).tolist()
+            shown = values.astype(object)
+            shown[empty | ~np.isfinite(values)] = None
+            return shown.tolist()
 
         return {
             "count": self.count.tolist(),
