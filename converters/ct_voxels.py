@@ -21,7 +21,6 @@ from unistore.schemas.ct_windows import Window
 
 __all__ = [
     "Slab",
-    "Survey",
     "bit_shape",
     "bounds",
     "expand_points",
@@ -31,7 +30,6 @@ __all__ = [
     "read_mask",
     "slabs",
     "survey",
-    "window_bits",
 ]
 
 SLAB = 4 << 20
@@ -119,35 +117,28 @@ def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
     return (kind.type(least), kind.type(most)) if least <= most else None
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What one pass over a volume found.
-
-    Attributes
-    ----------
-    counts
-        Voxels inside each window.
-    nan
-        Voxels that are not a number; they are in no window.
-    bits
-        Bit masks, (D, H, ⌈W/8⌉) u1, of the windows that were asked for.
-    """
-
-    counts: Mapping[str, int]
-    nan: int
-    bits: Mapping[str, NDArray[np.uint8]]
-
-
 def survey(
     path: Path,
     header: NpyHeader,
     windows: Sequence[Window],
-    keep: Sequence[str] = (),
+    bits: Mapping[str, NDArray[np.uint8]],
     location: str | None = None,
-) -> Survey:
-    """Count the voxels of every window in one pass; keep the bit masks of some."""
+) -> tuple[dict[str, int], int]:
+    """Look at every voxel once.
+
+    Parameters
+    ----------
+    windows
+        Windows to count.
+    bits
+        Where to put the bit masks of some of them, by name: (D, H, ⌈W/8⌉) u1, zero, or larger.
+
+    Returns
+    -------
+    counts, nan
+        Voxels inside each window, by name, and voxels that are not a number (they are in no window).
+    """
     counts = dict.fromkeys((window.name for window in windows), 0)
-    bits = {name: np.zeros(bit_shape(header.shape), np.uint8) for name in keep}
     limits = {window.name: bounds(window, header.dtype.newbyteorder("=")) for window in windows}
     nan = 0
     for slab in slabs(path, header, location):
@@ -161,14 +152,7 @@ def survey(
             counts[name] += int(np.count_nonzero(inside))
             if name in bits:
                 _pack(inside, bits[name], slab.box)
-    return Survey(counts, nan, bits)
-
-
-def window_bits(
-    path: Path, header: NpyHeader, window: Window, location: str | None = None
-) -> NDArray[np.uint8]:
-    """Bit mask, (D, H, ⌈W/8⌉) u1, of the voxels inside a window."""
-    return survey(path, header, (window,), (window.name,), location).bits[window.name]
+    return counts, nan
 
 
 def read_mask(

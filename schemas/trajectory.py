@@ -47,7 +47,7 @@ NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"
 
-IMAGE_AXES: tuple[str, ...] = ("step", "row", "column", "channel")
+IMAGE_AXES: tuple[str, ...] = ("step", "y", "x", "channel")
 """Axes of a colour image array; whoever hands out samples moves ``channel`` to the front."""
 
 _FLAGS = {

@@ -1,0 +1,162 @@
+"""One pass over a source for what only its values tell: next observations, compressed frames, attributes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.hdf5 import open_hdf5, place, read_rows
+from unistore.converters.protocol import Emit, Facts, Source
+from unistore.converters.trajectory_features import Feature, plain_value
+from unistore.converters.trajectory_images import whole
+from unistore.converters.trajectory_index import Index, Span
+from unistore.converters.trajectory_read import blocks, frames
+from unistore.errors import InputError, Problem
+from unistore.schemas.trajectory import JPEG_SUFFIX, OBSERVATION
+
+__all__ = ["derive_source", "frame_sizes", "summary_of"]
+
+
+def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit) -> Facts:
+    """Facts of one source.
+
+    Parameters
+    ----------
+    source, index
+        The file, and where its steps lie.
+    kept
+        Tables of compressed frames to emit: ``"steps/observation/<key>_jpeg"``.
+    emit
+        As in `Converter.derive`.
+
+    Returns
+    -------
+    dict
+        ``summary``: JSON as u1 (see `summary_of`); ``sizes/<n>``: bytes of each step's frame in table n of
+        `kept`, (steps,) i8.
+    """
+    with open_hdf5(source.path, source.name) as file:
+        summary = {"following": _following(file, source.name, index), **_attributes(file, index)}
+        sizes = {f"sizes/{n}": _keep(file, source.name, index, table, emit) for n, table in enumerate(kept)}
+    return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}
+
+
+def summary_of(facts: Facts) -> dict[str, Any]:
+    """What a source says about itself.
+
+    Returns
+    -------
+    dict
+        ``following``: by key, whether every next observation is the following step's; ``source``:
+        attributes of the file; ``episodes``: attributes of each episode.
+    """
+    found: dict[str, Any] = json.loads(facts["summary"].tobytes())
+    return found
+
+
+def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:
+    """Bytes of each step's frame in the n-th table of kept frames, (steps,)."""
+    return np.asarray(facts[f"sizes/{number}"], np.int64)
+
+
+def _following(file: h5py.File, name: str, index: Index) -> dict[str, bool]:
+    """By key: whether, inside every episode, the next observation is bit for bit the following step's."""
+    result: dict[str, bool] = {}
+    last = np.zeros(int(index.offsets[-1]), bool)
+    last[index.offsets[1:] - 1] = True
+    for span in index.spans(0, len(last)):
+        ends = last[span.at : span.at + span.length]
+        features = span.variant.features
+        for column, following in features.items():
+            if column.startswith("next_observation/"):
+                key = column.removeprefix("next_observation/")
+                if result.get(key, True):
+                    now = features.get(f"observation/{key}")
+                    result[key] = now is not None and _follows(file, name, span, ends, now, following)
+    return result
+
+
+def _follows(
+    file: h5py.File, name: str, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
+) -> bool:
+    if (now.kind, now.form) != (following.kind, following.form):
+        return False
+    for lo, hi in blocks(now, span.length - 1):
+        first = span.first + lo
+        later = _row_bytes(file, name, span, now, first + 1, span.first + hi + 1)
+        said = _row_bytes(file, name, span, following, first, span.first + hi)
+        if any(a != b and not end for a, b, end in zip(later, said, ends[lo:hi].tolist(), strict=True)):
+            return False
+    return True
+
+
+def _row_bytes(file: h5py.File, name: str, span: Span, feature: Feature, lo: int, hi: int) -> list[bytes]:
+    item = f"{span.group}/{feature.dataset}".strip("/")
+    dataset, location = file[item], place(name, item)
+    if feature.encoded:
+        return [frame.tobytes() for frame in frames(dataset, location, feature, lo, hi)]
+    rows = read_rows(dataset, location, lo, hi)
+    flat = rows.reshape(hi - lo, -1).view(np.uint8)
+    return [row.tobytes() for row in flat]
+
+
+def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> NDArray[np.int64]:
+    """Emit the compressed frames of one key, and return their sizes."""
+    column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
+    sizes = np.zeros(int(index.offsets[-1]), np.int64)
+    emit(table, "data", np.empty(0, np.uint8))
+    for span in index.spans(0, len(sizes)):
+        feature = span.variant.features.get(column)
+        if feature is None:
+            continue
+        item = f"{span.group}/{feature.dataset}".strip("/")
+        location = place(name, item)
+        for lo, hi in blocks(feature, span.length):
+            block = []
+            first = span.first + lo
+            for frame in frames(file[item], location, feature, first, span.first + hi):
+                if not whole(frame):
+                    message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
+                    where = f"{location} row {first + len(block)}"
+                    raise InputError(Problem(where, message, "get or write the file again", "damaged"))
+                block.append(frame)
+            sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
+            emit(table, "data", np.concatenate(block))
+    return sizes
+
+
+def _attributes(file: h5py.File, index: Index) -> dict[str, Any]:
+    """Attributes and small arrays, of the file and of each episode."""
+    parts = [
+        {
+            **_plain_attributes(file[group] if group else file),
+            **_values(file, group, index.variants[number].values),
+        }
+        for group, number in dict.fromkeys(zip(index.groups, index.variant, strict=True))
+    ]
+    if index.layout == "act":
+        return {"source": {}, "episodes": parts}
+    if index.layout == "robomimic":
+        own = {**_plain_attributes(file), **_plain_attributes(file["data"])}
+        return {"source": own, "episodes": parts}
+    return {"source": parts[0], "episodes": [{} for _ in index.names]}
+
+
+def _values(file: h5py.File, group: str, names: Sequence[str]) -> dict[str, Any]:
+    return {name: plain_value(file[f"{group}/{name}".strip("/")][()]) for name in names}
+
+
+def _plain_attributes(group: h5py.Group) -> Mapping[str, Any]:
+    """Attributes as JSON; one whose type cannot be read says so."""
+    values: dict[str, Any] = {}
+    for key in group.attrs:
+        try:
+            values[key] = plain_value(group.attrs[key])
+        except (OSError, TypeError, ValueError) as error:
+            values[key] = f"unreadable: {error}"
+    return values

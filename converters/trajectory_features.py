@@ -1,0 +1,334 @@
+"""What the datasets of one episode are: which column each becomes, in which form, and what is wrong with it.
+
+Per-step datasets become columns of ``steps``:
+
+- ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) their roles;
+- ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` the (next) observations; a plain
+  dataset ``observations`` is ``observation/state``;
+- every other one keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``): nothing is
+  taken for an action that its source does not call so.
+
+``(T, 0)`` datasets hold no value and are only named; small arrays that are not per step are kept as
+attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.columns import Column, storable
+from unistore.converters.hdf5 import check_dataset, read_rows
+from unistore.converters.paths import printable
+from unistore.converters.trajectory_images import Colour, decode_frame, encoding_of, trimmed
+from unistore.errors import InputError, Problem
+from unistore.schemas.arrays import name_problem
+
+__all__ = ["Episode", "Feature", "Naming", "column_of", "describe", "frame_of", "plain_value"]
+
+Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
+"""How a dataset's rows become a column's.
+
+``squeezed``: (T, 1) to (T,); ``flag``: 0/1 to bool; ``channels_first``: (T, 3, H, W) to (T, H, W, 3);
+``padded``, ``variable``: compressed frames, zero-padded to one length or of variable length.
+"""
+
+_ROLES = {
+    "action": ("actions", "action"),
+    "reward": ("rewards", "reward"),
+    "terminated": ("terminals", "terminal", "terminated", "terminations", "dones", "done"),
+    "truncated": ("timeouts", "timeout", "truncated", "truncations"),
+}
+_OBSERVATIONS = ("obs", "observations", "observation")
+_NEXT = ("next_obs", "next_observations", "next_observation")
+_DERIVED = ("compress_len",)
+"""Dataset names whose content follows from others: lengths of padded frames."""
+_RESERVED = ("next_valid", "observation", "next_observation")
+SMALL = 4096
+"""Bytes up to which an array that is not per step is kept as an attribute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Which column a dataset becomes.
+
+    Attributes
+    ----------
+    renamed
+        ``{column: dataset}`` as the user maps them; paths inside an episode.
+    ignored
+        Patterns of datasets to leave out (``"obs/depth_*"``).
+    bare
+        Whether per-step datasets outside an observation group are observations (flat files without one).
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    bare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One column of one episode: its dataset (path inside the episode), how it is read, and its form."""
+
+    dataset: str
+    kind: Kind
+    form: Column
+
+    @property
+    def encoded(self) -> bool:
+        """Whether rows are compressed frames."""
+        return self.kind in ("padded", "variable")
+
+    def to_json(self) -> list[Any]:
+        """Plain JSON."""
+        return [self.dataset, self.kind, self.form.dtype, list(self.form.row_shape)]
+
+    @classmethod
+    def from_json(cls, plain: list[Any]) -> Feature:
+        """Inverse of `to_json`."""
+        dataset, kind, dtype, row_shape = plain
+        return cls(dataset, kind, Column(dtype, tuple(row_shape)))
+
+
+@dataclass(slots=True)
+class Episode:
+    """What `describe` found: features by column, steps, small values, and remarks.
+
+    Attributes
+    ----------
+    features
+        By column name.
+    length
+        Steps; 0 if none could be told.
+    values
+        Small arrays and scalars that are not per step: their datasets.
+    empty
+        Datasets of shape (T, 0, …), with their dtype.
+    dropped
+        Large datasets that are not per step and are not kept.
+    problems
+        Everything that is wrong.
+    """
+
+    features: dict[str, Feature] = field(default_factory=dict)
+    length: int = 0
+    values: list[str] = field(default_factory=list)
+    empty: dict[str, str] = field(default_factory=dict)
+    dropped: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def column_of(dataset: str, naming: Naming) -> str | None:
+    """Column that a dataset becomes; None if it is left out.
+
+    >>> column_of("obs/eef_pos", Naming())
+    'observation/eef_pos'
+    """
+    if any(fnmatchcase(dataset, pattern) for pattern in naming.ignored):
+        return None
+    for column, source in naming.renamed.items():
+        if dataset == source.strip("/"):
+            return column
+    if dataset.rsplit("/", 1)[-1].endswith(_DERIVED):
+        return None
+    for role, names in _ROLES.items():
+        if dataset in names:
+            return role
+    head, _, rest = dataset.partition("/")
+    if head in _OBSERVATIONS:
+        return f"observation/{rest or 'state'}"
+    if head in _NEXT:
+        return f"next_observation/{rest or 'state'}"
+    return f"observation/{dataset}" if naming.bare else dataset
+
+
+def describe(
+    datasets: Mapping[str, h5py.Dataset], where: Mapping[str, str], whole: str, naming: Naming, colour: Colour
+) -> Episode:
+    """Judge the datasets of one episode.
+
+    Parameters
+    ----------
+    datasets
+        Open datasets by path inside the episode.
+    where
+        Location of each for messages.
+    whole
+        Location of the episode.
+    naming
+        Which column a dataset becomes.
+    colour
+        As for `decode_frame`.
+    """
+    episode = Episode()
+    columns = {path: column for path in datasets if (column := column_of(path, naming)) is not None}
+    episode.length = _length(datasets, columns)
+    episode.problems += _length_problems(datasets, columns, episode.length, whole)
+    taken: dict[str, str] = {}
+    for path, column in columns.items():
+        dataset, location = datasets[path], where[path]
+        if not _per_step(dataset, episode.length):
+            _keep_small(episode, path, dataset, location)
+        elif 0 in dataset.shape[1:]:
+            episode.empty[path] = str(dataset.dtype)
+        elif (problem := _name_problem(column, location, taken.get(column))) is not None:
+            episode.problems.append(problem)
+        else:
+            taken[column] = path
+            found = _feature(path, column, dataset, location, colour)
+            if isinstance(found, Feature):
+                episode.features[column] = found
+            else:
+                episode.problems += found
+    return episode
+
+
+def _per_step(dataset: h5py.Dataset, length: int) -> bool:
+    return bool(dataset.shape) and dataset.shape[0] == length
+
+
+def _is_core(path: str, column: str) -> bool:
+    """Whether a dataset must have one row a step, whatever its size."""
+    head = path.partition("/")[0]
+    return column in _ROLES or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"
+
+
+def _length(datasets: Mapping[str, h5py.Dataset], columns: Mapping[str, str]) -> int:
+    """Steps: what the datasets that must have one row a step agree on, the commonest where they do not."""
+    sized = {path: datasets[path].shape[0] for path in columns if datasets[path].shape}
+    core = [rows for path, rows in sized.items() if _is_core(path, columns[path])]
+    counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
+    return max(counted, key=lambda rows: (counted.count(rows), rows), default=0)
+
+
+def _length_problems(
+    datasets: Mapping[str, h5py.Dataset], columns: Mapping[str, str], length: int, whole: str
+) -> list[Problem]:
+    """One Problem with the table of lengths where datasets that belong together have different ones."""
+    lengths = {
+        path: datasets[path].shape[0]
+        for path, column in columns.items()
+        if datasets[path].shape
+        and (_is_core(path, column) or ("/" not in path and _bytes(datasets[path]) > SMALL))
+    }
+    if all(rows == length for rows in lengths.values()):
+        return []
+    width = max(map(len, lengths))
+    table = "\n".join(f"    {path.ljust(width)}  {rows}" for path, rows in lengths.items())
+    cure = "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out"
+    return [Problem(whole, f"datasets have different numbers of steps:\n{table}\n   ", cure, "length")]
+
+
+def _bytes(dataset: h5py.Dataset) -> int:
+    return int(dataset.size * dataset.dtype.itemsize)
+
+
+def _keep_small(episode: Episode, path: str, dataset: h5py.Dataset, location: str) -> None:
+    if dataset.shape is None:
+        return
+    if _bytes(dataset) > SMALL:
+        episode.dropped.append(path)
+    elif problems := check_dataset(dataset, location, allow_object=True):
+        episode.problems += problems
+    else:
+        episode.values.append(path)
+
+
+def _name_problem(column: str, location: str, taken: str | None) -> Problem | None:
+    cure = "choose another column with --map NAME=DATASET"
+    if taken is not None:
+        return Problem(location, f"would be column {column!r}, and so would {taken!r}", cure, "name")
+    reason = "the format uses it" if column in _RESERVED else name_problem(column)
+    if reason is None:
+        return None
+    return Problem(location, f"cannot be stored under the name {printable(column)!r}: {reason}", cure, "name")
+
+
+def _feature(
+    path: str, column: str, dataset: h5py.Dataset, location: str, colour: Colour
+) -> Feature | list[Problem]:
+    if dataset.dtype.kind in "OS" or (dataset.dtype == np.uint8 and dataset.ndim == 2):
+        encoded = _encoded(path, dataset, location, colour)
+        if encoded is not None:
+            return encoded
+    if problems := check_dataset(dataset, location):
+        return problems
+    if not storable(dataset.dtype):
+        return [Problem(location, f"has dtype {dataset.dtype}, which cannot be stored", kind="dtype")]
+    shape = dataset.shape[1:]
+    if column in ("terminated", "truncated"):
+        if shape not in ((), (1,)):
+            return [Problem(location, f"has shape {dataset.shape}, expected one flag a step", kind="shape")]
+        return Feature(path, "flag", Column("|b1"))
+    if column == "reward" and shape == (1,):
+        return Feature(path, "squeezed", Column(dataset.dtype.str))
+    if dataset.dtype == np.uint8 and len(shape) == 3 and shape[-1] != 3 and shape[0] == 3:
+        return Feature(path, "channels_first", Column("|u1", (shape[1], shape[2], 3)))
+    return Feature(path, "plain", Column(_plain(dataset.dtype), shape))
+
+
+def _plain(dtype: np.dtype[Any]) -> str:
+    return "|b1" if dtype.kind == "b" else dtype.str
+
+
+def _encoded(
+    path: str, dataset: h5py.Dataset, location: str, colour: Colour
+) -> Feature | list[Problem] | None:
+    """A feature of compressed frames, or None if the dataset holds none."""
+    kind: Kind = "padded" if dataset.dtype == np.uint8 else "variable"
+    if kind == "variable" and dataset.ndim != 1:
+        return None
+    if check_dataset(dataset, location, allow_object=True):
+        return None
+    try:
+        first = frame_of(dataset, location, 0, kind)
+    except InputError as error:
+        return list(error.problems)
+    if first is None or encoding_of(first) is None:
+        return None
+    image = decode_frame(first, colour)
+    if image is None:
+        return [Problem(location, "frame 0 cannot be decoded", "get or write the file again", "damaged")]
+    return Feature(path, kind, Column(image.dtype.str, image.shape))
+
+
+def frame_of(dataset: h5py.Dataset, location: str, row: int, kind: str) -> NDArray[np.uint8] | None:
+    """One compressed frame, padding removed; None if the row is no byte string.
+
+    Raises
+    ------
+    InputError
+        If the row cannot be read.
+    """
+    if kind == "padded":
+        return trimmed(read_rows(dataset, location, row, row + 1)[0])
+    try:
+        value = dataset[row]
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        message = f"row {row} cannot be read: {error}"
+        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+    if isinstance(value, np.ndarray):
+        return value if value.dtype == np.uint8 and value.ndim == 1 else None
+    return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else None
+
+
+def plain_value(value: Any) -> Any:
+    """An attribute's or small dataset's value as JSON; what JSON lacks becomes text."""
+    if isinstance(value, h5py.Empty):
+        return None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        return [plain_value(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (bool, int, float, str)) else str(value)

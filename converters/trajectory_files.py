@@ -1,0 +1,294 @@
+"""Layouts of trajectory files and the episodes inside each: recognised by content, never by file name.
+
+``robomimic``
+    ``data/<episode>/…`` (robomimic, LIBERO, MimicGen, robosuite, Isaac Lab); ``mask/<name>`` list episodes.
+``act``
+    one episode a file: ``action`` beside ``observations/{qpos, images/<camera>}`` (ACT, ALOHA).
+``d4rl``
+    ``observations`` is a dataset; many episodes one after another.
+``flat``
+    ``observations/<key>`` or keys beside ``actions`` and ``rewards``; many episodes one after another.
+
+In the last two, an episode ends where ``terminals`` or ``timeouts`` say so, and at the end of the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.hdf5 import Tree, open_hdf5, place, read_rows, walk
+from unistore.converters.paths import natural_key
+from unistore.converters.trajectory_features import Episode, Naming, describe, plain_value
+from unistore.converters.trajectory_images import Colour
+from unistore.errors import InputError, Problem
+
+__all__ = ["EVIDENCE", "Found", "Part", "flags", "inspect", "recognise"]
+
+_EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
+_ACTIONS = ("action", "actions")
+_RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
+
+EVIDENCE = {
+    "robomimic": "episodes as groups of data/",
+    "act": "action beside observations/qpos or observations/images",
+    "d4rl": "actions beside a dataset of observations",
+    "flat": "actions or cameras beside observations, rewards or terminals",
+}
+"""What each layout is recognised by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One episode in a file.
+
+    Attributes
+    ----------
+    name
+        ``"demo_1"``, or made from the file's name.
+    group
+        Its group in the file; ``""`` for the root.
+    first, length
+        Its rows in the group's datasets.
+    found
+        What its datasets are.
+    """
+
+    name: str
+    group: str
+    first: int
+    length: int
+    found: Episode
+
+
+@dataclass(slots=True)
+class Found:
+    """What a file holds.
+
+    Attributes
+    ----------
+    layout
+        As in the module's documentation.
+    parts
+        Episodes in natural order.
+    masks
+        Names of the episodes that each mask lists.
+    notes
+        What was decided or left out.
+    problems
+        Everything wrong with the file, episodes that are to be skipped left out.
+    """
+
+    layout: str = ""
+    parts: list[Part] = field(default_factory=list)
+    masks: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def recognise(file: h5py.File) -> str | None:
+    """Layout of an open file by the names at its top; None if it is no trajectory file.
+
+    Links are not followed.
+    """
+    top = _children(file)
+    data = _children(file["data"]) if top.get("data") == "group" else {}
+    if data and set(data.values()) == {"group"}:
+        first = min(data, key=natural_key)
+        inside = set(_children(file["data"][first]))
+        if _EPISODE.fullmatch(first) or inside & {*_ACTIONS, "obs", "states"}:
+            return "robomimic"
+    commanded = any(top.get(name) == "dataset" for name in _ACTIONS)
+    observed = top.get("observations") or top.get("observation")
+    if top.get("observations") == "group":
+        inside = set(_children(file["observations"]))
+        if top.get("action") == "dataset" and inside & {"qpos", "images"} and not top.keys() & set(_RESULTS):
+            return "act"
+        return "flat" if commanded or inside & {"images", "rgb_images"} else None
+    if commanded and observed == "dataset":
+        return "d4rl"
+    return "flat" if commanded and top.keys() & set(_RESULTS) else None
+
+
+def _children(group: h5py.Group) -> dict[str, str]:
+    """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
+    kinds = {}
+    for name in group:
+        if isinstance(group.get(name, getlink=True), h5py.HardLink):
+            kind = group.get(name, getclass=True)
+            kinds[name] = "dataset" if kind is h5py.Dataset else "group"
+    return kinds
+
+
+def inspect(
+    path: Path, name: str, roots: Sequence[Path], naming: Naming, colour: Colour, *, skip: bool
+) -> Found:
+    """Find the episodes of one file.
+
+    Parameters
+    ----------
+    path, name
+        The file, and how messages call it.
+    roots
+        What links may point into.
+    naming
+        Which column a dataset becomes.
+    colour
+        As for `decode_frame`.
+    skip
+        Leave episodes with problems out, with a note, instead of reporting problems.
+    """
+    found = Found()
+    try:
+        with open_hdf5(path, name) as file:
+            found.layout = recognise(file) or ("flat" if naming.renamed else "")
+            if not found.layout:
+                holds = ", ".join(sorted(file)[:8]) or "nothing"
+                cure = "name its datasets with --map, as in --map action=commands"
+                message = f"is no trajectory file: it holds {holds}, not {' or '.join(EVIDENCE.values())}"
+                found.problems.append(Problem(place(name), message, cure, "layout"))
+                return found
+            tree = walk(file, name, roots)
+            _fill(found, path, name, tree, naming, colour)
+            _note_unfinite(found, name, tree)
+    except InputError as error:
+        found.problems += error.problems
+    _set_aside(found, name, skip=skip)
+    return found
+
+
+def _fill(found: Found, path: Path, name: str, tree: Tree, naming: Naming, colour: Colour) -> None:
+    if found.layout == "robomimic":
+        _find_demos(found, name, tree, naming, colour)
+        _find_masks(found, name, tree)
+        return
+    found.problems += tree.problems
+    bare = found.layout == "flat" and not any(p.startswith(("observation", "obs/")) for p in tree.datasets)
+    where = {item: place(name, item) for item in tree.datasets}
+    episode = describe(tree.datasets, where, place(name), replace(naming, bare=bare), colour)
+    whole = Part(path.stem, "", 0, episode.length, episode)
+    if found.layout == "act" or episode.problems:
+        found.parts = [whole]
+        return
+    firsts = _cut(found, name, tree, episode)
+    stops = [*firsts[1:], episode.length]
+    names = [path.stem] if len(firsts) == 1 else [f"{path.stem}:{number}" for number in range(len(firsts))]
+    found.parts = [
+        replace(whole, name=part, first=first, length=stop - first)
+        for part, first, stop in zip(names, firsts, stops, strict=True)
+    ]
+
+
+def _find_demos(found: Found, name: str, tree: Tree, naming: Naming, colour: Colour) -> None:
+    demos = [group for group in tree.groups if group.startswith("data/") and group.count("/") == 1]
+    datasets: dict[str, dict[str, h5py.Dataset]] = {group: {} for group in demos}
+    for item, dataset in tree.datasets.items():
+        parts = item.split("/", 2)
+        if parts[0] == "data" and len(parts) == 3:
+            datasets[f"data/{parts[1]}"][parts[2]] = dataset
+    problems: dict[str, list[Problem]] = {group: [] for group in demos}
+    inside = {group: place(name, f"{group}/x")[:-1] for group in demos}
+    for problem in tree.problems:
+        owner = next((group for group in demos if problem.location.startswith(inside[group])), None)
+        (found.problems if owner is None else problems[owner]).append(problem)
+    for group in sorted(demos, key=natural_key):
+        where = {item: place(name, f"{group}/{item}") for item in datasets[group]}
+        episode = describe(datasets[group], where, place(name, group), naming, colour)
+        episode.problems += problems[group]
+        found.parts.append(Part(group.removeprefix("data/"), group, 0, episode.length, episode))
+
+
+def _find_masks(found: Found, name: str, tree: Tree) -> None:
+    known = {part.name for part in found.parts}
+    for item, dataset in tree.datasets.items():
+        if not item.startswith("mask/"):
+            continue
+        listed = plain_value(dataset[()])
+        names = [listed] if isinstance(listed, str) else list(listed or [])
+        absent = [entry for entry in names if entry not in known]
+        if absent:
+            message = f"lists episodes that the file does not have: {', '.join(map(str, absent[:5]))}"
+            found.notes.append(f"{place(name, item)}: {message}")
+        found.masks[item.removeprefix("mask/")] = [entry for entry in names if entry in known]
+
+
+def _cut(found: Found, name: str, tree: Tree, episode: Episode) -> list[int]:
+    """First rows of the episodes that a flat file holds one after another."""
+    ends = np.zeros(episode.length, bool)
+    said = []
+    for column in ("terminated", "truncated"):
+        feature = episode.features.get(column)
+        if feature is not None:
+            location = place(name, feature.dataset)
+            ends |= flags(read_rows(tree.datasets[feature.dataset], location), location, 0)
+            said.append(feature.dataset)
+    stops = (np.flatnonzero(ends) + 1).tolist()
+    firsts = [0, *(stop for stop in stops if stop < episode.length)]
+    if not said:
+        found.notes.append(f"{name}: no terminals or timeouts: taken as one episode")
+    else:
+        cut = "" if stops and stops[-1] == episode.length else ", the last one cut by the end of the file"
+        found.notes.append(f"{name}: {len(firsts)} episodes by {' and '.join(said)}{cut}")
+    return firsts
+
+
+def _note_unfinite(found: Found, name: str, tree: Tree) -> None:
+    """Count steps whose action is not finite: kept as they are, and said."""
+    steps = 0
+    for part in {part.group: part for part in found.parts if not part.found.problems}.values():
+        feature = part.found.features.get("action")
+        if feature is not None and np.dtype(feature.form.dtype).kind == "f":
+            item = f"{part.group}/{feature.dataset}".strip("/")
+            values = read_rows(tree.datasets[item], place(name, item))
+            steps += int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
+    if steps:
+        found.notes.append(f"{name}: {steps} steps have an action that is not finite; kept as they are")
+
+
+def flags(values: NDArray[Any], location: str, lo: int) -> NDArray[np.bool_]:
+    """Rows of a flag dataset, (n,) or (n, 1), as bool.
+
+    Raises
+    ------
+    InputError
+        If a value is neither 0 nor 1, naming its row.
+    """
+    flat = values.reshape(len(values))
+    wrong = np.flatnonzero((flat != 0) & (flat != 1))
+    if wrong.size:
+        message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
+        cure = "choose another dataset with --map terminated=DATASET, or --ignore it"
+        raise InputError(Problem(location, message, cure, "value"))
+    return np.asarray(flat != 0)
+
+
+def _set_aside(found: Found, name: str, *, skip: bool) -> None:
+    """Move problems of episodes to the file's, or, when skipping, leave those episodes out with a note."""
+    kept = []
+    shown: set[int] = set()
+    for part in found.parts:
+        problems = part.found.problems
+        if problems and skip:
+            found.notes.append(_left_out(problems[0]))
+        elif problems and id(part.found) not in shown:
+            shown.add(id(part.found))
+            found.problems += problems
+        elif not problems and part.length == 0:
+            found.notes.append(f"left out: {place(name, part.group)} has no step")
+        elif not problems:
+            kept.append(part)
+    found.parts = kept
+    if skip and found.problems:
+        found.notes += [_left_out(problem) for problem in found.problems]
+        found.problems, found.parts = [], []
+
+
+def _left_out(problem: Problem) -> str:
+    return f"left out: {' '.join(str(problem).split())}"
