@@ -51,11 +51,11 @@ class Window:
 PRESETS: Mapping[str, Window] = {
     window.name: window
     for window in (
-        Window("lung", 1500, -600),
-        Window("bone", 1500, 300),
-        Window("soft_tissue", 400, 50),
-        Window("brain", 80, 35),
-        Window("mediastinum", 350, 40),
+        Window("lung", 1500.0, -600.0),
+        Window("bone", 1500.0, 300.0),
+        Window("soft_tissue", 400.0, 50.0),
+        Window("brain", 80.0, 35.0),
+        Window("mediastinum", 350.0, 40.0),
     )
 }
 """Windows that are known by name."""

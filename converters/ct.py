@@ -1,0 +1,163 @@
+"""CT volumes from ``.npy`` files: images, windows as points or bit masks, masks, distance fields.
+
+A source is one volume. The scan reads headers; `derive` reads every volume once, slab by slab, and only
+counts and checks; `settle` then knows how many points each window has and chooses its form; `read` computes
+the rows that a shard needs. Nothing larger than one volume's bit mask is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from numpy.typing import NDArray
+
+from unistore.converters.ct_detect import detect
+from unistore.converters.ct_headers import look
+from unistore.converters.ct_layout import find_volumes
+from unistore.converters.ct_scan import agree, make_source, make_tables, notes_of
+from unistore.converters.ct_settle import settle
+from unistore.converters.ct_volume import VolumeReader
+from unistore.converters.paths import common_root, printable, relative_names
+from unistore.converters.protocol import Emit, Facts, Scan, Settled
+from unistore.errors import InputError, Problem
+from unistore.schemas import ct as schema
+from unistore.schemas.ct_windows import Window, parse_window
+from unistore.schemas.tables import Table
+
+__all__ = ["CtConverter", "detect"]
+
+SPARSE = ("auto", "coords", "mask")
+
+
+@dataclass(frozen=True)
+class CtConverter:
+    """Converts folders of CT volumes (see `unistore.converters.ct_layout` for what a volume's files are).
+
+    Attributes
+    ----------
+    windows
+        Windows to compute: presets by name, ``"name:width:level"``, or `Window`. Windows that come as files
+        beside the volumes are taken besides.
+    sparse
+        How the voxels of a window are stored: ``"coords"`` (points), ``"mask"`` (bits), or the smaller of
+        both, chosen for each window over all volumes (``"auto"``).
+    tile
+        Chunk of an image, in voxels (depth, height, width).
+    resolution
+        N of the ``ct_original_N.npy`` to take where a case has several.
+    """
+
+    modality: ClassVar[str] = schema.MODALITY
+
+    windows: Sequence[Window | str] = ()
+    sparse: str = "auto"
+    tile: tuple[int, int, int] = (32, 32, 32)
+    resolution: int | None = None
+
+    def __post_init__(self) -> None:
+        windows = [parse_window(each) if isinstance(each, str) else each for each in self.windows]
+        object.__setattr__(self, "windows", tuple(dict.fromkeys(windows)))
+        object.__setattr__(self, "tile", tuple(self.tile))
+        names = [window.name for window in windows]
+        problems = [
+            Problem(f"--window {name}", "is asked for with two widths or levels", "rename one", "option")
+            for name in dict.fromkeys(names)
+            if len({(w.width, w.level) for w in windows if w.name == name}) > 1
+        ]
+        if self.sparse not in SPARSE:
+            message = f"is not one of {', '.join(SPARSE)}"
+            problems.append(Problem(f"--sparse {self.sparse}", message, kind="option"))
+        if len(self.tile) != 3 or any(extent < 1 for extent in self.tile):
+            message = "must be three extents of at least 1 voxel"
+            problems.append(Problem(f"--tile {self.tile}", message, "as in 32,32,32", "option"))
+        if problems:
+            raise InputError(problems)
+
+    def scan(self, paths: Sequence[Path]) -> Scan:
+        """Group the files into volumes and read every header.
+
+        Raises
+        ------
+        InputError
+            With every problem of every file.
+        """
+        asked = cast("tuple[Window, ...]", self.windows)
+        found = find_volumes(paths, [window.name for window in asked])
+        places = [volume.path for volume in found.volumes]
+        names = relative_names(places)
+        root = common_root(places) if places else Path()
+        looks = [look(files, self.resolution, partial(_place, root)) for files in found.volumes]
+        problems = [*found.problems, *(problem for _, wrong in looks for problem in wrong)]
+        if problems:
+            raise InputError(problems)
+        volumes = [volume for volume, _ in looks]
+        agreement = agree(volumes, asked, self.sparse, names)
+        sources = tuple(
+            make_source(volume, name, paths, agreement) for volume, name in zip(volumes, names, strict=True)
+        )
+        return Scan(
+            modality=schema.MODALITY,
+            sources=sources,
+            tables=make_tables(volumes, agreement, self.tile),
+            sample_table=schema.VOLUMES,
+            main_table=schema.VOLUMES,
+            options={
+                "windows": [
+                    {"name": w.name, "width": float(w.width), "level": float(w.level)}
+                    for w in agreement.windows
+                ],
+                "values": dict(agreement.values),
+                "sparse": self.sparse,
+                "tile": list(self.tile),
+                "resolution": self.resolution,
+            },
+            notes=(*found.notes, *notes_of(volumes, agreement, asked, found.left_out)),
+            needs_facts=True,
+        )
+
+    def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
+        """Count the points of every window; check masks, window files and point files."""
+        return VolumeReader.of(scan, source).facts()
+
+    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+        """Choose each window's form; give offsets, extents, names and geometry."""
+        return settle(scan, facts)
+
+    def read(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read rows of ``volumes``, ``masks``, ``windows`` (one a volume), or points of a window or field."""
+        if hi <= lo:
+            return
+        volume = VolumeReader.of(scan, source)
+        if table == schema.VOLUMES:
+            volume.read_volume(out)
+        elif table == schema.MASKS:
+            volume.read_masks(out)
+        elif table == schema.WINDOWS:
+            volume.read_window_masks(out)
+        elif table.startswith(f"{schema.SDF}/"):
+            volume.read_sdf(table.removeprefix(f"{schema.SDF}/"), lo, hi, out)
+        else:
+            volume.read_window_points(table.removeprefix(f"{schema.WINDOWS}/"), lo, hi, out)
+
+    def pack(
+        self,
+        scan: Scan,
+        table: Table,
+        column: str,
+        source: int,
+        rows: NDArray[Any],
+        out: NDArray[Any],
+    ) -> None:
+        """No table of a CT scan is spilled, so there is nothing to pack."""
+        raise NotImplementedError
+
+
+def _place(root: Path, path: Path) -> str:
+    """How messages name a file: relative to what all volumes share."""
+    return printable(path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path))

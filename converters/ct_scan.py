@@ -1,0 +1,276 @@
+"""From all volumes to sources and tables: what the volumes must agree on, and what they may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unistore.converters.columns import promote
+from unistore.converters.ct_headers import Volume
+from unistore.converters.ct_voxels import SLAB, bit_shape
+from unistore.converters.paths import natural_key, printable
+from unistore.converters.protocol import Source
+from unistore.errors import InputError, Problem
+from unistore.schemas import ct as schema
+from unistore.schemas.ct_windows import Window
+from unistore.schemas.tables import Field, Table
+
+__all__ = ["Agreement", "agree", "make_source", "make_tables", "notes_of"]
+
+_SHOWN = 5
+_SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What holds for all volumes of one store.
+
+    Attributes
+    ----------
+    image
+        Native dtype name that holds every image exactly; None where no volume has one.
+    shape
+        Largest extent on each axis.
+    windows
+        Windows of the store: those asked for, then those that files brought.
+    values
+        dtype name of the values of each window's points.
+    """
+
+    image: str | None
+    shape: tuple[int, int, int]
+    windows: tuple[Window, ...]
+    values: Mapping[str, str]
+
+
+def agree(volumes: Sequence[Volume], asked: Sequence[Window], sparse: str, names: Sequence[str]) -> Agreement:
+    """Bring all volumes to one form.
+
+    Parameters
+    ----------
+    volumes
+        Their headers.
+    asked
+        Windows of the options.
+    sparse
+        ``"auto"``, ``"coords"`` or ``"mask"``.
+    names
+        How messages name each volume.
+
+    Raises
+    ------
+    InputError
+        With everything that they do not agree on.
+    """
+    problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
+    found = {name: window for volume in volumes for name, window in volume.named.items()}
+    windows = {
+        window.name: window for window in (*asked, *(found[n] for n in sorted(found, key=natural_key)))
+    }
+    dtypes = list(dict.fromkeys(volume.image[1].dtype for volume in volumes if volume.image))
+    image = promote(dtypes) if dtypes else None
+    if dtypes and image is None:
+        listed = ", ".join(f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes)
+        message = f"no dtype holds the values of all of them exactly: {listed}"
+        cure = "convert them apart, or save them in one dtype"
+        problems.append(Problem(f"{len(volumes)} volumes", message, cure, "dtype"))
+    values: dict[str, str] = {}
+    for name in windows:
+        kinds = [np.dtype(np.uint8) for volume in volumes if name in volume.windows]
+        points = [
+            volume.sparse[name] for volume in volumes if name in volume.sparse and name not in volume.windows
+        ]
+        merged = image or promote([*kinds, *(np.dtype(each.dtype) for each in points)])
+        if image is None:
+            problems += _check_window(name, found, sparse if points else "auto")
+        values[name] = merged.name if merged is not None else "float64"
+    if problems:
+        raise InputError(problems)
+    extents = [volume.extent for volume in volumes if volume.extent is not None]
+    shape = np.array(extents or [(0, 0, 0)]).max(axis=0).tolist()
+    return Agreement(
+        image=None if image is None else image.name,
+        shape=(shape[0], shape[1], shape[2]),
+        windows=tuple(windows.values()),
+        values=values,
+    )
+
+
+def _first(volumes: Sequence[Volume], names: Sequence[str], dtype: np.dtype[Any]) -> str:
+    return next(n for v, n in zip(volumes, names, strict=True) if v.image and v.image[1].dtype == dtype)
+
+
+def _check_images(volumes: Sequence[Volume], names: Sequence[str]) -> list[Problem]:
+    without = [name for volume, name in zip(volumes, names, strict=True) if volume.image is None]
+    if not without or len(without) == len(volumes):
+        return []
+    message = f"has no volume of intensities, unlike {len(volumes) - len(without)} others"
+    cure = "add ct_original.npy, leave it out, or convert windows alone apart"
+    return [Problem(name, message, cure, "missing") for name in without]
+
+
+def _check_names(volumes: Sequence[Volume], asked: Sequence[Window], names: Sequence[str]) -> list[Problem]:
+    """A window's name must mean one width and level everywhere."""
+    meant: dict[str, tuple[Window, str]] = {window.name: (window, "--window") for window in asked}
+    problems = []
+    for volume, where in zip(volumes, names, strict=True):
+        for name, window in volume.named.items():
+            first, place = meant.setdefault(name, (window, where))
+            if not first.same_range(window):
+                message = f"window {window} of its files differs from {first} of {place}"
+                cure = f"--window {window}, or rename one of them"
+                problems.append(Problem(where, message, cure, "window"))
+    return problems
+
+
+def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[Problem]:
+    """Whether a window can be had although there are no intensities to compute it from."""
+    where = f"window {name!r}"
+    if name not in found:
+        message = "is in no file, and there are no intensities to compute it from"
+        return [Problem(where, message, "add ct_original.npy, or do not ask for it", "missing")]
+    if sparse == "mask":
+        message = "comes from .npz points with values of their own, which a mask would lose"
+        return [Problem(where, message, "--sparse auto or coords", "option")]
+    return []
+
+
+def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agreement) -> Source:
+    """Source of one volume, with all that reading it needs to know again.
+
+    ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
+    ``masks`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file; ``geometry``, ``info``.
+    """
+    files: list[Path] = []
+
+    def at(path: Path) -> int:
+        files.append(path)
+        return len(files) - 1
+
+    wanted = {window.name for window in agreement.windows}
+    image = volume.image
+    sparse = {} if image else {n: p for n, p in volume.sparse.items() if n not in volume.windows}
+    detail: dict[str, Any] = {
+        "image": at(image[0]) if image else None,
+        "dtype": image[1].dtype.str if image else None,
+        "extent": list(volume.extent) if volume.extent else None,
+        "windows": {n: at(path) for n, path in volume.windows.items() if n in wanted},
+        "sparse": {n: at(points.path) for n, points in sparse.items()},
+        "masks": {n: at(path) for n, path in volume.masks.items()},
+        "sdf": {n: at(points.path) for n, points in volume.sdf.items()},
+        "resolution": {n: points.resolution for n, points in (*sparse.items(), *volume.sdf.items())},
+        "geometry": volume.geometry,
+        "info": volume.info,
+    }
+    if volume.files.info is not None:
+        at(volume.files.info)
+    rows = {schema.VOLUMES: 1, schema.MASKS: 1}
+    rows |= {f"{schema.SDF}/{n}": points.count for n, points in volume.sdf.items()}
+    bits = int(np.prod(bit_shape(volume.extent))) if volume.extent else 0
+    points = [p.count for p in (*sparse.values(), *volume.sdf.values())]
+    return Source(
+        path=volume.files.path,
+        name=name,
+        files=tuple(files),
+        rows=rows,
+        split=_split_of(volume.files.path, roots),
+        detail=detail,
+        memory=4 * SLAB + 2 * bits * len(volume.windows) + 40 * max(points, default=0),
+    )
+
+
+def _split_of(path: Path, roots: Sequence[Path]) -> str | None:
+    """Name of the innermost folder called train, val, test or the like, inside what was given."""
+    for root in (root.resolve() for root in roots):
+        if root.is_dir() and path.is_relative_to(root):
+            for part in reversed((root.name, *path.relative_to(root).parts[:-1])):
+                if part.lower() in _SPLITS:
+                    return part
+    return None
+
+
+def make_tables(
+    volumes: Sequence[Volume], agreement: Agreement, tile: tuple[int, int, int]
+) -> tuple[Table, ...]:
+    """Tables whose rows are known from headers: volumes, masks, distance fields."""
+    fields: tuple[Field, ...] = (schema.extent_field(),)
+    if agreement.image is not None:
+        fields = (schema.image_field(agreement.image, agreement.shape, tile),)
+    tables = [Table(name=schema.VOLUMES, fields=fields)]
+    masks = _sorted(name for volume in volumes for name in volume.masks)
+    if masks:
+        columns = [
+            schema.mask_field(
+                f"{schema.MASKS}/{name}", agreement.shape, tile, f"mask {name!r} of the sources, as bits"
+            )
+            for name in masks
+        ]
+        tables.append(Table(name=schema.MASKS, fields=tuple(columns)))
+    for name in _sorted(name for volume in volumes for name in volume.sdf):
+        group = f"{schema.SDF}/{name}"
+        present = [volume.sdf[name] for volume in volumes if name in volume.sdf]
+        run = int(np.median([points.count for points in present]))
+        longest = max(*agreement.shape, *(points.resolution for points in present))
+        known = all(volume.extent or volume.sdf[name].resolution for volume in volumes if name in volume.sdf)
+        dtype = promote([np.dtype(points.dtype) for points in present])
+        tables.append(
+            Table(
+                name=group,
+                fields=(
+                    schema.coords_field(group, longest if known else 1 << 31, run),
+                    schema.values_field(
+                        group,
+                        "float64" if dtype is None else dtype.name,
+                        run,
+                        "signed distance at each point, as in the source",
+                    ),
+                ),
+            )
+        )
+    return tuple(tables)
+
+
+def notes_of(
+    volumes: Sequence[Volume], agreement: Agreement, asked: Sequence[Window], left_out: Sequence[Path]
+) -> list[str]:
+    """One-line remarks: what was taken for what, what is missing where, what was left out."""
+    cases = sum(volume.files.path.is_dir() for volume in volumes)
+    notes = []
+    if cases:
+        notes.append(f"case folders, one volume each: {cases}")
+    if len(volumes) > cases:
+        notes.append(f".npy files outside case folders, one volume each: {len(volumes) - cases}")
+    alone = [volume for volume in volumes if volume.image is None and volume.windows]
+    if alone:
+        first = printable(next(iter(alone[0].windows.values())).name)
+        notes.append(
+            f"window masks without intensities, by their names: {len(alone)} volumes, such as {first}"
+        )
+    byte = [volume for volume in volumes if volume.image and volume.image[1].dtype == np.uint8]
+    if byte:
+        name = printable(byte[0].files.path.name)
+        notes.append(f"uint8 images, not HU (no window in their names): {len(byte)} volumes, such as {name}")
+    brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
+    if brought:
+        notes.append(f"windows that files brought: {brought}")
+    for kind in ("windows", "masks", "sdf"):
+        for name in _sorted(name for volume in volumes for name in getattr(volume, kind)):
+            missing = sum(name not in getattr(volume, kind) for volume in volumes)
+            if missing and (kind != "windows" or alone):
+                notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")
+    unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
+    if unused:
+        notes.append(f"sparse .npz windows of {unused} volumes were not needed: the dense ones say the same")
+    if left_out:
+        names = ", ".join(printable(path.name) for path in left_out[:_SHOWN])
+        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
+        notes.append(f"left out, no part of a CT volume: {names}{more}")
+    return notes
+
+
+def _sorted(names: Iterable[str]) -> list[str]:
+    return sorted(set(names), key=natural_key)
