@@ -1,0 +1,8 @@
+"""The loader: batches made ahead by worker processes in shared memory, in an order that can be resumed."""
+
+from __future__ import annotations
+
+from unistore.loader.errors import LoaderError, SampleError, WorkerDiedError
+from unistore.loader.loader import Loader
+
+__all__ = ["Loader", "LoaderError", "SampleError", "WorkerDiedError"]

@@ -1,0 +1,94 @@
+"""Where a batch is decoded: a slab first, memory of the batch's own when it is too small."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.loader.memory import Segment, open_shared_memory, round_up
+
+__all__ = ["ALIGNMENT", "Arena", "Place", "SharedGrowth"]
+
+ALIGNMENT = 128
+"""Bytes: every array starts on a pair of cache lines, which suits any SIMD width."""
+
+Place = tuple[int, int]
+"""(segment, byte offset): segment 0 is the slab, 1, 2, … are the batch's own, in the order made."""
+
+
+class Arena:
+    """Hands out memory for one batch and finds arrays that already lie in it.
+
+    Parameters
+    ----------
+    slab
+        The slab lent for this batch, or None while none of the right size exists.
+    grow
+        Makes a further segment of at least that many bytes. None: what does not fit into the slab is
+        ordinary memory.
+    over
+        What arrays in the slab are built over: a lease, where they are delivered as they are. None: the
+        mapping.
+    """
+
+    def __init__(
+        self, slab: Segment | None, grow: Callable[[int], Segment] | None = None, over: Any = None
+    ) -> None:
+        self._grow = grow
+        self._segments: list[tuple[Any, int, int]] = []
+        self._first_number = 0 if slab is not None else 1
+        self._end = 0
+        self.needed = 0
+        if slab is not None:
+            self._segments.append((slab.map if over is None else over, slab.address, slab.size))
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return uninitialised C-contiguous memory that the consumer will see without a copy."""
+        dtype = np.dtype(dtype)
+        if dtype.hasobject:
+            return np.empty(shape, dtype)
+        size = dtype.itemsize
+        for extent in shape:
+            size *= int(extent)
+        taken = -(-size // ALIGNMENT) * ALIGNMENT
+        self.needed += taken
+        if not self._segments or self._end + size > self._segments[-1][2]:
+            if self._grow is None:
+                return np.empty(shape, dtype)
+            segment = self._grow(round_up(max(taken, self.needed)))
+            self._segments.append((segment.map, segment.address, segment.size))
+            self._end = 0
+        offset = self._end
+        self._end += taken
+        return np.ndarray(shape, dtype, buffer=self._segments[-1][0], offset=offset)
+
+    def find(self, address: int, size: int) -> Place | None:
+        """Return where ``size`` bytes at a memory address lie in the batch's memory, or None."""
+        for number, (_, first, extent) in enumerate(self._segments, start=self._first_number):
+            if first <= address and address + size <= first + extent:
+                return number, address - first
+        return None
+
+
+class SharedGrowth:
+    """Makes segments of shared memory and keeps their descriptors until they are sent to the parent."""
+
+    def __init__(self) -> None:
+        self.descriptors: list[int] = []
+        self.sizes: list[int] = []
+
+    def __call__(self, size: int) -> Segment:
+        """Return ``size`` bytes of new shared memory."""
+        descriptor = open_shared_memory(size)
+        self.descriptors.append(descriptor)
+        self.sizes.append(size)
+        return Segment.shared(descriptor, size)
+
+    def close(self) -> None:
+        """Close the descriptors: the parent has its own by now, or never will."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())

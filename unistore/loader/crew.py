@@ -1,0 +1,265 @@
+"""The worker processes: started, given tasks, listened to, noticed when they die, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Iterable
+from multiprocessing.connection import wait
+from multiprocessing.context import BaseContext
+from typing import Any, NoReturn
+
+import numpy as np
+
+from unistore.loader.channel import open_channel
+from unistore.loader.errors import WorkerDiedError
+from unistore.loader.memory import Segment, open_shared_memory
+from unistore.loader.production import Arrival, Request, raise_failure
+from unistore.loader.slabs import Slab, SlabRing
+from unistore.loader.wire import decode
+from unistore.loader.worker import Answer, Failure, Orders, Task, main
+
+__all__ = ["Crew"]
+
+QUEUED_BYTES = 64 * 1024
+"""Of tasks that may wait in a worker's socket, so that sending one never blocks behind others."""
+PATIENCE = 2.0
+"""Seconds that workers have to finish what they are decoding when the crew ends; then they are killed."""
+
+
+class _Worker:
+    """One process as the parent sees it."""
+
+    def __init__(self, context: BaseContext, orders: Orders, control: int) -> None:
+        self.number = orders.worker
+        self.channel, theirs = open_channel()
+        self.known: set[int] = set()
+        self.forget: list[int] = []
+        self.tasks: dict[tuple[int, int], tuple[Request, Slab | None]] = {}
+        process: Any = context.Process(  # type: ignore[attr-defined]
+            target=main, args=(orders, theirs), name=f"unistore-loader-{orders.worker}", daemon=True
+        )
+        self.process = process
+        try:
+            process.start()
+        except BaseException:
+            self.channel.close()
+            raise
+        finally:
+            theirs.close()
+        self.channel.send(None, [control])
+
+    @property
+    def queued(self) -> int:
+        return sum(request.indices.nbytes for request, _ in self.tasks.values())
+
+
+class Crew:
+    """Makes batches in worker processes, see `unistore.loader.production.Producer`.
+
+    Parameters
+    ----------
+    orders
+        What each worker is told, one a worker.
+    start_method
+        ``"fork"``, ``"forkserver"`` or ``"spawn"``.
+    ring
+        Where batches are decoded.
+    in_turn
+        Whether workers take batches in turn, which keeps the lanes of a block shuffle apart; else the one
+        with the least to do gets the next.
+    """
+
+    def __init__(
+        self, orders: Iterable[Orders], start_method: str, ring: SlabRing, *, in_turn: bool = False
+    ) -> None:
+        self._owner = os.getpid()
+        self._ring = ring
+        self._in_turn = in_turn
+        self._closed = False
+        self._generation = 0
+        self._ready: dict[int, tuple[Answer, Slab | None, list[Segment]]] = {}
+        self._workers: list[_Worker] = []
+        control = open_shared_memory(mmap.PAGESIZE)
+        try:
+            self._control = np.frombuffer(mmap.mmap(control, mmap.PAGESIZE), np.int64)
+            context = multiprocessing.get_context(start_method)
+            for told in orders:
+                self._workers.append(_Worker(context, told, control))
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(control)
+        self._watched: list[Any] = [worker.channel for worker in self._workers]
+        self._watched += [worker.process.sentinel for worker in self._workers]
+        self._by_channel: dict[Any, _Worker] = {worker.channel: worker for worker in self._workers}
+        self._by_sentinel: dict[Any, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
+
+    def begin(self) -> None:
+        """See `Producer.begin`."""
+        self._generation += 1
+        self._control[0] = self._generation
+        for _, slab, _ in self._ready.values():
+            if slab is not None:
+                self._ring.put(slab)
+        self._ready.clear()
+
+    def offer(self, request: Request) -> bool:
+        """See `Producer.offer`."""
+        busy = sum(len(worker.tasks) for worker in self._workers)
+        if busy + len(self._ready) >= self._ring.batches_in_flight:
+            return False
+        worker = self._next_worker(request.number)
+        if worker.tasks and worker.queued + request.indices.nbytes > QUEUED_BYTES:
+            return False
+        slab = self._ring.take()
+        gone = self._ring.retired()
+        for each in self._workers:
+            each.forget.extend(number for number in gone if number in each.known)
+            each.known.difference_update(gone)
+        descriptors = []
+        if slab is not None and slab.number not in worker.known:
+            assert slab.descriptor is not None
+            worker.known.add(slab.number)
+            descriptors.append(slab.descriptor)
+        where = (slab.number, slab.segment.size) if slab is not None else (0, 0)
+        task = Task(
+            self._generation,
+            request.number,
+            request.epoch,
+            request.position,
+            np.ascontiguousarray(request.indices, np.int64).tobytes(),
+            *where,
+            tuple(worker.forget),
+        )
+        worker.forget.clear()
+        worker.tasks[self._generation, request.number] = request, slab
+        try:
+            worker.channel.send(tuple(task), descriptors)
+        except OSError:
+            self._mourn(worker)
+        return True
+
+    def _next_worker(self, number: int) -> _Worker:
+        if self._in_turn:
+            return self._workers[number % len(self._workers)]
+        return min(self._workers, key=lambda worker: len(worker.tasks))
+
+    def take(self, number: int) -> Arrival:
+        """See `Producer.take`."""
+        while number not in self._ready:
+            self._listen()
+        answer, slab, extra = self._ready.pop(number)
+        if isinstance(answer.result, Failure):
+            if slab is not None:
+                self._ring.put(slab)
+            raise_failure(answer.result)
+        assert answer.result is not None
+        assert not isinstance(answer.result, Failure)
+        if slab is not None and answer.needed == 0:
+            self._ring.put(slab)
+            slab = None
+        lent = self._ring.may_lend()
+        if lent:
+            batch = decode(answer.result, self._ring.lend(slab, extra))
+        else:
+            buffers: list[Any] = [b"" if slab is None else slab.segment.map]
+            batch = decode(answer.result, buffers + [segment.map for segment in extra], copy=True)
+            if slab is not None:
+                self._ring.put(slab)
+        return Arrival(batch, answer.needed, answer.seconds, bool(extra), not lent)
+
+    def _listen(self) -> None:
+        """Wait for answers, or for a death."""
+        ready: list[Any] = wait(self._watched)
+        for source in ready:
+            worker = self._by_channel.get(source)
+            if worker is not None:
+                self._receive(worker)
+        for source in ready:
+            worker = self._by_sentinel.get(source)
+            if worker is not None and not wait([worker.channel.socket], timeout=0):
+                self._mourn(worker)
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            message, descriptors = worker.channel.receive()
+        except EOFError:
+            self._mourn(worker)
+        answer = Answer(*message)
+        try:
+            extra = [
+                Segment.shared(descriptor, size)
+                for descriptor, size in zip(descriptors, answer.extra, strict=True)
+            ]
+        finally:
+            for descriptor in descriptors:
+                os.close(descriptor)
+        _, slab = worker.tasks.pop((answer.generation, answer.number))
+        if answer.generation != self._generation or answer.result is None:
+            if slab is not None:
+                self._ring.put(slab)
+            return
+        if not isinstance(answer.result, Failure):
+            self._ring.observe(answer.needed)
+        self._ready[answer.number] = answer, slab, extra
+
+    def _mourn(self, worker: _Worker) -> NoReturn:
+        """Say how a worker ended, and end the others."""
+        worker.process.join(PATIENCE)
+        code = worker.process.exitcode
+        doing = next(iter(worker.tasks.values()), None)
+        message = f"worker {worker.number} (pid {worker.process.pid}) {_cause_of_death(code)}"
+        if doing is not None:
+            samples = doing[0].indices.tolist()
+            listed = ", ".join(map(str, samples[:8])) + (", …" if len(samples) > 8 else "")
+            message += f"; it was reading samples {listed} of epoch {doing[0].epoch}"
+        self.close()
+        raise WorkerDiedError(message)
+
+    def close(self) -> None:
+        """See `Producer.close`."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._closed = True
+        for worker in self._workers:
+            worker.channel.close()
+        deadline = time.monotonic() + PATIENCE
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.exitcode is None:
+                worker.process.kill()
+                worker.process.join()
+            worker.process.close()
+        self._ready.clear()
+        self._ring.close()
+
+    @property
+    def usable(self) -> bool:
+        """Whether this crew can still be asked, by this process."""
+        return not self._closed and os.getpid() == self._owner
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [] if self._closed else [worker.process.pid for worker in self._workers]
+
+
+def _cause_of_death(code: int | None) -> str:
+    if code is None:
+        return "closed its socket and does not answer"
+    if code < 0:
+        name = f"signal {-code}"
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(-code).name
+        hint = " (out of memory? lower workers, prefetch or batch_size)" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+    return (
+        f"ended by itself with exit code {code}; what it printed says why "
+        "(under spawn and forkserver the dataset must be importable from the module that defines it)"
+    )

@@ -1,0 +1,139 @@
+"""From sample indices to a batch: datasets that read whole batches, and any other map-style dataset."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from unistore.loader.collating import collate_into
+from unistore.loader.errors import SampleError
+from unistore.order import At
+from unistore.packed import Allocate, Batch
+
+__all__ = ["BatchFetch", "Fetch", "SampleFetch", "choose_fetch", "sample_error"]
+
+Collate = Callable[[Any], Any]
+
+
+class BatchDataset(Protocol):
+    """A dataset that decodes a whole batch at once, into memory that it is given."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def read_batch(self, indices: Sequence[At], allocate: Allocate) -> Batch:
+        """Return the batch of the samples at ``indices``, its large arrays in allocated memory."""
+        ...
+
+
+class Fetch(Protocol):
+    """Makes batches."""
+
+    packed: bool
+    """Whether batches are packed ones, which the parent still has to present."""
+
+    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
+        """Return the batch of some samples."""
+        ...
+
+
+class BatchFetch:
+    """Reads through ``dataset.read_batch``."""
+
+    packed = True
+
+    def __init__(self, dataset: BatchDataset) -> None:
+        self._dataset = dataset
+
+    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
+        """See `Fetch`."""
+        return self._dataset.read_batch([At(index, epoch) for index in indices], allocate)
+
+
+class SampleFetch:
+    """Reads sample by sample, or through ``__getitems__``, and collates.
+
+    Parameters
+    ----------
+    dataset
+        Anything with ``__getitem__``.
+    collate
+        From a list of samples to a batch; None: as torch's ``default_collate``, straight into the slab.
+    carry_epoch
+        Whether indices are `At`, for datasets whose samples depend on the epoch.
+    """
+
+    packed = False
+
+    def __init__(self, dataset: Any, collate: Collate | None, *, carry_epoch: bool) -> None:
+        self._dataset = dataset
+        self._collate = collate
+        self._carry_epoch = carry_epoch
+
+    def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
+        """See `Fetch`."""
+        wanted = [At(index, epoch) for index in indices] if self._carry_epoch else indices
+        if hasattr(self._dataset, "__getitems__"):
+            samples = self._dataset.__getitems__(wanted)
+        else:
+            samples = [self._dataset[index] for index in wanted]
+        return collate_into(samples, allocate) if self._collate is None else self._collate(samples)
+
+
+def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
+    """Return the fastest way to read a dataset.
+
+    Raises
+    ------
+    TypeError
+        The dataset has neither ``read_batch`` nor ``__getitem__``.
+    """
+    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
+        msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
+        raise TypeError(msg)
+    batched = hasattr(dataset, "read_batch")
+    if batched and collate is None:
+        return BatchFetch(dataset)
+    return SampleFetch(dataset, collate, carry_epoch=batched)
+
+
+def sample_error(
+    error: Exception, fetch: Fetch, dataset: Any, indices: Sequence[int], epoch: int, allocate: Allocate
+) -> SampleError:
+    """Find out which sample of a batch failed, by reading them one at a time.
+
+    Parameters
+    ----------
+    error
+        What reading the batch raised.
+    fetch, dataset, indices, epoch, allocate
+        How the batch was read.
+    """
+    culprit: int | None = None
+    for index in indices:
+        try:
+            fetch([index], epoch, allocate)
+        except Exception as alone:  # noqa: BLE001 - whatever a dataset raises is what is looked for
+            culprit, error = index, alone
+            break
+    text = "".join(traceback.format_exception(error))
+    kind = f"{type(error).__name__}: {error}"
+    if culprit is None:
+        listed = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
+        return SampleError(f"the batch of samples {listed} (epoch {epoch}): {kind}", None, "", text)
+    source = _source(dataset, culprit)
+    named = f" ({source})" if source else ""
+    return SampleError(f"sample {culprit}{named}, epoch {epoch}: {kind}", culprit, source, text)
+
+
+def _source(dataset: Any, index: int) -> str:
+    """Where a sample comes from, in the dataset's own words."""
+    describe = getattr(dataset, "source_of", None)
+    if describe is None:
+        return ""
+    try:
+        return str(describe(index))
+    except Exception as error:  # noqa: BLE001 - the failure being reported matters more than this one
+        return f"source unknown: {type(error).__name__}: {error}"

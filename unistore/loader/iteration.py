@@ -1,0 +1,111 @@
+"""One pass over an epoch: requests go out ahead, batches come back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.loader.production import Producer, Request
+from unistore.order_plan import EpochSequence, Share
+
+if TYPE_CHECKING:
+    from unistore.loader.loader import Loader
+
+__all__ = ["Iteration", "Positions"]
+
+WINDOW = 4096
+"""Positions whose samples are computed at a time: hashing many costs little more than hashing few."""
+
+
+class Positions:
+    """The samples of an epoch, position by position, computed in windows.
+
+    Parameters
+    ----------
+    sequence, epoch
+        Of which epoch.
+    """
+
+    def __init__(self, sequence: EpochSequence, epoch: int) -> None:
+        self._sequence = sequence
+        self._epoch = epoch
+        self._first = 0
+        self._known: NDArray[np.int64] = np.empty(0, np.int64)
+
+    def __call__(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Return the samples (stop - start,) at positions ``start:stop``."""
+        if start < self._first or stop > self._first + len(self._known):
+            end = min(len(self._sequence), max(stop, start + WINDOW))
+            self._known = self._sequence.indices(self._epoch, start, end)
+            self._first = start
+        return self._known[start - self._first : stop - self._first]
+
+
+class Iteration:
+    """Iterator over the batches of one rank, from where the loader stands to the end of the epoch.
+
+    Parameters
+    ----------
+    loader
+        Kept alive by this iterator.
+    producer, positions, epoch, share
+        Who makes batches, and which.
+    """
+
+    def __init__(
+        self, loader: Loader, producer: Producer, positions: Positions, epoch: int, share: Share
+    ) -> None:
+        self._loader = loader
+        self._producer = producer
+        self._positions = positions
+        self._epoch = epoch
+        self._share = share
+        self._next = 0
+        self._offered = 0
+        self._over = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __len__(self) -> int:
+        """Batches left."""
+        return self._share.steps - self._next
+
+    def __next__(self) -> Any:
+        if self._over:
+            raise StopIteration
+        return self._loader._deliver(self)
+
+    def advance(self) -> Any:
+        """Return the next arrival and its number of samples, or None at the end of the epoch."""
+        if self._next >= self._share.steps:
+            self._over = True
+            return None
+        self.request_ahead()
+        number, self._next = self._next, self._next + 1
+        arrival = self._producer.take(number)
+        self.request_ahead()
+        start, stop = self._share.span(number)
+        return arrival, stop - start
+
+    def request_ahead(self) -> None:
+        """Offer as many batches as the producer takes."""
+        while self._offered < self._share.steps:
+            start, stop = self._share.span(self._offered)
+            request = Request(self._offered, self._epoch, start, self._positions(start, stop))
+            if not self._producer.offer(request):
+                return
+            self._offered += 1
+
+    @property
+    def delivered(self) -> int:
+        """Positions of the epoch that all ranks have delivered once this one has handed out its batch."""
+        return self._share.delivered(self._next)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Epoch and batches delivered in this iteration."""
+        return self._epoch, self._next

@@ -1,0 +1,292 @@
+"""`Loader`: batches of a dataset, made ahead, delivered in order, exact to resume."""
+
+from __future__ import annotations
+
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from unistore.loader.errors import LoaderError, SampleError
+from unistore.loader.fetch import choose_fetch
+from unistore.loader.iteration import Iteration, Positions
+from unistore.loader.options import Placement, place, sequence_for, workers_for
+from unistore.loader.presentation import pin, present
+from unistore.loader.production import Arrival, Producer
+from unistore.loader.setup import make_producer
+from unistore.loader.state import Progress, dataset_digest
+from unistore.loader.stats import Stats, report
+from unistore.order_plan import EpochSequence, Share
+
+__all__ = ["Loader"]
+
+
+class Loader:
+    """Iterate over the batches of a dataset.
+
+    Worker processes decode into a ring of shared memory slabs; a batch is a set of views of a slab, which is
+    used again when the last view is gone. Holding batches is always safe: as many as the ring can spare lie
+    where they are, further ones are copied.
+
+    Every epoch is a sequence of samples that depends on (seed, epoch) alone. Each iteration is one epoch; an
+    iteration that is left early ends its epoch. Only one iteration is alive at a time.
+
+    Parameters
+    ----------
+    dataset
+        A `unistore.Dataset`, which reads whole batches, or any map-style dataset.
+    batch_size
+        Samples of a batch, on this rank.
+    shuffle
+        True: full shuffle. ``"blocks"``: groups of samples that share chunks are shuffled, see
+        `unistore.order_blocks`. False: in order. A sequence object (`unistore.order_plan.EpochSequence`) is
+        used as it is.
+    seed
+        Of the order, and of the generators that workers reseed before every batch.
+    workers
+        Processes; ``"auto"``: what the cores allow; 0: a thread of this process. Random numbers that samples
+        draw from global generators are reseeded in processes only.
+    start_method
+        ``"fork"``, ``"forkserver"``, ``"spawn"``; None: the dataset's wish, else fork where it exists.
+    prefetch
+        Batches made ahead for each worker.
+    drop_last
+        True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
+        unevenly. None: True when shuffling for more than one rank.
+    pin_memory
+        Copy tensors into pinned memory, for asynchronous copies to an accelerator.
+    rank, world_size
+        Which part of every step this process delivers. None: from ``torch.distributed`` where it is
+        initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
+    collate
+        From a list of samples to a batch; runs in the workers. None: packed batches of a
+        `unistore.Dataset`, else as ``torch.utils.data.default_collate``.
+    worker_init_fn
+        Called with its number in every worker once.
+    subset
+        Indices of the samples to use; None: all.
+    weights
+        One a sample (of the subset): draws with replacement in proportion. None: the dataset's own
+        ``weights`` over the stores it joins, where it has any, else every sample once an epoch.
+    samples_per_epoch
+        Draws an epoch, with weights only.
+    cache
+        Bytes (``"4GB"``) or ``"all"``: keep decoded samples in memory shared by the workers. None: do not.
+    log_every
+        Report one line every so many batches; 0: never.
+
+    Raises
+    ------
+    InputError
+        Options that do not fit; all of them at once.
+    TypeError
+        The dataset is not map-style.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        shuffle: bool | str | EpochSequence = True,
+        *,
+        seed: int = 0,
+        workers: int | str = "auto",
+        start_method: str | None = None,
+        prefetch: int = 4,
+        drop_last: bool | None = None,
+        pin_memory: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        collate: Callable[[Any], Any] | None = None,
+        worker_init_fn: Callable[[int], object] | None = None,
+        subset: Any = None,
+        weights: Any = None,
+        samples_per_epoch: int | None = None,
+        cache: str | int | None = None,
+        log_every: int = 0,
+    ) -> None:
+        self._packed = choose_fetch(dataset, collate).packed
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.seed = seed
+        self.placement: Placement = place(
+            batch_size=batch_size,
+            prefetch=prefetch,
+            start_method=start_method,
+            rank=rank,
+            world_size=world_size,
+            dataset=dataset,
+        )
+        self.sequence = sequence_for(
+            dataset,
+            shuffle,
+            seed=seed,
+            batch_size=batch_size,
+            subset=subset,
+            weights=weights,
+            samples_per_epoch=samples_per_epoch,
+        )
+        self.workers = workers_for(workers, len(self.sequence))
+        shuffled = shuffle is not False
+        self.drop_last = (shuffled and self.placement.world_size > 1) if drop_last is None else drop_last
+        self._pin = pin_memory and _can_pin()
+        self._collate = collate
+        self._worker_init_fn = worker_init_fn
+        self._cache = cache
+        self._log_every = log_every
+        self._progress = Progress(dataset_digest(dataset))
+        self._stats = Stats()
+        self._reported = Stats(), time.perf_counter()
+        self._current: weakref.ref[Iteration] | None = None
+        self._producer: list[Producer] = []
+        weakref.finalize(self, _close_all, self._producer)
+
+    def __len__(self) -> int:
+        """Batches of this rank in a whole epoch."""
+        return self._share(0).steps
+
+    def __iter__(self) -> Iterator[Any]:
+        producer = self._ready_producer()
+        epoch, start = self._progress.begin()
+        producer.begin()
+        iteration = Iteration(self, producer, Positions(self.sequence, epoch), epoch, self._share(start))
+        self._current = weakref.ref(iteration)
+        self._reported = replace(self._stats), time.perf_counter()
+        iteration.request_ahead()
+        return iteration
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make ``epoch`` the next one to be iterated. Not needed: every iteration moves on by itself."""
+        self._progress.set_epoch(epoch)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch being iterated, or between iterations the next one."""
+        return self._progress.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands, as JSON: the same on every rank after the same step.
+
+        Batches made ahead do not count, only those that were handed out.
+        """
+        return self._progress.save(self.sequence)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where a state was taken, in the middle of an epoch too.
+
+        Workers, prefetching, batch size, ranks and their number may differ from the run that saved it.
+
+        Raises
+        ------
+        LoaderError
+            The state belongs to other samples or another order.
+        """
+        self._progress.load(state, self.sequence)
+        self._current = None
+
+    def stats(self) -> dict[str, int | float]:
+        """Return totals since the loader was made, see `unistore.loader.stats.Stats`."""
+        return self._stats.as_dict()
+
+    def close(self) -> None:
+        """End workers and free memory; batches that are held stay intact. Iterating again starts anew."""
+        self._current = None
+        _close_all(self._producer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _share(self, start: int) -> Share:
+        where = self.placement
+        return Share(
+            length=len(self.sequence),
+            start=start,
+            batch_size=self.batch_size,
+            rank=where.rank,
+            world_size=where.world_size,
+            drop_last=self.drop_last,
+        )
+
+    def _ready_producer(self) -> Producer:
+        if self._producer and not self._producer[0].usable:
+            _close_all(self._producer)
+        if not self._producer:
+            self._producer.append(
+                make_producer(
+                    dataset=self.dataset,
+                    collate=self._collate,
+                    worker_init_fn=self._worker_init_fn,
+                    seed=self.seed,
+                    workers=self.workers,
+                    placement=self.placement,
+                    in_turn=hasattr(self.sequence, "lanes"),
+                )
+            )
+        return self._producer[0]
+
+    def _deliver(self, iteration: Iteration) -> Any:
+        """Hand out the next batch of an iteration."""
+        if self._current is None or self._current() is not iteration or not self._producer:
+            msg = (
+                "this iteration is over: another one of the same loader was started, or the loader was closed"
+            )
+            raise LoaderError(msg)
+        started = time.perf_counter()
+        try:
+            advanced = iteration.advance()
+            if advanced is None:
+                self._progress.finish()
+                self._current = None
+                raise StopIteration
+            arrival, samples = advanced
+            batch = present(arrival.batch) if self._packed else arrival.batch
+        except (StopIteration, SampleError):
+            raise
+        except BaseException:  # Ctrl-C may have cut a message in half; a death has ended the crew
+            self.close()
+            raise
+        self._count(arrival, samples, time.perf_counter() - started)
+        self._progress.deliver(iteration.delivered)
+        if self._log_every and self._stats.batches % self._log_every == 0:
+            self._report(iteration)
+        return pin(batch) if self._pin else batch
+
+    def _count(self, arrival: Arrival, samples: int, waited: float) -> None:
+        stats = self._stats
+        stats.batches += 1
+        stats.samples += samples
+        stats.bytes += arrival.needed
+        stats.wait_seconds += waited
+        stats.decode_seconds += arrival.seconds
+        stats.slab_misses += arrival.missed
+        stats.copies += arrival.copied
+        stats.cache_hits += arrival.hits
+        stats.cache_misses += arrival.misses
+
+    def _report(self, iteration: Iteration) -> None:
+        earlier, then = self._reported
+        now = time.perf_counter()
+        report(self._stats.since(earlier).line(*iteration.place, now - then))
+        self._reported = replace(self._stats), now
+
+
+def _close_all(producers: list[Producer]) -> None:
+    while producers:
+        producers.pop().close()
+
+
+def _can_pin() -> bool:
+    import torch
+
+    if torch.accelerator.is_available():
+        return True
+    warnings.warn("pin_memory is of no use without an accelerator: ignored", stacklevel=3)
+    return False

@@ -1,0 +1,97 @@
+"""What processes and the reading thread have in common: requests in, arrivals out, in any order."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.loader.worker import Failure
+
+__all__ = ["Arrival", "Producer", "Request", "raise_failure"]
+
+
+class Request(NamedTuple):
+    """A batch that the consumer will want.
+
+    Attributes
+    ----------
+    number
+        Its place among the batches of the iteration.
+    epoch, position
+        Epoch, and the position in it of the first sample.
+    indices
+        (B,) int64 samples.
+    """
+
+    number: int
+    epoch: int
+    position: int
+    indices: NDArray[np.int64]
+
+
+class Arrival(NamedTuple):
+    """A batch as it is handed to the consumer.
+
+    Attributes
+    ----------
+    batch
+        The batch, in place or copied.
+    needed
+        Bytes of memory it took.
+    seconds
+        Time it took to make.
+    missed, copied
+        Whether it did not fit into a slab; whether it was copied out of one.
+    hits, misses
+        Samples from the cache and beside it.
+    """
+
+    batch: Any
+    needed: int
+    seconds: float
+    missed: bool = False
+    copied: bool = False
+    hits: int = 0
+    misses: int = 0
+
+
+class Producer(Protocol):
+    """Makes batches ahead of the consumer. Used by one thread at a time."""
+
+    def begin(self) -> None:
+        """Forget all requests: an iteration starts."""
+        ...
+
+    def offer(self, request: Request) -> bool:
+        """Take a request, the next one by number; False: enough are under way."""
+        ...
+
+    def take(self, number: int) -> Arrival:
+        """Wait for a batch that was offered.
+
+        Raises
+        ------
+        SampleError
+            It could not be made.
+        WorkerDiedError
+            A worker ended on its own.
+        """
+        ...
+
+    @property
+    def usable(self) -> bool:
+        """Whether it still makes batches, in this process."""
+        ...
+
+    def close(self) -> None:
+        """End processes and threads, free memory. May be called twice, and from any thread."""
+        ...
+
+
+def raise_failure(failure: Failure) -> None:
+    """Raise an error that came from where batches are made, with its cause."""
+    cause = None if failure.cause is None else pickle.loads(failure.cause)  # noqa: S301 - from our worker
+    raise failure.error from cause

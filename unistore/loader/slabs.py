@@ -1,0 +1,184 @@
+"""The ring: slabs of pre-faulted memory that are lent to batches and come back when nothing views them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from unistore.loader.memory import Segment, open_shared_memory, round_up
+
+__all__ = ["Slab", "SlabRing"]
+
+HEADROOM = 1.125
+"""Slabs are this much larger than what most batches need."""
+REMEMBERED = 64
+"""Batches whose sizes decide the size of a slab."""
+MOST = 0.95
+"""Part of the remembered batches that must fit into a slab; larger ones get memory of their own."""
+
+_numbers = itertools.count(1)
+
+
+class Slab:
+    """One piece of the ring.
+
+    Attributes
+    ----------
+    number
+        Unique in this process; under it workers know the slab.
+    segment
+        The memory.
+    descriptor
+        Of the shared memory, for sending; None for memory of this process alone.
+    """
+
+    __slots__ = ("__weakref__", "descriptor", "number", "segment")
+
+    def __init__(self, segment: Segment, descriptor: int | None) -> None:
+        self.number = next(_numbers)
+        self.segment = segment
+        self.descriptor = descriptor
+
+    def retire(self) -> None:
+        """Close the descriptor. The memory lives on until no batch views it."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+
+class SlabRing:
+    """Lends slabs, counts what is on loan, and finds the size that fits.
+
+    Nothing is resized: when batches turn out larger, slabs of the old size are replaced as they come back.
+
+    Parameters
+    ----------
+    shared
+        Whether workers in other processes write into the slabs.
+    in_flight
+        Slabs that batches being decoded, or waiting to be delivered, may take.
+    held
+        Further slabs, for batches that the consumer holds. Batches held beyond that are copied.
+    budget
+        Bytes that all slabs together may take; at least two slabs are allowed whatever their size.
+    first
+        Batches that may be decoded ahead before the size of any is known.
+    """
+
+    def __init__(self, *, shared: bool, in_flight: int, held: int, budget: int, first: int = 1) -> None:
+        self._shared = shared
+        self._first = first
+        self._in_flight = in_flight
+        self._held = held
+        self._budget = budget
+        self._free: list[Slab] = []
+        self._slabs: dict[int, Slab] = {}
+        self._retired: list[int] = []
+        self._returned: deque[Slab | None] = deque()
+        self._on_loan = 0
+        self._needs: deque[int] = deque(maxlen=REMEMBERED)
+        self.slab_size = 0
+
+    @property
+    def limit(self) -> int:
+        """Slabs that may exist."""
+        wanted = self._in_flight + self._held
+        return wanted if not self.slab_size else max(2, min(wanted, self._budget // self.slab_size))
+
+    @property
+    def batches_in_flight(self) -> int:
+        """Batches that may be decoded ahead; fewer than asked where they do not fit into the budget."""
+        return max(1, min(self._in_flight, self.limit - 1 if self.slab_size else self._first))
+
+    def take(self) -> Slab | None:
+        """Return a slab for one batch, or None: the batch then brings its own memory."""
+        self._collect()
+        if not self.slab_size:
+            return None
+        if self._free:
+            return self._free.pop()
+        if len(self._slabs) >= self.limit:
+            return None
+        descriptor = open_shared_memory(self.slab_size) if self._shared else None
+        segment = (
+            Segment.private(self.slab_size)
+            if descriptor is None
+            else Segment.shared(descriptor, self.slab_size)
+        )
+        slab = Slab(segment, descriptor)
+        self._slabs[slab.number] = slab
+        return slab
+
+    def put(self, slab: Slab) -> None:
+        """Take back a slab that no batch was delivered from."""
+        if slab.segment.size == self.slab_size:
+            self._free.append(slab)
+        elif slab.number in self._slabs:
+            slab.retire()
+            del self._slabs[slab.number]
+            self._retired.append(slab.number)
+
+    def may_lend(self) -> bool:
+        """Whether one more batch may be delivered where it lies; otherwise copy it."""
+        self._collect()
+        return self._on_loan < min(self._held, self.limit - 1)
+
+    def lend(self, slab: Slab | None, extra: list[Segment]) -> list[Any]:
+        """Lend a batch's memory to the consumer.
+
+        Parameters
+        ----------
+        slab
+            The batch's slab; None if it has none.
+        extra
+            Memory of the batch's own.
+
+        Returns
+        -------
+        One buffer a segment, slab first (a placeholder without one). The slab is back when all are gone.
+        """
+        returned = self._returned
+        leases: list[Any] = [b""]
+        if slab is not None:
+            lent = slab
+            leases[0] = lent.segment.lease(lambda: returned.append(lent))
+            self._on_loan += 1
+        for segment in extra:
+            leases.append(segment.lease(lambda: returned.append(None)))
+            self._on_loan += 1
+        return leases
+
+    def observe(self, needed: int) -> None:
+        """Learn from the bytes a batch needed."""
+        self._needs.append(needed)
+        if needed > self.slab_size:
+            usual = float(np.quantile(np.array(self._needs), MOST, method="lower"))
+            if usual > self.slab_size:
+                self.slab_size = round_up(int(usual * HEADROOM))
+                free, self._free = self._free, []
+                for slab in free:
+                    self.put(slab)
+
+    def retired(self) -> list[int]:
+        """Slabs that workers may forget, told once."""
+        gone, self._retired = self._retired, []
+        return gone
+
+    def close(self) -> None:
+        """Give everything up; memory that batches still view goes with the last of them."""
+        for slab in self._slabs.values():
+            slab.retire()
+        self._slabs.clear()
+        self._free.clear()
+        self.slab_size = 0
+
+    def _collect(self) -> None:
+        while self._returned:
+            slab = self._returned.popleft()
+            self._on_loan -= 1
+            if slab is not None:
+                self.put(slab)

@@ -1,0 +1,103 @@
+"""Where a run stands, exactly: which samples were delivered, and of which sequence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import xxhash
+
+from unistore.loader.errors import LoaderError
+from unistore.order_plan import EpochSequence
+
+__all__ = ["Progress", "dataset_digest"]
+
+VERSION = 1
+
+
+def dataset_digest(dataset: Any) -> str:
+    """Digest of which samples a dataset holds: its own ``digest``, or its length where it has none."""
+    own = getattr(dataset, "digest", None)
+    known = own() if callable(own) else own
+    said = json.dumps({"samples": len(dataset), "dataset": None if known is None else str(known)})
+    return xxhash.xxh3_128_hexdigest(said.encode())
+
+
+class Progress:
+    """Epoch, and samples delivered in it by all ranks together.
+
+    What was prefetched and not delivered does not count. An epoch that an iteration left early is over: the
+    next iteration is the next epoch. An epoch that a state was loaded into goes on where the state says.
+
+    Parameters
+    ----------
+    digest
+        Of the dataset, see `dataset_digest`.
+    """
+
+    def __init__(self, digest: str) -> None:
+        self._digest = digest
+        self.epoch = 0
+        self.delivered = 0
+        self._begun = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make ``epoch`` the next one to be iterated; within a resumed epoch, stay where it is."""
+        if epoch != self.epoch or self._begun:
+            self.epoch, self.delivered, self._begun = epoch, 0, False
+
+    def begin(self) -> tuple[int, int]:
+        """Return epoch and position at which an iteration starts."""
+        if self._begun:
+            self.finish()
+        return self.epoch, self.delivered
+
+    def deliver(self, delivered: int) -> None:
+        """Note that all samples before a position were delivered."""
+        self.delivered = delivered
+        self._begun = True
+
+    def finish(self) -> None:
+        """Note that the epoch is over."""
+        self.epoch, self.delivered, self._begun = self.epoch + 1, 0, False
+
+    def save(self, sequence: EpochSequence) -> dict[str, Any]:
+        """Return the state, a JSON object."""
+        return {
+            "version": VERSION,
+            "epoch": self.epoch,
+            "delivered": self.delivered,
+            "digest": self._digest,
+            "order": sequence.describe(),
+        }
+
+    def load(self, state: Mapping[str, Any], sequence: EpochSequence) -> None:
+        """Continue from a state.
+
+        Raises
+        ------
+        LoaderError
+            The state is of other samples or of another order; the difference is named.
+        """
+        missing = {"version", "epoch", "delivered", "digest", "order"} - state.keys()
+        if missing or state["version"] != VERSION:
+            found = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
+            msg = f"this is not a loader state of version {VERSION}: it {found}"
+            raise LoaderError(msg)
+        mine, theirs = sequence.describe(), dict(state["order"])
+        differences = [
+            f"{name} was {theirs.get(name)!r} and is {mine.get(name)!r}"
+            for name in sorted(mine.keys() | theirs.keys())
+            if mine.get(name) != theirs.get(name)
+        ]
+        if state["digest"] != self._digest:
+            differences.append("the dataset holds other samples")
+        if differences:
+            msg = f"this state is of another run and cannot be continued exactly: {'; '.join(differences)}"
+            raise LoaderError(msg)
+        epoch, delivered = int(state["epoch"]), int(state["delivered"])
+        if epoch < 0 or not 0 <= delivered <= len(sequence):
+            msg = f"the state says epoch {epoch}, {delivered} samples delivered of {len(sequence)}"
+            raise LoaderError(msg)
+        self.epoch, self.delivered, self._begun = epoch, delivered, False

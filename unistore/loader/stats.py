@@ -1,0 +1,88 @@
+"""What the loader did and how long it took: `Loader.stats`, and one line every ``log_every`` batches."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import asdict, dataclass
+
+__all__ = ["Stats", "report"]
+
+_log = logging.getLogger("unistore.loader")
+
+
+@dataclass(slots=True)
+class Stats:
+    """Totals since the loader was made.
+
+    Attributes
+    ----------
+    batches, samples
+        Delivered.
+    bytes
+        Of memory that delivered batches took.
+    wait_seconds
+        That the consumer waited for batches (``data_time``).
+    decode_seconds
+        That workers spent making batches, added up over workers.
+    slab_misses
+        Batches, of those delivered, that did not fit into a slab and brought their own memory.
+    copies
+        Batches that were copied, because as many as the ring can spare were held already.
+    cache_hits, cache_misses
+        Samples taken from the cache, and decoded beside it.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    bytes: int = 0
+    wait_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    slab_misses: int = 0
+    copies: int = 0
+    cache_hits: int = 0
+    cache_misses: int = 0
+
+    def as_dict(self) -> dict[str, int | float]:
+        """Return the totals by name."""
+        return asdict(self)
+
+    def since(self, earlier: Stats) -> Stats:
+        """Return what happened after an earlier snapshot."""
+        now, then = asdict(self), asdict(earlier)
+        return Stats(**{name: now[name] - then[name] for name in now})
+
+    def line(self, epoch: int, batch: int, seconds: float) -> str:
+        """Return one line about this stretch of batches.
+
+        Parameters
+        ----------
+        epoch, batch
+            Where the loader stands.
+        seconds
+            How long the stretch took.
+        """
+        count = max(1, self.batches)
+        rate = self.samples / seconds if seconds > 0 else 0.0
+        parts = [
+            f"epoch {epoch} batch {batch}",
+            f"{rate:,.0f} samples/s",
+            f"data_time {self.wait_seconds / count * 1e3:.2f} ms of {seconds / count * 1e3:.2f} ms a batch",
+            f"decode {self.decode_seconds / count * 1e3:.2f} ms",
+            f"{self.bytes / count / 1e6:.2f} MB a batch",
+        ]
+        if self.slab_misses:
+            parts.append(f"{self.slab_misses} slab misses")
+        if self.copies:
+            parts.append(f"{self.copies} copied")
+        if self.cache_hits or self.cache_misses:
+            parts.append(f"cache {self.cache_hits / (self.cache_hits + self.cache_misses):.0%}")
+        return "loader: " + ", ".join(parts)
+
+
+def report(line: str) -> None:
+    """Log a line at level INFO, or print it to standard error where logging is not set up."""
+    if _log.hasHandlers():
+        _log.info(line)
+    else:
+        print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,146 @@
+"""``workers=0``: batches are made ahead on one thread, which helps where decoding releases the GIL."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unistore.loader.arena import Arena
+from unistore.loader.errors import SampleError
+from unistore.loader.fetch import Fetch, sample_error
+from unistore.loader.memory import Segment
+from unistore.loader.production import Arrival, Request
+from unistore.loader.slabs import SlabRing
+
+__all__ = ["ReadingThread"]
+
+
+class _Job(NamedTuple):
+    generation: int
+    request: Request
+    slab: Segment | None
+    lease: Any
+
+
+class _Done(NamedTuple):
+    generation: int
+    number: int
+    batch: Any
+    error: SampleError | None
+    needed: int
+    seconds: float
+    missed: bool
+
+
+class ReadingThread:
+    """Makes batches on a thread of this process, see `unistore.loader.production.Producer`.
+
+    Slabs are ordinary memory here, reused so that no batch pays for fresh pages. While the consumer holds as
+    many as the ring can spare, batches get memory of their own.
+
+    Parameters
+    ----------
+    fetch, dataset
+        How batches are made.
+    ring
+        Where they are made.
+    """
+
+    def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
+        self._ring = ring
+        self._generation = [0]
+        self._under_way = 0
+        self._ready: dict[int, _Done] = {}
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(
+            target=_read,
+            args=(fetch, dataset, self._jobs, self._done, self._generation),
+            name="unistore-loader",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def begin(self) -> None:
+        """See `Producer.begin`."""
+        self._generation[0] += 1
+        self._ready.clear()
+
+    def offer(self, request: Request) -> bool:
+        """See `Producer.offer`."""
+        if self._under_way + len(self._ready) >= self._ring.batches_in_flight:
+            return False
+        slab = self._ring.take()
+        lease = None if slab is None else self._ring.lend(slab, [])[0]
+        self._jobs.put(_Job(self._generation[0], request, None if slab is None else slab.segment, lease))
+        self._under_way += 1
+        return True
+
+    def take(self, number: int) -> Arrival:
+        """See `Producer.take`."""
+        while number not in self._ready:
+            done = self._done.get()
+            self._under_way -= 1
+            if done.generation == self._generation[0]:
+                if done.error is None:
+                    self._ring.observe(done.needed)
+                self._ready[done.number] = done
+        done = self._ready.pop(number)
+        if done.error is not None:
+            raise done.error
+        return Arrival(done.batch, done.needed, done.seconds, done.missed)
+
+    def close(self) -> None:
+        """See `Producer.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._generation[0] += 1
+        self._jobs.put(None)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+        self._ready.clear()
+        self._ring.close()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the thread can still be asked; it does not survive a fork."""
+        return not self._closed and self._thread.is_alive()
+
+
+def _read(
+    fetch: Fetch,
+    dataset: Any,
+    jobs: queue.SimpleQueue[_Job | None],
+    done: queue.SimpleQueue[_Done],
+    generation: list[int],
+) -> None:
+    while True:
+        job = jobs.get()
+        if job is None:
+            return
+        done.put(_make(fetch, dataset, job, generation))
+        del job
+
+
+def _make(fetch: Fetch, dataset: Any, job: _Job, generation: list[int]) -> _Done:
+    request = job.request
+    if job.generation != generation[0]:
+        return _Done(job.generation, request.number, None, None, 0, 0.0, False)
+    started = time.perf_counter()
+    arena = Arena(job.slab, None, job.lease)
+    indices = request.indices.tolist()
+    try:
+        batch = fetch(indices, request.epoch, arena.allocate)
+    except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
+        failed = sample_error(error, fetch, dataset, indices, request.epoch, np.empty)
+        failed.__cause__ = error
+        return _Done(job.generation, request.number, None, failed, 0, 0.0, False)
+    missed = job.slab is None or arena.needed > job.slab.size
+    spent = time.perf_counter() - started
+    return _Done(job.generation, request.number, batch, None, arena.needed, spent, missed)

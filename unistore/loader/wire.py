@@ -1,0 +1,206 @@
+"""How a batch of any structure travels: a small pickle, and arrays that stay where they are.
+
+Arrays and CPU tensors are replaced by a description (dtype, shape, strides, place in the batch's memory), as
+views too, so that permuted images keep their layout. Those that do not lie there yet are copied in once.
+Everything else is pickled with protocol 5, its out-of-band buffers beside the arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.loader.arena import Arena, Place
+
+__all__ = ["Message", "decode", "encode"]
+
+INLINE_BYTES = 8 * 1024
+"""Longer pickles travel in the batch's memory: messages stay far below the buffer of a socket."""
+
+_plain_dtypes: dict[np.dtype[Any], str | np.dtype[Any]] = {}
+
+
+class Message(NamedTuple):
+    """A batch without its memory.
+
+    Attributes
+    ----------
+    stream
+        The pickle, or where it lies and its length.
+    buffers
+        (segment, offset, length, read-only) of every out-of-band buffer.
+    """
+
+    stream: bytes | tuple[int, int, int]
+    buffers: tuple[tuple[int, int, int, bool], ...] = ()
+
+
+def _dtype_name(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
+    """Return the short name of a dtype where it says everything, else the dtype."""
+    known = _plain_dtypes.get(dtype)
+    if known is None:
+        plain = dtype.names is None and dtype.metadata is None and np.dtype(dtype.str) == dtype
+        known = _plain_dtypes[dtype] = dtype.str if plain else dtype
+    return known
+
+
+def _like(array: NDArray[Any], arena: Arena) -> NDArray[Any]:
+    """Return memory for a copy of an array, its axes in the same order of strides."""
+    if array.flags.c_contiguous:
+        return arena.allocate(array.shape, array.dtype)
+    axes = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    memory = arena.allocate(tuple(array.shape[axis] for axis in axes), array.dtype)
+    return memory.transpose(np.argsort(axes))
+
+
+class _Packer(pickle.Pickler):
+    """Pickles a batch around its arrays."""
+
+    def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        self.buffers: list[tuple[int, int, int, bool]] = []
+        self._arena = arena
+        self._torch = sys.modules.get("torch")
+        self._seen: dict[int, tuple[Any, Any]] = {}
+        super().__init__(file, protocol=5, buffer_callback=self._keep_buffer)
+
+    def persistent_id(self, obj: Any) -> Any:
+        """Describe arrays and tensors; None, which pickles as usual, for the rest."""
+        if type(obj) is np.ndarray:
+            return None if obj.dtype.hasobject else self._once(obj, obj, None)
+        torch = self._torch
+        if torch is not None and type(obj) is torch.Tensor:
+            return self._tensor(obj)
+        return None
+
+    def _tensor(self, tensor: Any) -> Any:
+        torch = self._torch
+        assert torch is not None
+        plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+        if not plain or tensor.requires_grad or tensor.is_conj() or tensor.is_neg():
+            return None
+        try:
+            return self._once(tensor, tensor.numpy(), "")
+        except TypeError:  # bfloat16, float8: torch has them, numpy does not
+            carrier = {1: torch.uint8, 2: torch.int16}.get(tensor.element_size())
+            if carrier is None or tensor.ndim == 0:
+                return None
+            return self._once(tensor, tensor.view(carrier).numpy(), tensor.dtype)
+
+    def _once(self, owner: Any, array: NDArray[Any], tensor_dtype: Any) -> Any:
+        """Describe an array, and the same object the same way each time it occurs."""
+        seen = self._seen.get(id(owner))
+        if seen is None:
+            seen = self._seen[id(owner)] = (owner, self._describe(array, tensor_dtype))
+        return seen[1]
+
+    def _describe(self, array: NDArray[Any], tensor_dtype: Any) -> Any:
+        place = self._place(array)
+        if place is None:
+            copy = _like(array, self._arena)
+            np.copyto(copy, array)
+            array, place = copy, self._place(copy)
+        assert place is not None
+        strides = None if array.flags.c_contiguous else array.strides
+        return place[0], place[1], _dtype_name(array.dtype), array.shape, strides, tensor_dtype
+
+    def _place(self, array: NDArray[Any]) -> Place | None:
+        if array.size == 0:
+            return 0, -1
+        address: int = array.__array_interface__["data"][0]
+        if array.flags.c_contiguous:
+            return self._arena.find(address, array.nbytes)
+        low, high = np.lib.array_utils.byte_bounds(array)
+        place = self._arena.find(low, high - low)
+        return place and (place[0], place[1] + address - low)
+
+    def _keep_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        with buffer.raw() as raw:
+            memory = self._arena.allocate((raw.nbytes,), np.dtype(np.uint8))
+            memory[:] = np.frombuffer(raw, np.uint8)
+            segment, offset = self._place(memory) or (0, 0)
+            self.buffers.append((segment, offset, raw.nbytes, raw.readonly))
+        return False
+
+
+class _Unpacker(pickle.Unpickler):
+    """Puts a batch together over the memory it was decoded into."""
+
+    def __init__(
+        self, file: io.BytesIO, memory: Sequence[Any], buffers: Sequence[memoryview], copy: bool
+    ) -> None:
+        super().__init__(file, buffers=buffers)
+        self._memory = memory
+        self._copy = copy
+
+    def persistent_load(self, description: Any) -> Any:
+        """Build the array that `_Packer.persistent_id` described, as a view or a private copy."""
+        segment, offset, dtype, shape, strides, tensor_dtype = description
+        array: NDArray[Any]
+        if offset < 0:
+            array = np.empty(shape, dtype)
+        else:
+            array = np.ndarray(shape, dtype, buffer=self._memory[segment], offset=offset, strides=strides)
+            if self._copy:
+                array = np.array(array, copy=True, order="K")
+        if tensor_dtype is None:
+            return array
+        import torch
+
+        tensor = torch.from_numpy(array)
+        return tensor.view(tensor_dtype) if tensor_dtype else tensor
+
+
+def encode(batch: Any, arena: Arena) -> Message:
+    """Move a batch into the arena's memory, as far as it is not there yet, and describe it.
+
+    Parameters
+    ----------
+    batch
+        Anything that can be pickled.
+    arena
+        The batch's memory.
+    """
+    file = io.BytesIO()
+    packer = _Packer(file, arena)
+    packer.dump(batch)
+    stream = file.getvalue()
+    if len(stream) <= INLINE_BYTES:
+        return Message(stream, tuple(packer.buffers))
+    memory = arena.allocate((len(stream),), np.dtype(np.uint8))
+    memory[:] = np.frombuffer(stream, np.uint8)
+    place = arena.find(memory.__array_interface__["data"][0], len(stream))
+    assert place is not None
+    return Message((*place, len(stream)), tuple(packer.buffers))
+
+
+def decode(message: Message, memory: Sequence[Any], *, copy: bool = False) -> Any:
+    """Put a batch together.
+
+    Parameters
+    ----------
+    message
+        What `encode` returned in the worker.
+    memory
+        One buffer a segment: the leases of the batch's memory, slab first.
+    copy
+        Copy everything out, so that the memory is free as soon as this returns.
+    """
+
+    def part(segment: int, offset: int, length: int) -> memoryview:
+        view = memoryview(memory[segment]).cast("B")[offset : offset + length]
+        return memoryview(bytearray(view)) if copy else view
+
+    buffers = []
+    for segment, offset, length, readonly in message.buffers:
+        view = part(segment, offset, length) if length else memoryview(bytearray())
+        buffers.append(view.toreadonly() if readonly else view)
+    stream = message.stream
+    if not isinstance(stream, bytes):
+        stream = bytes(part(*stream))
+    return _Unpacker(io.BytesIO(stream), memory, buffers, copy).load()

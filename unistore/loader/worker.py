@@ -1,0 +1,232 @@
+"""A worker process: takes tasks from its socket, decodes into slabs, answers with descriptions."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import multiprocessing
+import os
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.loader.arena import Arena, SharedGrowth
+from unistore.loader.channel import Channel
+from unistore.loader.environment import Seeder, settle
+from unistore.loader.errors import LoaderError, SampleError
+from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
+from unistore.loader.memory import Segment
+from unistore.loader.wire import Message, encode
+
+__all__ = ["Answer", "Failure", "Orders", "Task", "main", "pack_failure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """What a worker is told when it starts; travels by pickle under forkserver and spawn.
+
+    Attributes
+    ----------
+    worker, workers
+        Number of this worker, and of all.
+    seed
+        The loader's.
+    dataset, collate, worker_init_fn
+        The user's.
+    """
+
+    worker: int
+    workers: int
+    seed: int
+    dataset: Any
+    collate: Collate | None = None
+    worker_init_fn: Callable[[int], object] | None = None
+
+
+class Task(NamedTuple):
+    """One batch to make.
+
+    Attributes
+    ----------
+    generation
+        Iteration it belongs to; tasks of an abandoned one are answered without work.
+    number
+        Its place among the batches of the iteration.
+    epoch, position
+        Epoch, and the position in it of the batch's first sample.
+    indices
+        int64 sample indices, as bytes.
+    slab, slab_size
+        Where to decode; slab 0: the worker makes memory itself. A slab's descriptor comes with its first
+        task.
+    forget
+        Slabs that are gone.
+    """
+
+    generation: int
+    number: int
+    epoch: int
+    position: int
+    indices: bytes
+    slab: int
+    slab_size: int
+    forget: tuple[int, ...]
+
+
+class Failure(NamedTuple):
+    """An error on its way to the parent: what to raise, and its cause pickled, or None where that fails."""
+
+    error: LoaderError
+    cause: bytes | None
+
+
+class Answer(NamedTuple):
+    """What became of a task.
+
+    Attributes
+    ----------
+    generation, number, slab
+        The task's.
+    result
+        The batch, an error, or None: the task was abandoned.
+    extra
+        Sizes of the batch's own segments, whose descriptors come with the answer.
+    needed
+        Bytes of memory that the batch needed.
+    seconds
+        Time taken.
+    """
+
+    generation: int
+    number: int
+    slab: int
+    result: Message | Failure | None
+    extra: tuple[int, ...] = ()
+    needed: int = 0
+    seconds: float = 0.0
+
+
+def pack_failure(error: LoaderError) -> Failure:
+    """Make an error fit to travel, with its cause if that can be pickled and read back."""
+    cause: bytes | None = None
+    with contextlib.suppress(Exception):  # a cause that does not travel is still in the traceback's text
+        cause = pickle.dumps(error.__cause__)
+        pickle.loads(cause)  # noqa: S301 - made in the line above
+    return Failure(error, cause)
+
+
+class _Bench:
+    """The worker's state: its dataset, its mapped slabs."""
+
+    def __init__(self, orders: Orders, abandoned_before: NDArray[np.int64]) -> None:
+        self._orders = orders
+        self._current = abandoned_before
+        self._slabs: dict[int, Segment] = {}
+        self._fetch: Fetch | None = None
+        self._seed = Seeder(orders.worker, orders.workers, orders.seed, orders.dataset)
+
+    def prepare(self) -> LoaderError | None:
+        """Get ready; return what went wrong, which then answers every task."""
+        orders = self._orders
+        try:
+            self._fetch = choose_fetch(orders.dataset, orders.collate)
+            self._seed.settle_torch()
+            if orders.worker_init_fn is not None:
+                self._seed(0, orders.worker)
+                orders.worker_init_fn(orders.worker)
+        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
+            text = "".join(traceback.format_exception(error))
+            failed = SampleError(f"worker {orders.worker} could not start: {error}", None, "", text)
+            failed.__cause__ = error
+            return failed
+        return None
+
+    def map_slabs(self, task: Task, descriptors: list[int]) -> None:
+        for number in task.forget:
+            self._slabs.pop(number, None)
+        for descriptor in descriptors:
+            try:
+                self._slabs[task.slab] = Segment.shared(descriptor, task.slab_size)
+            finally:
+                os.close(descriptor)
+
+    def make(self, task: Task, growth: SharedGrowth) -> Answer:
+        plain = task.generation, task.number, task.slab
+        if task.generation < self._current[0]:
+            return Answer(*plain, None)
+        started = time.perf_counter()
+        arena = Arena(self._slabs[task.slab] if task.slab else None, growth)
+        indices = np.frombuffer(task.indices, np.int64).tolist()
+        assert self._fetch is not None
+        try:
+            self._seed(task.epoch, task.position)
+            batch = self._fetch(indices, task.epoch, arena.allocate)
+        except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the parent raises it
+            growth.close()
+            dataset = self._orders.dataset
+            failed = sample_error(error, self._fetch, dataset, indices, task.epoch, np.empty)
+            failed.__cause__ = error
+            return Answer(*plain, pack_failure(failed))
+        try:
+            message = encode(batch, arena)
+        except Exception as error:  # noqa: BLE001 - pickling may raise anything
+            growth.close()
+            text = "".join(traceback.format_exception(error))
+            failed = SampleError(f"the batch cannot be sent: {type(error).__name__}: {error}", None, "", text)
+            failed.__cause__ = error
+            return Answer(*plain, pack_failure(failed))
+        spent = time.perf_counter() - started
+        return Answer(*plain, message, tuple(growth.sizes), arena.needed, spent)
+
+
+def _serve(orders: Orders, channel: Channel) -> None:
+    _, (control,) = channel.receive()
+    page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
+    os.close(control)
+    bench = _Bench(orders, np.frombuffer(page, np.int64))
+    broken = bench.prepare()
+    parent = multiprocessing.parent_process()
+    watched: list[Any] = [channel, *([parent.sentinel] if parent is not None else [])]
+    while True:
+        ready: list[Any] = wait(watched)
+        if channel not in ready:
+            return
+        task, descriptors = channel.receive()
+        if task is None:
+            return
+        task = Task(*task)
+        bench.map_slabs(task, descriptors)
+        growth = SharedGrowth()
+        try:
+            if broken is not None:
+                answer = Answer(task.generation, task.number, task.slab, pack_failure(broken))
+            else:
+                answer = bench.make(task, growth)
+            channel.send(answer, growth.descriptors)
+        finally:
+            growth.close()
+
+
+def main(orders: Orders, end: socket.socket) -> None:
+    """Run a worker until its parent closes the socket, or is gone.
+
+    Parameters
+    ----------
+    orders
+        What to do.
+    end
+        The worker's end of the socket.
+    """
+    settle()
+    channel = Channel(end)
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone: nobody is left to tell
+        _serve(orders, channel)
+    channel.close()
