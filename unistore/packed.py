@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths"]
+__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths", "placed"]
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 """``allocate(shape, dtype)`` returns uninitialised C-contiguous memory: ``np.empty``, or a part of a slab."""
@@ -34,8 +34,9 @@ class Packed:
         Ragged keys of one group share their offsets: ``""`` is the sample's main group (points, voxels of
         a window), ``"voxel"`` a second one. A packed batch names the offsets ``offsets``, ``voxel_offsets``.
     shapes
-        ``(B, n)`` int64 where samples are boxes of different extents (volumes): ``values`` is flat and
-        sample i is ``values[offsets[i]:offsets[i + 1]].reshape(shapes[i])``.
+        ``(B, n)`` int64 where samples are boxes of different extents (volumes): ``values`` is flat and sample
+        i is ``values[offsets[i]:offsets[i + 1]].reshape(shapes[i])``. All keys of a group share them, as they
+        share offsets.
     """
 
     values: NDArray[Any]
@@ -43,10 +44,9 @@ class Packed:
     group: str = ""
     shapes: NDArray[np.int64] | None = None
 
-    @property
-    def offsets_key(self) -> str:
-        """Key of this group's offsets in a packed batch."""
-        return f"{self.group}_offsets" if self.group else "offsets"
+    def group_key(self, what: str) -> str:
+        """Key of what a group shares: ``"offsets"``, or ``"voxel_offsets"`` for the group ``voxel``."""
+        return f"{self.group}_{what}" if self.group else what
 
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
@@ -67,3 +67,10 @@ def offsets_from_lengths(lengths: NDArray[Any]) -> NDArray[np.int64]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def placed(values: NDArray[Any], allocate: Allocate) -> Packed:
+    """Dense values (B, …) copied into allocated memory: for small arrays that were computed elsewhere."""
+    out = allocate(values.shape, values.dtype)
+    out[...] = values
+    return Packed(out)

@@ -1,0 +1,112 @@
+"""unistore: research data as sealed, sharded Zarr v3 stores, read by one fork-safe Dataset.
+
+>>> import unistore
+>>> dataset = unistore.Dataset("train.zarr")                                    # doctest: +SKIP
+>>> loader = DataLoader(dataset, 8, collate_fn=unistore.collate, num_workers=2)  # doctest: +SKIP
+
+Importing this package imports nothing heavy: every name below is loaded with its first use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import zarr
+
+    from unistore.collate import Collate, collate
+    from unistore.convert import convert
+    from unistore.dataset import Dataset
+    from unistore.errors import (
+        ConversionError,
+        CorruptionError,
+        InputError,
+        Problem,
+        StoreError,
+        UnistoreError,
+        UnsupportedError,
+    )
+    from unistore.order import At, Shuffle
+    from unistore.samples import Patches, Rows, Segments, SparsePoints, Volumes
+    from unistore.store.reader import Store
+
+__all__ = [
+    "At",
+    "Collate",
+    "ConversionError",
+    "CorruptionError",
+    "Dataset",
+    "InputError",
+    "Patches",
+    "Problem",
+    "Rows",
+    "Segments",
+    "Shuffle",
+    "SparsePoints",
+    "Store",
+    "StoreError",
+    "UnistoreError",
+    "UnsupportedError",
+    "Volumes",
+    "collate",
+    "convert",
+    "open",
+]
+
+_HOME = {
+    "At": "order",
+    "Collate": "collate",
+    "ConversionError": "errors",
+    "CorruptionError": "errors",
+    "Dataset": "dataset",
+    "InputError": "errors",
+    "Patches": "samples",
+    "Problem": "errors",
+    "Rows": "samples",
+    "Segments": "samples",
+    "Shuffle": "order",
+    "SparsePoints": "samples",
+    "Store": "store.reader",
+    "StoreError": "errors",
+    "UnistoreError": "errors",
+    "UnsupportedError": "errors",
+    "Volumes": "samples",
+    "collate": "collate",
+    "convert": "convert",
+}
+"""Module of each lazily loaded name."""
+
+
+def open(path: str | os.PathLike[str]) -> zarr.Group:  # noqa: A001
+    """Open a store as a plain ``zarr.Group``, read-only: for looking into it with zarr-python's own means."""
+    import zarr
+
+    return zarr.open_group(os.fspath(path), mode="r")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        msg = f"module 'unistore' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(import_module(f"unistore.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Keeps ``unistore.convert`` the function: Python binds a submodule to its package under its name."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

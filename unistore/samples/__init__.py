@@ -1,0 +1,43 @@
+"""What one sample is: one module a kind, each a frozen dataclass of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from unistore.errors import InputError
+from unistore.samples.boxes import IMAGE
+from unistore.samples.patches import Patches
+from unistore.samples.protocol import SampleKind
+from unistore.samples.rows import Rows
+from unistore.samples.segments import Segments
+from unistore.samples.sparse_points import SparsePoints, point_groups
+from unistore.samples.volumes import Volumes
+from unistore.store.reader import Store
+
+__all__ = ["Patches", "Rows", "SampleKind", "Segments", "SparsePoints", "Volumes", "natural_kind"]
+
+
+def natural_kind(store: Store) -> SampleKind:
+    """What a sample of a store is unless something else is asked for.
+
+    Raises
+    ------
+    InputError
+        If the store's modality has no kind here.
+    """
+    found = _NATURAL.get(store.modality)
+    if found is None:
+        msg = f"{store.path}: no kind of sample for a {store.modality} store; known: {', '.join(_NATURAL)}"
+        raise InputError(msg)
+    return found(store)
+
+
+def _ct_kind(store: Store) -> SampleKind:
+    return SparsePoints() if point_groups(store) and not store.has(IMAGE) else Volumes()
+
+
+_NATURAL: dict[str, Callable[[Store], SampleKind]] = {
+    "rows": lambda _: Rows(),
+    "point_cloud": lambda _: Segments(),
+    "ct": _ct_kind,
+}

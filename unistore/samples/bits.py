@@ -1,0 +1,88 @@
+"""Points of a packed mask in C order: all of them, or those of given ranks without expanding the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["every_point", "points_of_ranks"]
+
+_EXPANDED = 4 << 20
+"""Voxels expanded at a time: bytes that stay in the cache between expanding and finding."""
+
+
+def every_point(bits: NDArray[np.uint8], out: NDArray[np.int32]) -> None:
+    """All set voxels.
+
+    Parameters
+    ----------
+    bits
+        (D, H, ⌈W/8⌉) u1, lowest bit first; padding bits are 0.
+    out
+        (n, 3) int32 for the n set bits: depth, height and width index of each, in C order.
+    """
+    depth, height, columns = bits.shape
+    step = max(1, _EXPANDED // max(1, height * columns * 8))
+    at = 0
+    for first in range(0, depth, step):
+        expanded = np.unpackbits(bits[first : first + step].reshape(-1), bitorder="little")
+        flat = np.flatnonzero(expanded.view(np.bool_))
+        _indices(flat, (height, 8 * columns), first, out[at : at + len(flat)])
+        at += len(flat)
+
+
+def points_of_ranks(bits: NDArray[np.uint8], ranks: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+    """Set voxels number `ranks` in C order.
+
+    Costs one count over the mask and then the ranks alone: words of 64 voxels are counted, each rank's word
+    is found by bisection, and its bit inside the word by the counts of the word's bytes and a table.
+
+    Parameters
+    ----------
+    bits
+        (D, H, ⌈W/8⌉) u1, C-contiguous, lowest bit first; padding bits are 0.
+    ranks
+        (k,) int64, ascending, each below the number of set bits.
+    out
+        (k, 3) int32: depth, height and width index of each.
+    """
+    flat = bits.reshape(-1)
+    if len(flat) % 8:
+        flat = np.concatenate((flat, np.zeros(-len(flat) % 8, np.uint8)))
+    ends = np.cumsum(np.bitwise_count(flat.view(np.uint64)), dtype=np.int64)
+    word = np.searchsorted(ends, ranks, side="right")
+    before = np.where(word > 0, ends[word - 1], 0)
+    octets = flat.reshape(-1, 8)[word]
+    counts = np.bitwise_count(octets)
+    sums = np.cumsum(counts, axis=1, dtype=np.int16)
+    left = (ranks - before).astype(np.int16)
+    octet = (sums <= left[:, None]).sum(axis=1)
+    every = np.arange(len(ranks))
+    left -= sums[every, octet] - counts[every, octet]
+    bit = _BIT_OF_RANK[octets[every, octet], left]
+    _indices(64 * word + 8 * octet + bit, (bits.shape[1], 8 * bits.shape[2]), 0, out)
+
+
+def _indices(flat: NDArray[Any], plane: tuple[int, int], first: int, out: NDArray[np.int32]) -> None:
+    """Depth, height and width of C-order indices `flat`, counted from plane `first`."""
+    height, width = plane
+    line = flat // width
+    out[:, 2] = flat - line * width
+    deep = line // height
+    out[:, 1] = line - deep * height
+    out[:, 0] = deep
+    out[:, 0] += first
+
+
+def _ranked_bits() -> NDArray[np.uint8]:
+    """(256, 8) u1: place of the r-th set bit of each byte."""
+    table = np.zeros((256, 8), np.uint8)
+    for byte in range(256):
+        places = [bit for bit in range(8) if byte >> bit & 1]
+        table[byte, : len(places)] = places
+    return table
+
+
+_BIT_OF_RANK = _ranked_bits()

@@ -1,0 +1,57 @@
+"""Memory of a batch as tensors: ordinary memory, or shared memory inside a worker of torch's DataLoader.
+
+Such a worker sends a batch by moving every storage into shared memory. What is made here lies there from the
+start, as in torch's own collation, so that sending copies nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import get_worker_info
+
+__all__ = ["Memory", "empty_tensor"]
+
+
+def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Uninitialised contiguous tensor; in a DataLoader's worker it lies in shared memory."""
+    size = math.prod(shape) * dtype.itemsize
+    if size == 0 or get_worker_info() is None:
+        return torch.empty(tuple(shape), dtype=dtype)
+    # what torch's default_collate calls; `share_memory_` of an ordinary tensor would copy it
+    storage = torch.UntypedStorage._new_shared(size)
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))
+
+
+class Memory:
+    """Where a batch is read to, and its arrays seen as tensors."""
+
+    def __init__(self) -> None:
+        self._in_worker = get_worker_info() is not None
+        self._owners: list[tuple[int, torch.Tensor]] = []
+
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Uninitialised memory; see `unistore.packed.Allocate`. Text stays out of shared memory."""
+        size = math.prod(shape) * dtype.itemsize
+        if not self._in_worker or size == 0 or dtype.kind == "U":
+            return np.empty(shape, dtype)
+        owner = empty_tensor((size,), torch.uint8)
+        self._owners.append((owner.data_ptr(), owner))
+        array: NDArray[Any] = owner.numpy().view(dtype).reshape(shape)
+        return array
+
+    def tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """Tensor over an array's own memory, strides included."""
+        start = array.__array_interface__["data"][0]
+        for address, owner in self._owners:
+            if address <= start < address + owner.numel() and array.size:
+                dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+                strides = tuple(stride // array.itemsize for stride in array.strides)
+                place = (start - address) // array.itemsize
+                return torch.empty(0, dtype=dtype).set_(owner.untyped_storage(), place, array.shape, strides)
+        return torch.from_numpy(array)
