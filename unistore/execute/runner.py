@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -240,17 +242,17 @@ class _Conversion:
     ) -> None:
         """Run steps, journal each that is done, raise all problems together at the end."""
         self.progress.begin(stage, sum(size(item) for item in items))
-        problems: list[Problem] = []
+        problems: dict[Problem, None] = {}
         for item, outcome in self.executor.run(job, items):
             if outcome.problems:
-                problems += outcome.problems
+                problems.update(dict.fromkeys(outcome.problems))
                 if len(problems) >= MANY:
                     break
             else:
                 self.build.journal.append(outcome.record)
             self.progress.advance(size(item))
         if problems:
-            raise InputError(problems)
+            raise InputError(tuple(problems))
 
 
 def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
@@ -301,14 +303,24 @@ def _identity(
         "modality": scan.modality,
         "converter": type(converter).__name__,
         "options": {**scan.options, "codec": codec, "split": None if shares is None else dict(shares)},
-        "sources": {
-            source.name: [[Path(path).name, size, modified] for path, size, modified in guard]
-            for source, guard in zip(scan.sources, guards, strict=True)
-        },
+        "sources": {source.name: _look(guard) for source, guard in zip(scan.sources, guards, strict=True)},
         "versions": _versions(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))
     return plain
+
+
+def _look(guard: Guard) -> str | dict[str, str]:
+    """Size and time of a source's file, or of each of its files, for the journal and for people."""
+    looks = {}
+    for path, size, modified in guard:
+        seconds, rest = divmod(modified, 10**9)
+        time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
+        looks[path] = f"{size} bytes, modified {time}.{rest:09d} UTC"
+    if len(looks) == 1:
+        return next(iter(looks.values()))
+    common = os.path.commonpath(list(looks)) if looks else ""
+    return {Path(path).relative_to(common).as_posix(): look for path, look in looks.items()}
 
 
 def _versions() -> dict[str, str]:

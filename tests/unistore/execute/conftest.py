@@ -11,7 +11,7 @@ sources) and ``label`` (n,) i8. The store has
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem
+from unistore.execute.executors import Serial
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 
@@ -232,6 +233,26 @@ def toy_truth(folder: Path) -> Arrays:
         truth[f"{path}/data"] = np.frombuffer(b"".join(encoded), np.uint8)
         truth[f"{path}/offsets"] = _offsets([len(item) for item in encoded])
     return truth
+
+
+class Stopping(Serial):
+    """Stands for Ctrl-C: stops once so many steps are done."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:
+        for item, outcome in super().run(job, items):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield item, outcome
+
+
+@pytest.fixture
+def stopping() -> type[Stopping]:
+    """An executor that is interrupted after some steps."""
+    return Stopping
 
 
 @pytest.fixture
