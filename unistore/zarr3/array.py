@@ -1,8 +1,7 @@
-"""Read one array: boxes, rows and ranges of rows, decoded straight into the caller's memory where that is possible."""
+"""Read one array: boxes, rows and ranges of rows, into the caller's memory."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import operator
 from collections.abc import Mapping, Sequence
@@ -12,19 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
-from unistore.zarr3.cache import CHUNKS
-from unistore.zarr3.chunks import ChunkReader, Located
+from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.pieces import AxisPieces, Group, Part, axis_pieces, groups_of_ranges, groups_of_rows
-from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.pieces import AxisPieces, axis_pieces, groups_of_ranges, groups_of_rows
 from unistore.zarr3.storage import Storage
 
 __all__ = ["Array"]
-
-Place = tuple[tuple[Part, ...], tuple[Part, ...]]
-"""Positions in a chunk and in the output."""
-
-_tokens = itertools.count()
 
 
 class Array:
@@ -52,7 +45,6 @@ class Array:
         self.chunk_shape = metadata.chunk_shape
         self.shard_shape = metadata.shard_shape
         self.attributes: Mapping[str, Any] = metadata.attributes
-        self._token = next(_tokens)
         self._reader = ChunkReader(storage, path, metadata, sealed=sealed)
         whole_row = bool(self.shape) and self.chunk_shape[0] == 1 and self.chunk_shape[1:] == self.shape[1:]
         self._row_is_chunk = whole_row and metadata.index is not None and metadata.codecs.direct
@@ -131,12 +123,11 @@ class Array:
             msg = f"array {self.path!r} of shape {self.shape} has no box from {low} to {high}"
             raise IndexError(msg)
         out = self._output(out, tuple(b - a for a, b in zip(low, high, strict=True)))
-        if out.size:
+        if not self.shape:
+            gather_scalar(self._reader, out)
+        elif out.size:
             axes = [axis_pieces(a, b, step) for a, b, step in zip(low, high, self.chunk_shape, strict=True)]
-            groups: list[Group] = (
-                [(chunk, [(src, dst)]) for chunk, src, dst in axes[0]] if axes else [(0, [])]
-            )
-            self._gather(groups, axes[1:], out)
+            gather(self._reader, [(chunk, [(src, dst)]) for chunk, src, dst in axes[0]], axes[1:], out)
         return out
 
     def read_rows(self, rows: NDArray[Any] | Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
@@ -169,9 +160,9 @@ class Array:
         out = self._output(out, (len(numbers), *self.shape[1:]))
         if out.size:
             if self._row_is_chunk:
-                self._read_chunk_rows(numbers, out)
+                gather_chunk_rows(self._reader, numbers, out)
             else:
-                self._gather(groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+                gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
     def read_ranges(
@@ -187,7 +178,7 @@ class Array:
         lo, hi
             (n,) numbers, ``0 <= lo <= hi <= shape[0]``; ranges may overlap and come in any order.
         out
-            C-contiguous (sum of ``hi - lo``, *shape[1:]) array of the array's dtype to read into; made where None.
+            C-contiguous (sum of ``hi - lo``, *shape[1:]) array of the array's dtype; made where None.
 
         Returns
         -------
@@ -213,7 +204,7 @@ class Array:
                 raise IndexError(msg)
         out = self._output(out, (int((high - low).sum()), *self.shape[1:]))
         if out.size:
-            self._gather(groups_of_ranges(low, high, self.chunk_shape[0]), self._whole_row(), out)
+            gather(self._reader, groups_of_ranges(low, high, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
     def _row_numbers(self, rows: NDArray[Any] | Sequence[int], what: str) -> NDArray[np.int64]:
@@ -222,7 +213,8 @@ class Array:
             raise IndexError(msg)
         numbers = np.asarray(rows)
         if numbers.ndim != 1 or (numbers.dtype.kind not in "iu" and numbers.size):
-            msg = f"array {self.path!r}: {what} must be one axis of integers, found {numbers.dtype} {numbers.shape}"
+            found = f"{numbers.dtype} {numbers.shape}"
+            msg = f"array {self.path!r}: {what} must be one axis of integers, found {found}"
             raise IndexError(msg)
         return numbers.astype(np.int64, copy=False)
 
@@ -233,10 +225,8 @@ class Array:
             out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous and out.flags.writeable
         )
         if not fits:
-            msg = (
-                f"array {self.path!r}: out must be writeable, C-contiguous, {self.dtype} {shape}; "
-                f"found {out.dtype} {out.shape}"
-            )
+            wanted = f"writeable, C-contiguous, {self.dtype} {shape}"
+            msg = f"array {self.path!r}: out must be {wanted}; found {out.dtype} {out.shape}"
             raise ValueError(msg)
         return out
 
@@ -246,97 +236,6 @@ class Array:
             for extent, step in zip(self.shape[1:], self.chunk_shape[1:], strict=True)
         ]
 
-    def _read_chunk_rows(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Rows that are whole chunks: every chunk is decoded once, straight into `out`."""
-        order = np.argsort(rows, kind="stable")
-        numbers = rows[order]
-        again = numbers[1:] == numbers[:-1]
-        if again.any():
-            first = np.concatenate([[True], ~again])
-            self._read_chunk_rows_once(numbers[first], order[first], out)
-            decoded = order[first][
-                np.cumsum(first) - 1
-            ]  # for each row, in rising order: where it was decoded to
-            out[order[~first]] = out[decoded[~first]]
-        else:
-            self._read_chunk_rows_once(numbers, order, out)
 
-    def _read_chunk_rows_once(
-        self, rows: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[Any]
-    ) -> None:
-        located = self._reader.locate_rows(rows)
-        if located.offset.min() == EMPTY:
-            absent = located.offset == EMPTY
-            out[places[absent]] = self.metadata.fill_value
-            located, places = located[~absent], places[~absent]
-        targets = list(out)
-        self._reader.decode_into(located, [targets[place] for place in places.tolist()])
-
-    def _gather(self, groups: Sequence[Group], trailing: Sequence[AxisPieces], out: NDArray[Any]) -> None:
-        """Read chunks of axis 0 (`groups`) by pieces of the other axes; every chunk is decoded at most once."""
-        axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-        located = self._reader.locate(axes[: len(self.shape)])
-        offsets = located.offset.tolist()
-        direct, targets = _Picked(), []
-        scratch, kept = _Picked(), _Picked()
-        keep = CHUNKS.keeps(self.metadata.chunk_bytes)
-        for task, ((_, pairs), *rest) in enumerate(itertools.product(groups, *trailing)):
-            src = tuple(piece[1] for piece in rest)
-            dst = tuple(piece[2] for piece in rest)
-            places = [((a, *src), (b, *dst)) for a, b in pairs] if self.shape else [((), ())]
-            target = _whole_chunk(places, out, self.chunk_shape)
-            if offsets[task] == EMPTY:
-                for _, place in places:
-                    out[place] = self.metadata.fill_value
-            elif target is not None and target.flags.c_contiguous and self.metadata.codecs.direct:
-                direct.add(task, places)
-                targets.append(target)
-            elif target is not None or not keep:
-                scratch.add(task, places)
-            elif not self._copy_cached(located, task, places, out):
-                kept.add(task, places)
-        self._reader.decode_into(located[direct.tasks], targets)
-        for fresh, picked in ((False, scratch), (True, kept)):
-            decoded = self._reader.decode_each(located[picked.tasks], fresh=fresh)
-            for task, places, chunk in zip(picked.tasks, picked.places, decoded, strict=True):
-                if fresh:
-                    CHUNKS.put((self._token, int(located.shard[task]), int(located.chunk[task])), chunk)
-                for source, place in places:
-                    out[place] = chunk[source]
-
-    def _copy_cached(self, located: Located, task: int, places: list[Place], out: NDArray[Any]) -> bool:
-        chunk = CHUNKS.get((self._token, int(located.shard[task]), int(located.chunk[task])))
-        if chunk is None:
-            return False
-        for source, place in places:
-            out[place] = chunk[source]
-        return True
-
-
-class _Picked:
-    """Tasks of one gathering that are read in the same way."""
-
-    __slots__ = ("places", "tasks")
-
-    def __init__(self) -> None:
-        self.tasks: list[int] = []
-        self.places: list[list[Place]] = []
-
-    def add(self, task: int, places: list[Place]) -> None:
-        self.tasks.append(task)
-        self.places.append(places)
-
-
-def _whole_chunk(places: list[Place], out: NDArray[Any], chunk_shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """The part of `out` that gets all of a chunk, in its order; None where only parts of it are needed."""
-    if len(places) > 1:
-        return None
-    source, place = places[0]
-    if source and not (isinstance(source[0], slice) and isinstance(place[0], slice)):
-        return None
-    target = out[(*place, ...)]
-    return target if target.shape == chunk_shape else None
-
-
-def _reopen(storage: Storage, path: str, sealed: bool) -> Array:  # noqa: FBT001 - positional in a pickle
+def _reopen(storage: Storage, path: str, sealed: bool) -> Array:
     return Array.open(storage, path, sealed=sealed)

@@ -1,4 +1,4 @@
-"""Bounded caches of one process: decoded chunks that were only partly needed, and shard indexes."""
+"""Bounded caches of one process: decoded chunks, and shard indexes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CHUNKS", "ChunkCache", "IndexCache"]
 
 
 class ChunkCache:
-    """Decoded chunks by key, the least recently used dropped beyond `limit` bytes. Safe with threads and forks.
+    """Decoded chunks by key; the least recently used go first. Safe with threads and forks.
 
     Parameters
     ----------
@@ -103,8 +103,7 @@ class IndexCache:
         with self._lock:
             slots = self._slot_of[shard]
             if not len(slots) or slots.min() >= 0:
-                found: NDArray[np.int64] = self._table[slots, chunk]
-                return found
+                return self._table[slots, chunk]
         needed = np.unique(shard)
         if len(needed) > self._capacity:
             half = len(shard) // 2
@@ -113,13 +112,12 @@ class IndexCache:
             )
         missing = needed[self._slot_of[needed] < 0]
         loaded = {number: self._load(number) for number in missing.tolist()}
-        with self._lock:
+        with self._lock:  # whatever was missing is inserted and all of it looked up in one go
             for number in needed[self._slot_of[needed] < 0].tolist():
                 if number not in loaded:  # evicted by another thread meanwhile
                     loaded[number] = self._load(number)
                 self._insert(number, loaded[number], needed)
-            found = self._table[self._slot_of[shard], chunk]
-            return found
+            return self._table[self._slot_of[shard], chunk]
 
     def _insert(self, number: int, index: NDArray[np.int64], needed: NDArray[np.int64]) -> None:
         slot = self._next

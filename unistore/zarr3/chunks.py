@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import CorruptionError
+from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.cache import IndexCache
-from unistore.zarr3.codecs import FrameError
+from unistore.zarr3.frames import FrameError
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import Storage
 
 __all__ = ["ChunkReader", "Located"]
+
+_tokens = itertools.count()
 
 
 class Located:
@@ -52,13 +55,21 @@ class ChunkReader:
         The array.
     sealed
         Whether an absent object is an error instead of fill.
+
+    Attributes
+    ----------
+    metadata
+        Of the array.
+    token
+        Number of this reader, unlike that of any other reader of the process.
     """
 
     def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool) -> None:
+        self.metadata = metadata
+        self.token = next(_tokens)
         self._storage = storage
         self._path = path
         self._prefix = f"{path}/" if path else ""
-        self._metadata = metadata
         self._sealed = sealed
         self._objects = metadata.objects
         self._per_object = metadata.chunks_per_object
@@ -70,7 +81,7 @@ class ChunkReader:
     def locate_rows(self, chunks: NDArray[np.int64]) -> Located:
         """Find chunks by number along axis 0, where no other axis is cut."""
         shard, chunk = np.divmod(chunks, self._per_object[0])
-        return self._located(shard, chunk)
+        return self._located(shard, chunk * (self._chunks // self._per_object[0]))
 
     def locate(self, axes: Sequence[Sequence[int]]) -> Located:
         """Find the chunks of the outer product of chunk numbers along every axis, in C order."""
@@ -89,12 +100,12 @@ class ChunkReader:
             for raw, target in zip(self._raw(located), targets, strict=True):
                 decode(raw, target)
                 done += 1
-        except (FrameError, CorruptionError) as error:
-            raise self._corrupt(located, done, error) from error
+        except (FrameError, StoreError) as error:
+            raise self._damaged(located, done, error) from error
 
     def decode_each(self, located: Located, *, fresh: bool) -> Iterator[NDArray[Any]]:
         """Decode present chunks one by one; unless `fresh`, each may be overwritten by the next."""
-        metadata, done = self._metadata, 0
+        metadata, done = self.metadata, 0
         flat: NDArray[Any] | None = None
         try:
             for raw in self._raw(located):
@@ -103,11 +114,11 @@ class ChunkReader:
                 self._decode(raw, flat)
                 yield metadata.codecs.restore(flat, metadata.dtype, metadata.chunk_shape)
                 done += 1
-        except (FrameError, CorruptionError) as error:
-            raise self._corrupt(located, done, error) from error
+        except (FrameError, StoreError) as error:
+            raise self._damaged(located, done, error) from error
 
     def _located(self, shard: NDArray[np.int64], chunk: NDArray[np.int64]) -> Located:
-        if self._metadata.index is None:
+        if self.metadata.index is None:
             sizes = [self._object_size(number) for number in shard.tolist()]
             size = np.array([EMPTY if size is None else size for size in sizes], np.int64)
             return Located(shard, chunk, np.where(size == EMPTY, EMPTY, 0), size)
@@ -127,7 +138,7 @@ class ChunkReader:
             coordinates = (
                 tuple(int(at) for at in np.unravel_index(shard, self._objects)) if self._objects else ()
             )
-            key = self._prefix + self._metadata.keys.key(coordinates)
+            key = self._prefix + self.metadata.keys.key(coordinates)
             if len(self._keys) > 65536:
                 self._keys.clear()
             self._keys[shard] = key
@@ -136,12 +147,13 @@ class ChunkReader:
     def _object_size(self, shard: int) -> int | None:
         size = self._storage.size(self._key(shard))
         if size is None and self._sealed:
-            msg = f"array {self._path!r}: {self._key(shard)} is missing from a sealed store; restore it from a copy"
+            missing = f"{self._key(shard)} of {self._storage!r} is missing"
+            msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
             raise CorruptionError(msg)
         return size
 
     def _load_index(self, shard: int) -> NDArray[np.int64]:
-        index = self._metadata.index
+        index = self.metadata.index
         assert index is not None
         size = self._object_size(shard)
         if size is None:
@@ -158,15 +170,17 @@ class ChunkReader:
             msg = f"array {self._path!r}: shard {key} of {self._storage!r}: {error}"
             raise CorruptionError(msg) from error
 
-    def _corrupt(self, located: Located, at: int, error: Exception) -> CorruptionError:
+    def _damaged(self, located: Located, at: int, error: Exception) -> StoreError:
+        """The error of a chunk that could not be read, with everything that locates it."""
         shard, chunk = int(located.shard[at]), int(located.chunk[at])
-        objects = np.unravel_index(shard, self._objects) if self._objects else ()
-        inside = np.unravel_index(chunk, self._per_object) if self._per_object else ()
-        coordinates = tuple(
-            int(outer) * count + int(inner)
-            for outer, inner, count in zip(objects, inside, self._per_object, strict=True)
-        )
-        what = "chunk" if self._metadata.index is None else "shard"
-        return CorruptionError(
-            f"array {self._path!r}: {what} {self._key(shard)} of {self._storage!r}, chunk {coordinates}: {error}"
-        )
+        outer, inner = _coordinates(shard, self._objects), _coordinates(chunk, self._per_object)
+        coordinates = tuple(a * count + b for a, b, count in zip(outer, inner, self._per_object, strict=True))
+        what = "chunk" if self.metadata.index is None else "shard"
+        where = f"{what} {self._key(shard)} of {self._storage!r}"
+        msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
+        return CorruptionError(msg) if isinstance(error, FrameError | CorruptionError) else StoreError(msg)
+
+
+def _coordinates(number: int, counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Coordinates of a C-ordered number in a grid of `counts`."""
+    return tuple(int(at) for at in np.unravel_index(number, counts)) if counts else ()

@@ -1,8 +1,7 @@
-"""Codec chains: how the bytes of one chunk are made, and read back without ever trusting their sizes.
+"""Codec chains: how the bytes of one chunk are made and read back.
 
 A chain is what a Zarr v3 array (or the inner chain of a sharded one) lists: any number of ``transpose``, one
-``bytes``, then byte codecs (`unistore.zarr3.compressors`). Decoding checks, in this order, the checksum and the
-frame's own sizes against the buffer and the destination, and only then writes.
+``bytes``, then codecs from bytes to bytes.
 """
 
 from __future__ import annotations
@@ -16,9 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError, UnsupportedError
-from unistore.zarr3.compressors import BYTE_CODECS, ByteCodec, FrameError, IntoDecoder, decoder
+from unistore.zarr3.blosc import Blosc
+from unistore.zarr3.compressors import Gzip, Zstd
+from unistore.zarr3.crc32c import Crc32c
+from unistore.zarr3.decoding import IntoDecoder, decoder
+from unistore.zarr3.frames import Buffers, ByteCodec
 
-__all__ = ["CodecChain", "FrameError", "named"]
+__all__ = ["BYTE_CODECS", "CodecChain", "named"]
+
+BYTE_CODECS: dict[str, type[ByteCodec]] = {"blosc": Blosc, "zstd": Zstd, "gzip": Gzip, "crc32c": Crc32c}
+"""Codecs from bytes to bytes by their name in ``codecs``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +110,8 @@ class CodecChain:
     def decoder(self, nbytes: int) -> IntoDecoder:
         """Make the function ``decode(raw, out)`` for chunks of `nbytes` decoded bytes.
 
-        ``raw`` is the stored chunk (``bytes``), ``out`` any C-contiguous writable array of `nbytes` bytes that
-        gets the elements as stored (`order` and `endian` not undone). It raises `FrameError` where the bytes
+        ``raw`` is the stored chunk, ``out`` any C-contiguous array of `nbytes` bytes that gets the elements
+        as they are stored (`order` and `endian` not undone). It raises `FrameError` where the bytes
         contradict themselves; ``out`` may then hold anything.
         """
         return decoder(self.byte_codecs, nbytes)
@@ -120,14 +126,14 @@ class CodecChain:
         stored = tuple(shape[axis] for axis in self.order)
         return chunk.reshape(stored).transpose(np.argsort(self.order))
 
-    def encode(self, chunk: NDArray[Any]) -> list[bytes | memoryview]:
+    def encode(self, chunk: NDArray[Any]) -> Buffers:
         """Encode one whole chunk (native byte order) into buffers whose concatenation is stored."""
         if self.order is not None:
             chunk = chunk.transpose(self.order)
         chunk = np.ascontiguousarray(chunk)
         if self.swapped:
             chunk = chunk.byteswap()
-        buffers: list[bytes | memoryview] = [memoryview(chunk.reshape(-1).view(np.uint8))]
+        buffers: Buffers = [chunk.reshape(-1).view(np.uint8).data]
         for codec in self.byte_codecs:
             buffers = codec.encode(buffers)
         return buffers

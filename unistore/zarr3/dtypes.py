@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def _decode(value: object, dtype: np.dtype[Any]) -> np.generic:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError("an integer expected")
-        return np.array(value, dtype)[()]
+        return _scalar(value, dtype)
     if kind == "f":
         return _decode_float(value, dtype)
     if not isinstance(value, list) or len(value) != 2:
@@ -113,26 +114,31 @@ def _decode_float(value: object, dtype: np.dtype[Any]) -> np.generic:
             if len(bits) != dtype.itemsize:
                 msg = f"{dtype.itemsize} bytes of hexadecimal digits expected"
                 raise ValueError(msg)
-            scalar: np.generic = np.frombuffer(bits, dtype.newbyteorder(">")).astype(dtype)[0]
-            if scalar != scalar:  # casts may quieten a NaN: take the bits
-                scalar = np.frombuffer(bits[::-1], dtype.newbyteorder("<"))[0]
+            native = bits[::-1] if sys.byteorder == "little" else bits
+            scalar: np.generic = np.frombuffer(native, dtype)[0]
             return scalar
         if value not in _SPECIAL:
             raise ValueError("NaN, Infinity, -Infinity or 0x… expected")
-        return np.array(_SPECIAL[value], dtype)[()]
+        return _scalar(_SPECIAL[value], dtype)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("a number expected")
     with np.errstate(over="ignore"):
-        return np.array(value, dtype)[()]
+        return _scalar(value, dtype)
+
+
+def _scalar(value: object, dtype: np.dtype[Any]) -> np.generic:
+    scalar: np.generic = np.array([value], dtype)[0]
+    return scalar
 
 
 def _encode_float(fill: Any) -> float | str:
-    number = float(fill)
+    number: float = float(fill)
     if math.isnan(number):
         canonical = np.array(math.nan, fill.dtype)
         if canonical.tobytes() == fill.tobytes():
             return "NaN"
-        return "0x" + fill.astype(fill.dtype.newbyteorder(">")).tobytes().hex()
+        bits: bytes = fill.tobytes()
+        return "0x" + (bits[::-1] if sys.byteorder == "little" else bits).hex()
     if math.isinf(number):
         return "Infinity" if number > 0 else "-Infinity"
     return number

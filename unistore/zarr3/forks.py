@@ -1,4 +1,4 @@
-"""Objects that hold locks or caches give them up in a forked child, where a lock may have been copied held."""
+"""Locks and caches are given up in a forked child, where a lock may have been copied held."""
 
 from __future__ import annotations
 

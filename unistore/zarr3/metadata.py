@@ -1,4 +1,4 @@
-"""The metadata of an array: ``zarr.json``, parsed, checked and written back (Zarr v3 core, "Array metadata")."""
+"""The metadata of an array, ``zarr.json``: parsed, checked, written back (Zarr v3 core specification)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class KeyEncoding:
         """Parse ``chunk_key_encoding``."""
         name, configuration = named(item, f"{where}: chunk_key_encoding")
         if name not in {"default", "v2"}:
-            msg = f"{where}: chunk key encoding {name!r} is not read by unistore (default, v2); open it with zarr"
+            msg = f"{where}: chunk key encoding {name!r} is not read by unistore (default, v2); use zarr"
             raise UnsupportedError(msg)
         separator = configuration.get("separator", "/" if name == "default" else ".")
         if separator not in {"/", "."}:

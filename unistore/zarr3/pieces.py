@@ -44,7 +44,7 @@ def groups_of_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
 
 
 def groups_of_ranges(lo: NDArray[np.int64], hi: NDArray[np.int64], step: int) -> list[Group]:
-    """Group ranges ``lo[i]:hi[i]``, output one behind the other, by chunks of `step` rows, in rising order."""
+    """Group ranges ``lo[i]:hi[i]``, output one behind the other, by chunks of `step` rows, rising."""
     first = lo // step
     touched = np.where(hi > lo, (hi - 1) // step - first + 1, 0)
     owner = np.repeat(np.arange(len(lo)), touched)

@@ -1,4 +1,4 @@
-"""``sharding_indexed``: many chunks in one object, with an index of their offsets and sizes (v3 sharding codec)."""
+"""``sharding_indexed``: many chunks in one object, with an index (Zarr v3 sharding codec)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError, UnsupportedError
-from unistore.zarr3.compressors import FrameError
+from unistore.zarr3.frames import FrameError
 
 __all__ = ["EMPTY", "ShardIndex"]
 
@@ -54,7 +54,7 @@ class ShardIndex:
             If other codecs surround the sharding codec, shards are nested, or the index is compressed.
         """
         if len(chain) != 1:
-            msg = f"{where}: codecs around 'sharding_indexed' are not read by unistore; open the array with zarr"
+            msg = f"{where}: codecs around 'sharding_indexed' are not read by unistore; use zarr"
             raise UnsupportedError(msg)
         item = chain[0]
         configuration = item.get("configuration") if isinstance(item, dict) else None
@@ -66,7 +66,7 @@ class ShardIndex:
             raise UnsupportedError(msg)
         inner = configuration["codecs"]
         if isinstance(inner, list) and any("sharding_indexed" in (c, _name(c)) for c in inner):
-            msg = f"{where}: codec 'sharding_indexed' inside 'sharding_indexed' is not read by unistore; use zarr"
+            msg = f"{where}: 'sharding_indexed' inside 'sharding_indexed' is not read by unistore; use zarr"
             raise UnsupportedError(msg)
         location = configuration.get("index_location", "end")
         if location not in {"start", "end"}:
@@ -155,7 +155,7 @@ def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
     names = [item if isinstance(item, str) else _name(item) for item in chain]
     if names not in (["bytes"], ["bytes", "crc32c"]):
         other = next((name for name in names if name not in {"bytes", "crc32c"}), names)
-        msg = f"{where}: index codec {other!r} is not read by unistore (bytes, crc32c); open the array with zarr"
+        msg = f"{where}: index codec {other!r} is not read by unistore (bytes, crc32c); use zarr"
         raise UnsupportedError(msg)
     endian = chain[0].get("configuration", {}).get("endian") if isinstance(chain[0], dict) else None
     if endian not in {"little", "big"}:

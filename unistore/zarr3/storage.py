@@ -6,6 +6,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,7 @@ MAX_OPEN_FILES = 64
 
 
 class Storage(Protocol):
-    """Objects by key (``"points/xyz/c/0/0"``); holds no handle when made and pickles small."""
+    """Objects by key (``"points/xyz/c/0/0"``); holds no handle when made, and pickles small."""
 
     def get(self, key: str) -> bytes:
         """Whole object.
@@ -43,7 +44,7 @@ class Storage(Protocol):
         """
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
-        """Read many ranges, yielded in the order given; equal keys should stand together.
+        """Read many ranges, yielded in the order given; those of one object stand together where possible.
 
         Raises
         ------
@@ -53,7 +54,7 @@ class Storage(Protocol):
 
 
 class LocalStorage:
-    """A folder. Files are opened on first read, positionally read, and at most `MAX_OPEN_FILES` stay open.
+    """A folder. Files are opened with their first read, read by position, and `MAX_OPEN_FILES` stay open.
 
     Parameters
     ----------
@@ -80,32 +81,26 @@ class LocalStorage:
 
     def get(self, key: str) -> bytes:
         """Whole object; see `Storage.get`."""
+        path = self.root / key
         try:
-            return self._path(key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _missing(self._path(key)) from error
+            return path.read_bytes()
         except OSError as error:
-            raise _unreadable(self._path(key), error) from error
+            raise _unreadable(path, error) from error
 
     def size(self, key: str) -> int | None:
         """Bytes of an object, or None; see `Storage.size`."""
+        path = self.root / key
         try:
-            return self._path(key).stat().st_size
+            return path.stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise _unreadable(self._path(key), error) from error
+            raise _unreadable(path, error) from error
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
         """Fill `out`; see `Storage.read_into`."""
-        file = self._open(key)
-        done = 0
-        while done < len(out):
-            part = file.read(len(out) - done, offset + done)
-            if not part:
-                raise _ends_early(file.path, offset, len(out), done)
-            out[done : done + len(part)] = part
-            done += len(part)
+        for raw in self.read_many([key], [offset], [len(out)]):
+            out[:] = raw
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
@@ -114,13 +109,13 @@ class LocalStorage:
             if key is not held:
                 file = self._open(key)  # this reference keeps the file open while it is read
                 read, held = file.read, key
-            raw = read(size, offset)
-            if len(raw) != size:
-                raw = _rest(file, raw, offset, size)
+            try:
+                raw = read(size, offset)
+                if len(raw) != size:
+                    raw = file.read_on(raw, size, offset)
+            except OSError as error:
+                raise _unreadable(file.path, error) from error
             yield raw
-
-    def _path(self, key: str) -> Path:
-        return self.root / key
 
     def _open(self, key: str) -> _OpenFile:
         with self._lock:
@@ -128,7 +123,7 @@ class LocalStorage:
             if file is not None:
                 self._files.move_to_end(key)
                 return file
-        file = _OpenFile(os.path.join(self._folder, key))  # noqa: PTH118 - hot, and str is what os.open takes
+        file = _OpenFile(self.root / key)
         with self._lock:
             file = self._files.setdefault(key, file)
             while len(self._files) > MAX_OPEN_FILES:
@@ -137,62 +132,57 @@ class LocalStorage:
 
 
 class _OpenFile:
-    """An open file; closed with its last reference, so that eviction never closes under a reader."""
+    """An open file, closed with the last reference to it: forgetting one never closes it under a reader.
 
-    __slots__ = ("_lock", "fd", "path")
+    Attributes
+    ----------
+    path
+        Where it is.
+    read
+        ``read(size, offset)``: up to `size` bytes.
+    """
 
-    def __init__(self, path: str) -> None:
-        self.fd = -1
+    __slots__ = ("_fd", "path", "read")
+
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
         self.path = path
-        self._lock = threading.Lock()
         try:
-            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _missing(path) from error
+            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:
             raise _unreadable(path, error) from error
+        if hasattr(os, "pread"):
+            self.read = partial(os.pread, self._fd)
+        else:
+            self.read = partial(_seek_and_read, threading.Lock(), self._fd)
 
     def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
-    if hasattr(os, "pread"):
-
-        def read(self, size: int, offset: int) -> bytes:
-            """Read up to `size` bytes from `offset`."""
-            return os.pread(self.fd, size, offset)
-
-    else:
-
-        def read(self, size: int, offset: int) -> bytes:
-            """Read up to `size` bytes from `offset`."""
-            with self._lock:
-                os.lseek(self.fd, offset, os.SEEK_SET)
-                return os.read(self.fd, size)
-
-
-def _rest(file: _OpenFile, raw: bytes, offset: int, size: int) -> bytes:
-    """Read on after a short read."""
-    parts = [raw]
-    done = len(raw)
-    while done < size:
-        part = file.read(size - done, offset + done)
-        if not part:
-            raise _ends_early(file.path, offset, size, done)
-        parts.append(part)
-        done += len(part)
-    return b"".join(parts)
+    def read_on(self, raw: bytes, size: int, offset: int) -> bytes:
+        """Read what a short read left."""
+        parts, done = [raw], len(raw)
+        while done < size:
+            part = self.read(size - done, offset + done)
+            if not part:
+                msg = (
+                    f"{self.path}: ends at byte {offset + done}, inside a range of {size} bytes from {offset}"
+                )
+                raise CorruptionError(msg)
+            parts.append(part)
+            done += len(part)
+        return b"".join(parts)
 
 
-def _missing(path: object) -> StoreError:
-    return StoreError(f"{path}: no such file")
+def _seek_and_read(lock: threading.Lock, fd: int, size: int, offset: int) -> bytes:
+    """Stand in for ``os.pread`` where there is none (Windows)."""
+    with lock:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
 
 
-def _unreadable(path: object, error: OSError) -> StoreError:
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return StoreError(f"{path}: no such file")
     return StoreError(f"{path}: cannot be read ({error.strerror or error})")
-
-
-def _ends_early(path: str, offset: int, size: int, done: int) -> CorruptionError:
-    return CorruptionError(
-        f"{path}: ends at byte {offset + done}, inside a range of {size} bytes from {offset}"
-    )

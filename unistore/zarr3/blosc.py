@@ -1,0 +1,143 @@
+"""``blosc``: frames of c-blosc 1, decoded by numcodecs after their header has been checked.
+
+blosc's own threads are switched off for the whole process when this module is imported: its default starts a
+pool in the main thread, which dies in a forked child and hangs the first decode there.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numcodecs import blosc  # type: ignore[attr-defined]
+from numpy.typing import NDArray
+
+from unistore.errors import UnsupportedError
+from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
+
+__all__ = ["HEADER_SIZES", "VERSION", "Blosc", "blosc_into", "check_blosc"]
+
+blosc.use_threads = False
+
+VERSION = 2
+"""Version of the frame format, its first byte."""
+
+HEADER_SIZES = struct.Struct("<4xIII")
+"""Decoded bytes, bytes of a block, and bytes of the frame, in the 16 bytes of its header."""
+
+_HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and HEADER_SIZES
+_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
+_CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
+
+
+def blosc_into(raw: bytes | Bytes, out: NDArray[Any]) -> None:
+    """Decompress a checked frame, which may be followed by other bytes, into `out` of its decoded size."""
+    try:
+        blosc.decompress(raw, out)
+    except (RuntimeError, ValueError) as error:
+        raise FrameError(str(error)) from error
+
+
+def check_blosc(raw: bytes | Bytes, size: int, nbytes: int | None, limit: int) -> int:
+    """Check a frame's header; give its decoded size.
+
+    Parameters
+    ----------
+    raw
+        Starts with the frame.
+    size
+        Bytes of the frame.
+    nbytes, limit
+        What it must decode to; where None, at most `limit`.
+
+    Raises
+    ------
+    FrameError
+        If header, `size` and decoded size contradict each other.
+    """
+    if size < _HEADER.size:
+        msg = f"{size} bytes, less than a blosc header"
+        raise FrameError(msg)
+    version, _, _, typesize, decoded, block, encoded = _HEADER.unpack(bytes(raw[: _HEADER.size]))
+    fits = decoded <= limit if nbytes is None else decoded == nbytes
+    if version != VERSION or typesize == 0 or encoded != size or not fits or not 0 < block <= max(decoded, 1):
+        msg = (
+            f"blosc header (version {version}, typesize {typesize}, {decoded} bytes in {encoded}, "
+            f"blocks of {block}) does not fit a frame of {size} bytes for "
+            f"{limit if nbytes is None else nbytes} decoded ones"
+        )
+        raise FrameError(msg)
+    return int(decoded)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blosc:
+    """The codec.
+
+    Attributes
+    ----------
+    cname
+        Compressor: blosclz, lz4, lz4hc, snappy, zlib, zstd (snappy only where numcodecs was built with it).
+    clevel
+        0 to 9.
+    shuffle
+        noshuffle, shuffle or bitshuffle.
+    typesize
+        Bytes of one element, for shuffling.
+    blocksize
+        Bytes of one block; 0: chosen by blosc.
+    """
+
+    cname: str = "lz4"
+    clevel: int = 5
+    shuffle: str = "shuffle"
+    typesize: int = 1
+    blocksize: int = 0
+
+    @classmethod
+    def from_json(cls, configuration: dict[str, Any], where: str) -> Blosc:
+        """Parse the configuration; names and ranges are checked."""
+        names = ("cname", "clevel", "shuffle", "typesize", "blocksize")
+        check_options(configuration, names, "blosc", where)
+        cname, shuffle = configuration.get("cname"), configuration.get("shuffle", "noshuffle")
+        if cname not in _CNAMES or shuffle not in _SHUFFLES:
+            msg = (
+                f"{where}: codec 'blosc' with cname {cname!r} and shuffle {shuffle!r} is not read by unistore"
+            )
+            raise UnsupportedError(msg)
+        if cname not in blosc.list_compressors():
+            msg = f"{where}: this build of numcodecs has no blosc cname {cname!r}"
+            raise UnsupportedError(msg)
+        return cls(
+            cname=cname,
+            clevel=integer_option(configuration, "clevel", 5, (0, 9), where),
+            shuffle=shuffle,
+            typesize=integer_option(configuration, "typesize", 1, (1, 255), where),
+            blocksize=integer_option(configuration, "blocksize", 0, (0, 2**31 - 1), where),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The codec as listed in ``codecs``."""
+        names = ("typesize", "cname", "clevel", "shuffle", "blocksize")
+        return {"name": "blosc", "configuration": {name: getattr(self, name) for name in names}}
+
+    def encode(self, buffers: Buffers) -> Buffers:
+        """Compress into one frame."""
+        source: NDArray[Any] = np.frombuffer(joined(buffers), np.uint8)
+        if self.typesize > 1 and len(source) % self.typesize == 0:
+            source = source.view(f"V{self.typesize}")
+        shuffle = _SHUFFLES.index(self.shuffle)
+        frame: bytes = blosc.compress(source, self.cname.encode(), self.clevel, shuffle, self.blocksize)
+        return [frame]
+
+    def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
+        """Check the header and decompress."""
+        out = np.empty(check_blosc(raw, len(raw), nbytes, limit), np.uint8)
+        blosc_into(raw, out)
+        return out
+
+    def encoded_size(self, nbytes: int | None) -> int | None:  # noqa: ARG002 - a ByteCodec
+        """Depends on the data."""
+        return None

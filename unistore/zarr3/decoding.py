@@ -1,0 +1,85 @@
+"""Make the function that decodes one chunk: every check first, then straight into the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc_into, check_blosc
+from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
+from unistore.zarr3.frames import ByteCodec, FrameError
+
+__all__ = ["IntoDecoder", "decoder"]
+
+IntoDecoder = Callable[[bytes, NDArray[Any]], None]
+"""``decode(raw, out)``: stored bytes of a chunk into a C-contiguous array of its decoded size."""
+
+
+def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
+    """Make ``decode(raw, out)`` for a chain of byte codecs and chunks of `nbytes` decoded bytes.
+
+    The two chains that unistore writes, ``blosc, crc32c`` and ``crc32c``, have functions of their own; they
+    leave the checksum behind the data instead of copying the data away from it.
+
+    Raises
+    ------
+    FrameError
+        From ``decode``, where checksum, frame and sizes contradict each other.
+    """
+    kinds = tuple(type(codec) for codec in codecs)
+    if kinds in {(Blosc, Crc32c), (Blosc,)}:
+        return _blosc_decoder(nbytes, checked=len(kinds) == 2)
+    if kinds in {(Crc32c,), ()}:
+        return _plain_decoder(nbytes, checked=len(kinds) == 1)
+    return _chain_decoder(codecs, nbytes)
+
+
+def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
+    sizes, trailer = HEADER_SIZES.unpack_from, 4 if checked else 0
+    least = 16 + trailer
+
+    def decode(raw: bytes, out: NDArray[Any]) -> None:
+        if checked and crc32c(raw) != RESIDUE:
+            check_crc(raw)
+        size = len(raw)
+        if size < least:
+            check_blosc(raw, max(size - trailer, 0), nbytes, nbytes)
+        decoded, block, encoded = sizes(raw)
+        if decoded != nbytes or encoded + trailer != size or not 0 < block <= decoded or raw[0] != VERSION:
+            check_blosc(raw, size - trailer, nbytes, nbytes)
+        blosc_into(raw, out)
+
+    return decode
+
+
+def _plain_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
+    stored = nbytes + 4 if checked else nbytes
+
+    def decode(raw: bytes, out: NDArray[Any]) -> None:
+        if len(raw) != stored:
+            msg = f"{len(raw)} bytes, expected {stored}"
+            raise FrameError(msg)
+        if checked and crc32c(raw) != RESIDUE:
+            check_crc(raw)
+        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, nbytes)
+
+    return decode
+
+
+def _chain_decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
+    sizes: list[int | None] = [nbytes]
+    for codec in codecs[:-1]:
+        sizes.append(codec.encoded_size(sizes[-1]))
+    steps = list(zip(codecs, sizes, strict=True))[::-1]
+    limit = 2 * nbytes + 65536  # more than these codecs, chained, expand incompressible data to
+
+    def decode(raw: bytes, out: NDArray[Any]) -> None:
+        data = np.frombuffer(raw, np.uint8)
+        for codec, size in steps:
+            data = codec.decode(data, size, limit)
+        out.reshape(-1).view(np.uint8)[:] = data
+
+    return decode

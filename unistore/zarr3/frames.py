@@ -1,0 +1,77 @@
+"""What the byte codecs share: the protocol, the error of damaged frames, the checks of their options."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import StoreError, UnsupportedError
+
+__all__ = ["Buffers", "ByteCodec", "Bytes", "FrameError", "check_options", "integer_option", "joined"]
+
+Buffers = list[bytes | memoryview]
+"""Parts of one encoded chunk; their concatenation is stored."""
+
+Bytes = NDArray[np.uint8]
+
+
+class FrameError(Exception):
+    """Stored bytes of one chunk contradict their checksum, their frame or the chunk's size."""
+
+
+class ByteCodec(Protocol):
+    """One codec from bytes to bytes, as listed behind ``bytes`` in a chain."""
+
+    @classmethod
+    def from_json(cls, configuration: dict[str, Any], where: str) -> ByteCodec:
+        """Parse the codec's ``configuration``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The codec as listed in ``codecs``."""
+
+    def encode(self, buffers: Buffers) -> Buffers:
+        """Encode the concatenation of `buffers`."""
+
+    def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
+        """Decode to `nbytes` bytes, or, where None, to at most `limit`; else raise `FrameError`."""
+
+    def encoded_size(self, nbytes: int | None) -> int | None:
+        """Bytes that `nbytes` bytes are encoded to; None where that depends on them."""
+
+
+def joined(buffers: Buffers) -> bytes | memoryview:
+    """Concatenate buffers; a single one is not copied."""
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
+def check_options(configuration: dict[str, Any], known: tuple[str, ...], codec: str, where: str) -> None:
+    """Refuse options that the engine does not know.
+
+    Raises
+    ------
+    UnsupportedError
+        Naming the first one.
+    """
+    unknown = sorted(set(configuration) - set(known))
+    if unknown:
+        msg = f"{where}: option {unknown[0]!r} of codec {codec!r} is not read by unistore; use zarr"
+        raise UnsupportedError(msg)
+
+
+def integer_option(
+    configuration: dict[str, Any], name: str, default: int, bounds: tuple[int, int], where: str
+) -> int:
+    """An integer option of a codec, within `bounds`, both ends included.
+
+    Raises
+    ------
+    StoreError
+        If it is none.
+    """
+    value = configuration.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:
+        msg = f"{where}: codec option {name!r} must be within {bounds[0]}…{bounds[1]}, found {value!r}"
+        raise StoreError(msg)
+    return value
