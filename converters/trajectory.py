@@ -117,10 +117,15 @@ class TrajectoryConverter:
             problems += self._unused(looks) + _empty(looks, names)
         if problems:
             raise InputError(problems)
-        return self._scanned(kept, indexed, layout)
+        remarks = [note for look in looks for note in look.notes]
+        return self._scanned(kept, indexed, layout, remarks)
 
     def _scanned(
-        self, kept: Sequence[tuple[Path, str, Found]], indexed: Sequence[tuple[str, Index]], layout: Layout
+        self,
+        kept: Sequence[tuple[Path, str, Found]],
+        indexed: Sequence[tuple[str, Index]],
+        layout: Layout,
+        remarks: Sequence[str],
     ) -> Scan:
         tables = layout.tables(self.colour)
         direct = [table.name for table in tables if not table.spilled]
@@ -129,13 +134,13 @@ class TrajectoryConverter:
             Source(
                 path=path,
                 name=name,
-                files=(path,),
+                files=(path, *sorted(look.files)),
                 rows=dict.fromkeys(direct, int(index.offsets[-1])),
                 split=split_of(name),
                 detail=index.to_json(),
                 memory=4 * BLOCK,
             )
-            for (path, name, _), (_, index) in zip(kept, indexed, strict=True)
+            for (path, name, look), (_, index) in zip(kept, indexed, strict=True)
         )
         return Scan(
             modality=MODALITY,
@@ -152,7 +157,7 @@ class TrajectoryConverter:
                 "columns": self.columns,
                 "on_error": self.on_error,
             },
-            notes=tuple(self._notes(kept, indexed, layout)),
+            notes=(*self._notes(kept, indexed, layout), *remarks),
             estimated_rows={
                 name: sum(path.stat().st_size for path, _, _ in kept) // len(spilled) for name in spilled
             },
@@ -171,7 +176,6 @@ class TrajectoryConverter:
             for role in ("action", "reward")
             if role not in layout.merged
         ]
-        notes += [note for look in looks for note in look.notes]
         found = [part.found for look in looks for part in look.parts]
         for what, per_episode in (
             ("(T, 0) datasets hold no values and are only named in attributes", [one.empty for one in found]),

@@ -14,7 +14,7 @@ attributes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -30,7 +30,7 @@ from unistore.converters.trajectory_images import Colour, decode_frame, encoding
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["Episode", "Feature", "Naming", "column_of", "describe", "frame_of", "plain_value"]
+__all__ = ["Episode", "Feature", "Naming", "column_of", "describe", "frame_of", "not_per_step", "plain_value"]
 
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
 """How a dataset's rows become a column's.
@@ -149,8 +149,31 @@ def column_of(dataset: str, naming: Naming) -> str | None:
     return f"observation/{dataset}" if naming.bare else dataset
 
 
+def not_per_step(datasets: Mapping[str, h5py.Dataset], naming: Naming) -> set[str]:
+    """Datasets of one episode that rightly have another number of rows than it has steps.
+
+    What is not per step in one episode of a file is so in none, whatever lengths happen to coincide.
+    """
+    columns = _columns(datasets, naming)
+    length = _length(datasets, columns)
+    return {
+        path
+        for path, column in columns.items()
+        if not _must_match(datasets[path], path, column) and not _per_step(datasets[path], length)
+    }
+
+
+def _columns(datasets: Mapping[str, h5py.Dataset], naming: Naming) -> dict[str, str]:
+    return {path: column for path in datasets if (column := column_of(path, naming)) is not None}
+
+
 def describe(
-    datasets: Mapping[str, h5py.Dataset], where: Mapping[str, str], whole: str, naming: Naming, colour: Colour
+    datasets: Mapping[str, h5py.Dataset],
+    where: Mapping[str, str],
+    whole: str,
+    naming: Naming,
+    colour: Colour,
+    apart: Collection[str] = (),
 ) -> Episode:
     """Judge the datasets of one episode.
 
@@ -166,15 +189,17 @@ def describe(
         Which column a dataset becomes.
     colour
         As for `decode_frame`.
+    apart
+        Datasets that are not per step in some episode of the file.
     """
     episode = Episode()
-    columns = {path: column for path in datasets if (column := column_of(path, naming)) is not None}
+    columns = _columns(datasets, naming)
     episode.length = _length(datasets, columns)
     episode.problems += _length_problems(datasets, columns, episode.length, whole)
     taken: dict[str, str] = {}
     for path, column in columns.items():
         dataset, location = datasets[path], where[path]
-        if not _per_step(dataset, episode.length):
+        if path in apart or not _per_step(dataset, episode.length):
             _keep_small(episode, path, dataset, location)
         elif 0 in dataset.shape[1:]:
             episode.empty[path] = str(dataset.dtype)
@@ -200,6 +225,11 @@ def _is_core(path: str, column: str) -> bool:
     return column in _ROLES or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"
 
 
+def _must_match(dataset: h5py.Dataset, path: str, column: str) -> bool:
+    """Whether another number of rows is an error: roles, observations, and large data beside them."""
+    return _is_core(path, column) or ("/" not in path and _bytes(dataset) > SMALL)
+
+
 def _length(datasets: Mapping[str, h5py.Dataset], columns: Mapping[str, str]) -> int:
     """Steps: what the datasets that must have one row a step agree on, the commonest where they do not."""
     sized = {path: datasets[path].shape[0] for path in columns if datasets[path].shape}
@@ -215,8 +245,7 @@ def _length_problems(
     lengths = {
         path: datasets[path].shape[0]
         for path, column in columns.items()
-        if datasets[path].shape
-        and (_is_core(path, column) or ("/" not in path and _bytes(datasets[path]) > SMALL))
+        if datasets[path].shape and _must_match(datasets[path], path, column)
     }
     if all(rows == length for rows in lengths.values()):
         return []

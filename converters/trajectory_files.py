@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.hdf5 import Tree, open_hdf5, place, read_rows, walk
 from unistore.converters.paths import natural_key
-from unistore.converters.trajectory_features import Episode, Naming, describe, plain_value
+from unistore.converters.trajectory_features import Episode, Naming, describe, not_per_step, plain_value
 from unistore.converters.trajectory_images import Colour
 from unistore.errors import InputError, Problem
 
@@ -82,6 +82,8 @@ class Found:
         Names of the episodes that each mask lists.
     notes
         What was decided or left out.
+    files
+        Further files that links lead to.
     problems
         Everything wrong with the file, episodes that are to be skipped left out.
     """
@@ -90,6 +92,7 @@ class Found:
     parts: list[Part] = field(default_factory=list)
     masks: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -148,20 +151,26 @@ def inspect(
     found = Found()
     try:
         with open_hdf5(path, name) as file:
-            found.layout = recognise(file) or ("flat" if naming.renamed else "")
-            if not found.layout:
-                holds = ", ".join(sorted(file)[:8]) or "nothing"
-                cure = "name its datasets with --map, as in --map action=commands"
-                message = f"is no trajectory file: it holds {holds}, not {' or '.join(EVIDENCE.values())}"
-                found.problems.append(Problem(place(name), message, cure, "layout"))
-                return found
+            found.layout = _layout(file, name, naming)
             tree = walk(file, name, roots)
+            linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
+            found.files = (tree.files | linked) - {Path(file.filename)}
             _fill(found, path, name, tree, naming, colour)
             _note_unfinite(found, name, tree)
     except InputError as error:
         found.problems += error.problems
     _set_aside(found, name, skip=skip)
     return found
+
+
+def _layout(file: h5py.File, name: str, naming: Naming) -> str:
+    layout = recognise(file) or ("flat" if naming.renamed else None)
+    if layout is None:
+        holds = ", ".join(sorted(file)[:8]) or "nothing"
+        message = f"is no trajectory file: it holds {holds}; expected {'; or '.join(EVIDENCE.values())}"
+        cure = "name its datasets with --map, as in --map action=commands"
+        raise InputError(Problem(place(name), message, cure, "layout"))
+    return layout
 
 
 def _fill(found: Found, path: Path, name: str, tree: Tree, naming: Naming, colour: Colour) -> None:
@@ -198,9 +207,10 @@ def _find_demos(found: Found, name: str, tree: Tree, naming: Naming, colour: Col
     for problem in tree.problems:
         owner = next((group for group in demos if problem.location.startswith(inside[group])), None)
         (found.problems if owner is None else problems[owner]).append(problem)
+    apart = {path for group in demos for path in not_per_step(datasets[group], naming)}
     for group in sorted(demos, key=natural_key):
         where = {item: place(name, f"{group}/{item}") for item in datasets[group]}
-        episode = describe(datasets[group], where, place(name, group), naming, colour)
+        episode = describe(datasets[group], where, place(name, group), naming, colour, apart)
         episode.problems += problems[group]
         found.parts.append(Part(group.removeprefix("data/"), group, 0, episode.length, episode))
 
@@ -242,7 +252,8 @@ def _cut(found: Found, name: str, tree: Tree, episode: Episode) -> list[int]:
 def _note_unfinite(found: Found, name: str, tree: Tree) -> None:
     """Count steps whose action is not finite: kept as they are, and said."""
     steps = 0
-    for part in {part.group: part for part in found.parts if not part.found.problems}.values():
+    good = [part for part in found.parts if part.length and not part.found.problems]
+    for part in {part.group: part for part in good}.values():
         feature = part.found.features.get("action")
         if feature is not None and np.dtype(feature.form.dtype).kind == "f":
             item = f"{part.group}/{feature.dataset}".strip("/")
