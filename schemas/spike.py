@@ -126,8 +126,13 @@ def spike_field(length: int, height: int, width: int) -> Field:
     )
 
 
-def voxel_field(bins: int, dtype: str, height: int, width: int, description: str) -> Field:
-    """``frames/voxel/<bins>`` of at most `height` x `width` pixels."""
+def voxel_field(bins: int, dtype: str, height: int, width: int, *, counted: bool) -> Field:
+    """``frames/voxel/<bins>`` of at most `height` x `width` pixels, counted from the spikes or ingested."""
+    description = (
+        f"Spikes in {bins} bins of time, bin = (t * {bins}) // T with the frame's own T"
+        if counted
+        else f"Voxels of {bins} bins, as they came with the spikes"
+    )
     columns = even_tile(width, _TILE)
     wanted = _VOXEL_TILE // max(1, bins * columns * np.dtype(dtype).itemsize)
     return Field(
@@ -138,7 +143,7 @@ def voxel_field(bins: int, dtype: str, height: int, width: int, description: str
         unit="spike",
         description=description,
         tile=(bins, even_tile(height, min(_TILE, max(16, wanted))), columns),
-        attributes={"bins": bins},
+        attributes={"bins": bins, "counted": counted},
     )
 
 

@@ -114,7 +114,6 @@ def voxelize(
     if out.shape != (bins, height, width) or not np.can_cast(needed, out.dtype):
         msg = f"out must be ({bins}, {height}, {width}) of at least {needed}, got {out.shape} {out.dtype}"
         raise ValueError(msg)
-    packed = np.ascontiguousarray(packed)
     most = max(1, min(_MOST_U1, _PIECE // max(1, height * stored * 8)))
     whole_rows = left == 0 and width == stored * 8
     edges = bin_edges(length, bins).tolist()
@@ -123,8 +122,8 @@ def voxelize(
         if first == last:
             target[...] = 0
         for start in range(first, last, most):
-            pixels = np.unpackbits(packed[start : min(start + most, last)].reshape(-1), bitorder="little")
-            steps = pixels.reshape(-1, height, stored * 8)
+            piece = np.ascontiguousarray(packed[start : min(start + most, last)])
+            steps = np.unpackbits(piece.reshape(-1), bitorder="little").reshape(-1, height, stored * 8)
             if start == first and whole_rows and out.dtype == np.uint8:
                 np.add.reduce(steps, axis=0, dtype=np.uint8, out=target)
                 continue

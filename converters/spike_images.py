@@ -1,0 +1,199 @@
+"""Blur and sharp frames: what a PNG or JPEG is, whether it is whole, and its pixels.
+
+Only headers and ends are read to look; every byte is checked when pixels or the file itself are taken: PNG by
+the checksum of every chunk, JPEG by its end marker. Decoders alone are no check: some return half an image.
+Sources: PNG specification, third edition, 5.2-5.6 and 11.2; ITU-T T.81 (JPEG), annex B.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["ImageForm", "decode", "image_form", "read_image"]
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"
+_JPEG = b"\xff\xd8"
+_JPEG_END = b"\xff\xd9"
+_TAIL = 1 << 16
+_COLOURS = {0: "gray", 2: "rgb", 3: "rgb", 4: "gray and alpha", 6: "rgb and alpha"}
+"""PNG colour types (11.2.1); 3 is a palette of RGB."""
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG start-of-frame markers (table B.1): all but DHT, JPG and DAC."""
+_COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
+_LFS = b"version https://git-lfs"
+_CURE = "copy or export it again"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageForm:
+    """What an image's header says.
+
+    Attributes
+    ----------
+    height, width
+        Pixels, as stored: a rotation noted beside them is not applied.
+    colour
+        ``"rgb"``, ``"gray"``, ``"gray and alpha"``, ``"rgb and alpha"`` or ``"cmyk"``.
+    bits
+        Bits a channel.
+    size
+        Bytes of the file.
+    """
+
+    height: int
+    width: int
+    colour: str
+    bits: int
+    size: int
+
+    @property
+    def plain(self) -> bool:
+        """Whether it decodes to RGB of 8 bits without changing a value."""
+        return self.colour == "rgb" and self.bits <= 8
+
+
+def image_form(path: Path, name: str) -> ImageForm:
+    """Read a PNG's or JPEG's header, and look whether the file has its end.
+
+    Raises
+    ------
+    InputError
+        Unreadable, empty, of another kind, or cut short.
+    """
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - _TAIL))
+            tail = file.read()
+            file.seek(0)
+            head = file.read(len(_LFS))
+            if head.startswith(_PNG):
+                return _png(file, size, tail, name)
+            if head.startswith(_JPEG):
+                return _jpeg(file, size, tail, name)
+    except OSError as error:
+        raise InputError(_unreadable(name, error)) from error
+    if not size:
+        raise InputError(Problem(name, "is empty (0 bytes)", _CURE, "empty"))
+    if head == _LFS:
+        message = "is a Git LFS pointer, not the image itself"
+        raise InputError(Problem(name, message, "run `git lfs pull`", "format"))
+    raise InputError(Problem(name, f"is no PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
+
+
+def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageForm:
+    file.seek(len(_PNG))
+    header = file.read(25)
+    if len(header) < 25 or header[4:8] != b"IHDR" or _PNG_END not in tail:
+        raise InputError(_cut_short(name, size))
+    width, height, bits, colour = struct.unpack(">IIBB", header[8:18])
+    kind = _COLOURS.get(colour)
+    if not width or not height or kind is None:
+        message = f"has a damaged header ({width} x {height}, colour type {colour})"
+        raise InputError(Problem(name, message, _CURE, "corrupt"))
+    return ImageForm(height, width, kind, bits, size)
+
+
+def _jpeg(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageForm:
+    position = 2
+    while True:
+        file.seek(position)
+        segment = file.read(10)
+        if len(segment) < 10 or segment[0] != 0xFF or segment[1] in {0xD9, 0xDA}:
+            raise InputError(_cut_short(name, size))
+        if segment[1] in _FRAMES:
+            break
+        position += 1 if segment[1] == 0xFF else 2 + int.from_bytes(segment[2:4], "big")
+    bits, height, width, components = struct.unpack(">BHHB", segment[4:10])
+    if size - len(tail) + tail.rfind(_JPEG_END) <= position:
+        raise InputError(_cut_short(name, size))
+    if not width or not height or components not in _COMPONENTS:
+        message = f"has a damaged header ({width} x {height}, {components} components)"
+        raise InputError(Problem(name, message, _CURE, "corrupt"))
+    return ImageForm(height, width, _COMPONENTS[components], bits, size)
+
+
+def read_image(path: Path, name: str) -> bytes:
+    """All bytes of an image file, once it has proved whole.
+
+    Raises
+    ------
+    InputError
+        Unreadable, cut short, or a PNG chunk contradicts its checksum.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(_unreadable(name, error)) from error
+    if data.startswith(_PNG):
+        _check_chunks(data, name)
+    elif _JPEG_END not in data[-_TAIL:]:
+        raise InputError(_cut_short(name, len(data)))
+    return data
+
+
+def _check_chunks(data: bytes, name: str) -> None:
+    """Walk the chunks of a PNG: length, type, data, CRC-32 over type and data (5.3)."""
+    view, position, kind = memoryview(data), len(_PNG), b""
+    while kind != b"IEND":
+        if position + 12 > len(data):
+            raise InputError(_cut_short(name, len(data)))
+        end = position + 8 + int.from_bytes(view[position : position + 4], "big")
+        if end + 4 > len(data):
+            raise InputError(_cut_short(name, len(data)))
+        kind = bytes(view[position + 4 : position + 8])
+        if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
+            message = f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum"
+            raise InputError(Problem(name, message, _CURE, "corrupt"))
+        position = end + 4
+
+
+def decode(data: bytes, name: str, out: NDArray[np.uint8]) -> None:
+    """Decode a PNG or JPEG.
+
+    Gray is repeated, alpha dropped, 16 bits cut to the upper 8, and a rotation noted beside the pixels is not
+    applied.
+
+    Parameters
+    ----------
+    data, name
+        The file's bytes, and what messages call it.
+    out
+        (H, W, 3) u1 RGB, may be a part of a larger array; overwritten.
+
+    Raises
+    ------
+    InputError
+        It cannot be decoded, or is of another size.
+    """
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        raise InputError(Problem(name, f"cannot be decoded: {error.err}", _CURE, "corrupt")) from error
+    if image is None:
+        raise InputError(Problem(name, "cannot be decoded", _CURE, "corrupt"))
+    if image.shape != out.shape:
+        message = f"decodes to {image.shape[0]} x {image.shape[1]}, but its header says {out.shape[:2]}"
+        raise InputError(Problem(name, message, _CURE, "shape"))
+    for channel in range(3):  # BGR to RGB; OpenCV's own conversion would start a pool of threads
+        out[..., channel] = image[..., 2 - channel]
+
+
+def _cut_short(name: str, size: int) -> Problem:
+    return Problem(name, f"is cut short: {size} bytes, without its end", _CURE, "truncated")
+
+
+def _unreadable(name: str, error: OSError) -> Problem:
+    return Problem(name, f"cannot be read: {error.strerror}", "check the file and its rights", "unreadable")
