@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError, Problem
 from unistore.execute.job import metadata_of, source_digest, write_array
-from unistore.execute.journal import Journal
+from unistore.execute.journal import Journal, sync_folder
 from unistore.execute.statistics import Moments
 from unistore.plan import ArrayPlan, Plan
 from unistore.schemas.arrays import ArrayInfo
@@ -140,7 +140,7 @@ def seal(
     for field, values in index:
         entries += _write_index(root, planned[field.path], plan.codec, values)
     entries += _write_metadata(root, plan, groups)
-    _remove_strays(root, {entry.key for entry in entries})
+    _tidy(root, {entry.key for entry in entries})
     manifest = manifest_bytes(entries)
     write_shard(root, MANIFEST, [manifest])
     sealed = seal_of(entries, manifest)
@@ -149,13 +149,14 @@ def seal(
     return sealed
 
 
-def _remove_strays(root: Path, keys: AbstractSet[str]) -> None:
-    """Remove what killed writers left: everything that the manifest will not list."""
-    for folder, _, names in os.walk(root):
+def _tidy(root: Path, keys: AbstractSet[str]) -> None:
+    """Remove what killed writers left, and bring every folder's names to disk, theirs included."""
+    for folder, _, names in os.walk(root, topdown=False):
         for name in names:
             path = Path(folder, name)
             if path.relative_to(root).as_posix() not in keys:
                 path.unlink()
+        sync_folder(Path(folder))
 
 
 def _recorded(root: Path, plan: Plan, journal: Journal) -> list[Entry]:

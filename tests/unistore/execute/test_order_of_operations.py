@@ -1,0 +1,169 @@
+"""The order in which a conversion reaches the disk: what a crash at any moment may rely on.
+
+SIGKILL cannot prove an fsync, so every fsync and rename is recorded and its place asserted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from unistore.execute.runner import run
+
+
+class Event(NamedTuple):
+    """``sync`` of a file or folder (with its size then), ``rename``, or ``journal``: a record synced."""
+
+    what: str
+    path: Path
+    target: Path | None = None
+    size: int = 0
+    record: dict[str, Any] = {}  # noqa: RUF012
+
+
+@pytest.fixture
+def events(tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """What a conversion to ``out.zarr`` that replaces an older store does, in order."""
+    run(toy(), [toys], tmp_path / "out.zarr")
+    found: list[Event] = []
+
+    def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
+        original(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.name == "journal.jsonl":
+            record = json.loads(path.read_bytes().splitlines()[-1])
+            found.append(Event("journal", path, record=record))
+        else:
+            found.append(Event("sync", path, size=path.stat().st_size))
+
+    def renaming(original: Callable[..., None]) -> Callable[..., None]:
+        def rename(source: Any, target: Any, **options: Any) -> None:
+            original(source, target, **options)
+            found.append(Event("rename", Path(source), Path(target)))
+
+        return rename
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fsync)
+        patch.setattr("unistore.zarr3.durable.fsync", fsync)
+        patch.setattr("unistore.zarr3.durable.rename", renaming(os.replace))
+        patch.setattr("os.rename", renaming(os.rename))
+        patch.setattr("os.replace", renaming(os.replace))
+        run(toy(brightness=1), [toys], tmp_path / "out.zarr", overwrite=True)
+    return found
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr.unistore-build"
+
+
+def position(events: list[Event], *wanted: Any, after: int = -1) -> int:
+    """Index of the first event after `after` that begins with the wanted fields."""
+    for index, event in enumerate(events):
+        if index > after and event[: len(wanted)] == wanted:
+            return index
+    pytest.fail(f"never happened: {wanted} after {after}")
+
+
+def durable_at(events: list[Event], path: Path, size: int) -> int:
+    """Index of the event at which a file is durably there; asserts the order that leads to it."""
+    renamed = next(i for i, e in enumerate(events) if e.what == "rename" and e.target == path)
+    part = events[renamed].path
+    assert part.parent == path.parent
+    written = position(events, "sync", part)
+    assert events[written].size == size, "the file was whole when it was synced"
+    assert written < renamed
+    return position(events, "sync", path.parent, after=renamed)
+
+
+def test_every_shard_is_durable_before_its_record(events: list[Event], build: Path) -> None:
+    records = [i for i, event in enumerate(events) if event.record.get("step") == "shard"]
+    assert len(records) > 5
+    for index in records:
+        for file in events[index].record["files"]:
+            path = build / "store" / file["key"]
+            assert durable_at(events, path, file["bytes"]) < index
+            for folder in path.relative_to(build).parents:
+                above = (build / folder).parent
+                if folder.parts:
+                    assert position(events, "sync", above) < index, f"{folder} might be gone after a crash"
+
+
+def test_one_record_follows_each_task_at_once(events: list[Event], build: Path) -> None:
+    """Between a task's record and the next one, files of the next task alone are written."""
+    owner = {
+        build / "store" / file["key"]: event.record["task"]
+        for event in events
+        for file in event.record.get("files", [])
+    }
+    waiting: set[str] = set()
+    for event in events:
+        if event.what == "rename" and event.target in owner:
+            waiting.add(owner[event.target])
+        if event.record.get("step") == "shard":
+            assert waiting == {event.record["task"]}
+            waiting.clear()
+
+
+def test_spilled_rows_are_durable_before_their_record(events: list[Event], build: Path) -> None:
+    for index, event in enumerate(events):
+        if event.record.get("step") != "derive":
+            continue
+        folder = build / "spill" / str(event.record["source"])
+        for name in ("0.bin", "1.bin", "facts.npz", "spill.json"):
+            assert position(events, "sync", folder / name) < index
+        described = position(events, "sync", folder / "spill.json")
+        assert described < position(events, "sync", folder, after=described) < index
+        assert described < position(events, "sync", folder.parent, after=described) < index
+
+
+def test_the_plan_is_recorded_before_the_first_shard(events: list[Event]) -> None:
+    steps = [event.record["step"] for event in events if event.what == "journal"]
+    assert steps[:6] == ["begin", "derive", "derive", "derive", "derive", "plan"]
+    assert set(steps[6:-1]) == {"shard"}
+    assert steps[-1] == "sealed"
+
+
+def test_the_root_is_written_last_of_all_files(events: list[Event], build: Path, tmp_path: Path) -> None:
+    store = build / "store"
+    inside = [e.target for e in events if e.what == "rename" and e.target and store in e.target.parents]
+    assert inside[-1] == store / "zarr.json"
+    assert inside[-2] == store / "unistore-manifest.jsonl"
+    assert len(inside) == len(set(inside)), "no file is written twice"
+    root = durable_at(events, store / "zarr.json", (tmp_path / "out.zarr/zarr.json").stat().st_size)
+    manifest = (tmp_path / "out.zarr/unistore-manifest.jsonl").stat().st_size
+    assert durable_at(events, store / "unistore-manifest.jsonl", manifest) < position(
+        events, "sync", *[next(e.path for e in events if e.target == store / "zarr.json")]
+    )
+    for path in inside[:-2]:
+        assert position(events, "rename", *[e.path for e in events if e.target == path], path) < root
+
+
+def test_every_folder_is_synced_before_the_root(events: list[Event], build: Path, tmp_path: Path) -> None:
+    """Also folders that a killed run made and never synced."""
+    root = next(i for i, e in enumerate(events) if e.target == build / "store/zarr.json")
+    written = max(i for i, e in enumerate(events[:root]) if "zarr.json" in str(e.target))
+    folders = [path for path in (tmp_path / "out.zarr").rglob("*") if path.is_dir()]
+    assert len(folders) > 20
+    for folder in folders:
+        inside = build / "store" / folder.relative_to(tmp_path / "out.zarr")
+        assert position(events, "sync", inside, after=written) < root
+
+
+def test_the_move_is_last(events: list[Event], build: Path, tmp_path: Path) -> None:
+    """Sealed → recorded → old store aside → new one in place → both folders synced."""
+    destination = tmp_path / "out.zarr"
+    root = next(i for i, e in enumerate(events) if e.target == build / "store/zarr.json")
+    sealed = next(i for i, e in enumerate(events) if e.record.get("step") == "sealed")
+    aside = position(events, "rename", destination, build / "old")
+    moved = position(events, "rename", build / "store", destination)
+    assert root < sealed < aside < moved
+    assert moved < position(events, "sync", build, after=moved)
+    assert moved < position(events, "sync", tmp_path, after=moved)
+    assert not [e for e in events[moved + 1 :] if e.what in ("rename", "journal")]
