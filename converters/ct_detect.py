@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unistore.converters.ct_layout import FOREIGN, is_case_image, window_in
+from unistore.converters.ct_layout import FOREIGN
+from unistore.converters.ct_names import image_resolution, window_of
 from unistore.converters.detection import Detection
 from unistore.converters.npy import read_header
 from unistore.converters.paths import expand, printable
@@ -35,11 +36,12 @@ def detect(paths: Sequence[Path]) -> Detection | None:
     given = {path.parent.resolve() / path.name for path in paths if path.is_file()}
     for file in files:
         name = printable(file.name)
-        if is_case_image(file.name):
+        if image_resolution(file.name) is not None:
             return Detection("ct", "cases", f"{name} is the volume of a case folder")
-        if file.parent.name == "windows" and window_in(file.stem.removesuffix("_sparse"), whole=True):
+        named = window_of(file) if file.suffix.lower() in (".npy", ".npz") else None
+        if named and file.parent.name == "windows":
             return Detection("ct", "cases", f"windows/{name} is a window of a case folder")
-        if file.suffix.lower() == ".npy" and window_in(file.stem):
+        if named and file.suffix.lower() == ".npy":
             return Detection("ct", "files", f"{name} names an intensity window")
         if file in given and file.name.lower().endswith(FOREIGN):
             return Detection("ct", "files", f"{name} is a format of CT volumes")

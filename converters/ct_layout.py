@@ -2,7 +2,8 @@
 
 Two layouts, which may stand side by side:
 
-- **case folders**: a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` is one volume, with
+- **case folders**: a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` (or one ``.npy``
+  file, ``info.json`` and a folder ``masks/``) is one volume, with
   ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``, ``masks/{id}_binary.npy`` and ``info.json``;
 - **files**: any other ``.npy`` file is a volume; one named ``…{name}_w{W}_l{L}.npy`` is a window of the
   volume beside it that has the same name up to there, or stands alone.
@@ -10,28 +11,24 @@ Two layouts, which may stand side by side:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unistore.converters.ct_names import image_resolution, mask_id, window_of
 from unistore.converters.npy import read_header
 from unistore.converters.paths import expand, is_inside, natural_key, printable
 from unistore.errors import InputError, Problem
-from unistore.schemas.ct_windows import PRESETS, Window
+from unistore.schemas.ct_windows import Window
 
-__all__ = ["Found", "VolumeFiles", "WindowFile", "find_volumes", "is_case_image", "window_in"]
+__all__ = ["FOREIGN", "Found", "VolumeFiles", "WindowFile", "find_volumes"]
 
 ARRAYS = (".npy", ".npz")
 FOREIGN = (".nii", ".nii.gz", ".dcm", ".mha", ".mhd", ".nrrd")
 """Formats of CT volumes that are not read; named in an error instead of passed over."""
 INFO = "info.json"
 _COMPANIONS = (INFO, "metadata.csv")
-_IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?\.npy")
-_WINDOW = re.compile(
-    r"(?P<name>[A-Za-z0-9][\w.-]*)_w(?P<width>\d+(?:\.\d+)?)_l(?P<level>-?\d+(?:\.\d+)?)", re.ASCII
-)
-_BINARY = re.compile(r"(?P<id>.+)_binary\.npy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,41 +76,6 @@ class Found:
     left_out: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-
-
-def is_case_image(name: str) -> bool:
-    """Whether a file's name is that of a case's volume: ``ct_original.npy``, ``ct_original_512.npy``."""
-    return _IMAGE.fullmatch(name) is not None
-
-
-def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
-    """Find the window that a file name ends in: what stands before it, and the window.
-
-    Parameters
-    ----------
-    stem
-        File name without ending: ``"case_lung_w1500_l-600"``.
-    known
-        Names of windows besides the presets; they may hold ``_``.
-    whole
-        Take all of the name for the window's where no known name fits, not its last part.
-
-    Examples
-    --------
-    >>> window_in("case_soft_tissue_w400_l50")
-    ('case', Window(name='soft_tissue', width=400.0, level=50.0))
-    """
-    match = _WINDOW.fullmatch(stem)
-    if match is None or float(match["width"]) == 0:
-        return None
-    text = match["name"]
-    names = sorted({*PRESETS, *known}, key=len, reverse=True)
-    fitting = [name for name in names if text == name or text.endswith(f"_{name}")]
-    name = fitting[0] if fitting else text if whole else text.rpartition("_")[2]
-    if not name:
-        return None
-    window = Window(name, float(match["width"]), float(match["level"]))
-    return text[: -len(name)].removesuffix("_"), window
 
 
 def find_volumes(paths: Sequence[Path], known: Collection[str] = ()) -> Found:
@@ -168,15 +130,16 @@ def _folder_of(file: Path) -> Path:
 
 
 def _case_folders(
-    arrays: Iterable[Path], infos: Collection[Path], roots: Sequence[Path]
+    arrays: Sequence[Path], infos: Collection[Path], roots: Sequence[Path]
 ) -> dict[Path, list[Path]]:
     """Case folders, each with an empty list for its files."""
     cases: dict[Path, list[Path]] = {}
+    beside = Counter(file.parent for file in arrays if file.suffix.lower() == ".npy")
     for file in arrays:
         folder = _folder_of(file)
-        marked = is_case_image(file.name) and folder == file.parent
+        marked = image_resolution(file.name) is not None and folder == file.parent
         marked |= file.parent.name == "windows"
-        marked |= file.parent.name == "masks" and folder / INFO in infos
+        marked |= file.parent.name == "masks" and folder / INFO in infos and beside[folder] == 1
         if marked and (folder == file.parent or is_inside(folder, roots)):
             cases[folder] = []
     return cases
@@ -189,11 +152,11 @@ def _case(
     others: list[Path] = []
     for file in files:
         if file.parent == folder:
-            match = _IMAGE.fullmatch(file.name)
-            if match:
-                volume.images[int(match["resolution"] or 0)] = file
-            else:
+            resolution = image_resolution(file.name)
+            if resolution is None:
                 others.append(file)
+            else:
+                volume.images[resolution] = file
         elif not (
             _add_mask(volume, file) if file.parent.name == "masks" else _add_window(volume, file, known)
         ):
@@ -211,23 +174,17 @@ def _case(
 
 
 def _add_mask(volume: VolumeFiles, file: Path) -> bool:
-    match = _BINARY.fullmatch(file.name)
-    if match is None:
+    mask = mask_id(file.name)
+    if mask is None:
         return False
     case = volume.path.name.removesuffix(".npy")
-    name = match["id"].removeprefix(f"{case}_")
+    name = mask.removeprefix(f"{case}_")
     volume.masks["binary" if name == case else name] = file
     return True
 
 
-def _window_of(file: Path, known: Collection[str]) -> tuple[str, Window] | None:
-    """Window that a file's name ends in; in a folder ``windows/`` the whole name is the window's."""
-    stem = file.stem if file.suffix.lower() == ".npy" else file.stem.removesuffix("_sparse")
-    return window_in(stem, known, whole=file.parent.name == "windows")
-
-
 def _add_window(volume: VolumeFiles, file: Path, known: Collection[str]) -> bool:
-    named = _window_of(file, known)
+    named = window_of(file, known)
     if file.suffix.lower() == ".npz":
         stem = file.stem.removesuffix("_sparse")
         volume.archives.append(
@@ -246,7 +203,7 @@ def _files(files: Sequence[Path], given: Collection[Path], known: Collection[str
     masks: list[Path] = []
     for file in files:
         is_array = file.suffix.lower() == ".npy"
-        named = _window_of(file, known)
+        named = window_of(file, known)
         if named is not None:
             parts.setdefault((file.parent, named[0]), []).append(file)
         elif is_array and file.parent.name == "masks" and file not in given:
@@ -270,8 +227,7 @@ def _files(files: Sequence[Path], given: Collection[Path], known: Collection[str
         for file in windows:
             _add_window(volume, file, known)
     for file in masks:
-        match = _BINARY.fullmatch(file.name)
-        owner = images.get((file.parent.parent, match["id"])) if match else None
+        owner = images.get((file.parent.parent, mask_id(file.name) or ""))
         if owner is None or not _add_mask(owner, file):
             found.left_out.append(file)
     found.volumes += [*images.values(), *alone.values()]

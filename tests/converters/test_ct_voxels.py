@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unistore.converters import ct_voxels
+from unistore.converters.ct_voxels import (
+    bit_shape,
+    bounds,
+    expand_points,
+    point_coords,
+    point_values,
+    read_image,
+    read_mask,
+    slabs,
+    survey,
+)
+from unistore.converters.npy import read_header
+from unistore.schemas.ct_windows import Window
+
+DTYPES = ["<i2", ">i2", "<i4", ">i4", "|u1", "|i1", "<u2", "<f2", ">f4", "<f8", "|b1"]
+WINDOW = Window("w", 60.0, 10.0)
+
+
+def volume(dtype: str, shape: tuple[int, int, int] = (7, 9, 21)) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    if dtype == "|b1":
+        return rng.random(shape) < 0.3
+    low = 0 if np.dtype(dtype).kind == "u" else -100
+    return rng.integers(low, 100, shape).astype(dtype)
+
+
+@pytest.fixture(params=["C", "F"])
+def order(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ct_voxels, "SLAB", 600)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slabs_cover_the_volume_once(tmp_path: Path, dtype: str, order: str) -> None:
+    array = np.asarray(volume(dtype), order=order)
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    seen = np.zeros(array.shape, int)
+    rebuilt = np.zeros(array.shape, array.dtype.newbyteorder("="))
+    parts = 0
+    for slab in slabs(path, read_header(path)):
+        assert slab.values.dtype.isnative
+        assert (slab.box[2].start or 0) % 8 == 0
+        seen[slab.box] += 1
+        rebuilt[slab.box] = slab.values
+        parts += 1
+    assert parts > 1
+    assert (seen == 1).all()
+    np.testing.assert_array_equal(rebuilt, array)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_image_is_read_into_a_larger_block(tmp_path: Path, dtype: str, order: str) -> None:
+    array = np.asarray(volume(dtype), order=order)
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    exact = np.empty(array.shape, array.dtype.newbyteorder("="))
+    read_image(path, read_header(path), exact)
+    np.testing.assert_array_equal(exact, array)
+    padded = np.full((8, 10, 24), 7, "f8")
+    read_image(path, read_header(path), padded)
+    np.testing.assert_array_equal(padded[:7, :9, :21], array)
+    assert (padded[7:] == 7).all()
+    assert (padded[:, 9:] == 7).all()
+    assert (padded[:, :, 21:] == 7).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_survey_equals_the_formula(tmp_path: Path, dtype: str, order: str) -> None:
+    array = np.asarray(volume(dtype), order=order)
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    expected = (array.astype("f8") >= -20) & (array.astype("f8") <= 40)
+    bits = np.zeros(bit_shape((8, 11, 30)), np.uint8)
+    empty = Window("none", 1.0, 5e5)
+    counts, nan = survey(path, read_header(path), (WINDOW, empty), {"w": bits})
+    assert counts == {"w": np.count_nonzero(expected), "none": 0}
+    assert nan == 0
+    np.testing.assert_array_equal(bits[:7, :9, :3], np.packbits(expected, axis=-1, bitorder="little"))
+    assert bits.sum(dtype=int) == bits[:7, :9, :3].sum(dtype=int)
+
+
+def test_nan_is_counted_and_in_no_window(tmp_path: Path, order: str) -> None:
+    array = volume("<f4")
+    array[2, 3, 4:9] = np.nan
+    array[0, 0, 0], array[0, 0, 1] = np.inf, -np.inf
+    path = tmp_path / "a.npy"
+    np.save(path, np.asarray(array, order=order))
+    everything = Window("all", 1e30, 0.0)
+    counts, nan = survey(path, read_header(path), (everything,), {})
+    assert nan == 5
+    assert counts["all"] == array.size - 7
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    width=st.one_of(st.integers(1, 5000), st.floats(1e-3, 5000), st.just(2.0**40)),
+    level=st.one_of(st.integers(-3000, 3000), st.floats(-3000, 3000), st.just(-1e6)),
+    dtype=st.sampled_from(["i1", "u1", "i2", "u2", "i4", "u4", "f2", "f4", "f8"]),
+)
+def test_bounds_are_exact(width: float, level: float, dtype: str) -> None:
+    window = Window("w", float(width), float(level))
+    found = bounds(window, np.dtype(dtype))
+    kind = np.dtype(dtype)
+    around = np.clip(np.array([window.low, window.high], "f8"), *limits(kind)).astype(kind)
+    if kind.kind == "f":
+        with np.errstate(over="ignore"):
+            steps = [
+                around,
+                np.nextafter(around, kind.type(np.inf)),
+                np.nextafter(around, kind.type(-np.inf)),
+            ]
+        candidates = np.concatenate([*steps, np.array([0, np.inf, -np.inf, np.nan], kind)])
+    else:
+        wide = around.astype(object)
+        candidates = np.array(
+            sorted({int(c) for d in (-1, 0, 1) for c in wide + d if limits(kind)[0] <= c <= limits(kind)[1]}),
+            kind,
+        )
+    for value in candidates:
+        inside = bool(found is not None and found[0] <= value <= found[1])
+        finite = bool(np.isfinite(value))
+        exact = finite and Fraction(window.low) <= Fraction(value.item()) <= Fraction(window.high)
+        assert inside == exact, (value, window, found)
+
+
+def limits(dtype: np.dtype) -> tuple[float, float]:
+    info = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return info.min, info.max
+
+
+@pytest.mark.parametrize("dtype", ["|u1", "<i2", "<f4", "|b1"])
+def test_mask_is_read_and_judged(tmp_path: Path, dtype: str, order: str) -> None:
+    mask = np.random.default_rng(0).random((5, 6, 13)) < 0.4
+    array = np.asarray(mask.astype(dtype), order=order)
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    bits = np.zeros(bit_shape(array.shape), np.uint8)
+    assert read_mask(path, read_header(path), bits) == (mask.sum(), 0)
+    np.testing.assert_array_equal(bits, np.packbits(mask, axis=-1, bitorder="little"))
+    if dtype != "|b1":
+        array[1, 2, 3:6] = 2
+        np.save(path, array)
+        ones, others = read_mask(path, read_header(path), None)
+        assert (ones, others) == (np.count_nonzero(array == 1), 3)
+
+
+def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
+    array = np.asarray(volume("<i2", (11, 6, 13)), order=order)
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    inside = (array >= -20) & (array <= 40)
+    inside[3:5] = False
+    bits = np.packbits(inside, axis=-1, bitorder="little")
+    expected = np.argwhere(inside)
+    total = len(expected)
+    ranges = [(0, total), (0, 0), (total, total), (5, 6), (17, total - 3), (0, 1), (total - 1, total)]
+    for lo, hi in ranges:
+        coords = np.full((hi - lo, 3), 999, np.uint16)
+        values = np.full(hi - lo, 999, np.int16)
+        for at, first, last, flat in expand_points(bits, 13, lo, hi):
+            target = slice(at, at + len(flat))
+            point_coords(flat, first, array.shape, coords[target])
+            point_values(path, read_header(path), first, last, flat, values[target])
+        np.testing.assert_array_equal(coords, expected[lo:hi])
+        np.testing.assert_array_equal(values, array[tuple(expected[lo:hi].T)])
