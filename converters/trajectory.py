@@ -17,10 +17,10 @@ from unistore.converters.hdf5 import SUFFIXES, open_hdf5
 from unistore.converters.paths import expand, relative_names, split_of
 from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
 from unistore.converters.trajectory_derive import derive_source
-from unistore.converters.trajectory_features import Naming
 from unistore.converters.trajectory_files import EVIDENCE, Found, inspect, recognise
 from unistore.converters.trajectory_images import Colour
 from unistore.converters.trajectory_index import Index
+from unistore.converters.trajectory_naming import Naming
 from unistore.converters.trajectory_read import BLOCK, Reader
 from unistore.converters.trajectory_settle import settle_episodes
 from unistore.converters.trajectory_tables import Layout, lay_out, resized_columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import h5py
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.hdf5 import open_hdf5, place, read_rows
 from unistore.converters.protocol import Emit, Facts, Source
-from unistore.converters.trajectory_features import Feature, plain_value
+from unistore.converters.trajectory_attributes import plain_attributes, plain_value
+from unistore.converters.trajectory_features import Feature
 from unistore.converters.trajectory_images import whole
 from unistore.converters.trajectory_index import Index, Span
 from unistore.converters.trajectory_read import blocks, frames
@@ -134,7 +135,7 @@ def _attributes(file: h5py.File, index: Index) -> dict[str, Any]:
     """Attributes and small arrays, of the file and of each episode."""
     parts = [
         {
-            **_plain_attributes(file[group] if group else file),
+            **plain_attributes(file[group] if group else file),
             **_values(file, group, index.variants[number].values),
         }
         for group, number in dict.fromkeys(zip(index.groups, index.variant, strict=True))
@@ -142,21 +143,10 @@ def _attributes(file: h5py.File, index: Index) -> dict[str, Any]:
     if index.layout == "act":
         return {"source": {}, "episodes": parts}
     if index.layout == "robomimic":
-        own = {**_plain_attributes(file), **_plain_attributes(file["data"])}
+        own = {**plain_attributes(file), **plain_attributes(file["data"])}
         return {"source": own, "episodes": parts}
     return {"source": parts[0], "episodes": [{} for _ in index.names]}
 
 
 def _values(file: h5py.File, group: str, names: Sequence[str]) -> dict[str, Any]:
     return {name: plain_value(file[f"{group}/{name}".strip("/")][()]) for name in names}
-
-
-def _plain_attributes(group: h5py.Group) -> Mapping[str, Any]:
-    """Attributes as JSON; one whose type cannot be read says so."""
-    values: dict[str, Any] = {}
-    for key in group.attrs:
-        try:
-            values[key] = plain_value(group.attrs[key])
-        except (OSError, TypeError, ValueError) as error:
-            values[key] = f"unreadable: {error}"
-    return values

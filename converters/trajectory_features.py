@@ -1,22 +1,13 @@
-"""What the datasets of one episode are: which column each becomes, in which form, and what is wrong with it.
+"""What the datasets of one episode are: the form of each column, and what is wrong with it.
 
-Per-step datasets become columns of ``steps``:
-
-- ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) their roles;
-- ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` the (next) observations; a plain
-  dataset ``observations`` is ``observation/state``;
-- every other one keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``): nothing is
-  taken for an action that its source does not call so.
-
-``(T, 0)`` datasets hold no value and are only named; small arrays that are not per step are kept as
-attributes.
+Per-step datasets become columns of ``steps``. ``(T, 0)`` datasets hold no value and are only named; small
+arrays that are not per step are kept as attributes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import h5py
@@ -24,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.columns import Column, storable
-from unistore.converters.hdf5 import check_dataset, read_rows
+from unistore.converters.hdf5 import check_dataset
 from unistore.converters.paths import printable
-from unistore.converters.trajectory_images import Colour, decode_frame, encoding_of, trimmed
+from unistore.converters.trajectory_images import Colour, decode_frame, encoding_of, frame_of
+from unistore.converters.trajectory_naming import RESERVED, Naming, column_of, is_core
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["Episode", "Feature", "Naming", "column_of", "describe", "frame_of", "not_per_step", "plain_value"]
+__all__ = ["Episode", "Feature", "describe", "not_per_step"]
 
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
 """How a dataset's rows become a column's.
@@ -39,38 +31,10 @@ Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variabl
 ``padded``, ``variable``: compressed frames, zero-padded to one length or of variable length.
 """
 
-_ROLES = {
-    "action": ("actions", "action"),
-    "reward": ("rewards", "reward"),
-    "terminated": ("terminals", "terminal", "terminated", "terminations", "dones", "done"),
-    "truncated": ("timeouts", "timeout", "truncated", "truncations"),
-}
-_OBSERVATIONS = ("obs", "observations", "observation")
-_NEXT = ("next_obs", "next_observations", "next_observation")
-_DERIVED = ("compress_len",)
-"""Dataset names whose content follows from others: lengths of padded frames."""
-_RESERVED = ("next_valid", "observation", "next_observation")
 SMALL = 4096
 """Bytes up to which an array that is not per step is kept as an attribute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Naming:
-    """Which column a dataset becomes.
-
-    Attributes
-    ----------
-    renamed
-        ``{column: dataset}`` as the user maps them; paths inside an episode.
-    ignored
-        Patterns of datasets to leave out (``"obs/depth_*"``).
-    bare
-        Whether per-step datasets outside an observation group are observations (flat files without one).
-    """
-
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    ignored: tuple[str, ...] = ()
-    bare: bool = False
+FEW = 8
+"""Rows looked at for a first compressed frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,30 +87,6 @@ class Episode:
     empty: dict[str, str] = field(default_factory=dict)
     dropped: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
-
-
-def column_of(dataset: str, naming: Naming) -> str | None:
-    """Column that a dataset becomes; None if it is left out.
-
-    >>> column_of("obs/eef_pos", Naming())
-    'observation/eef_pos'
-    """
-    if any(fnmatchcase(dataset, pattern) for pattern in naming.ignored):
-        return None
-    for column, source in naming.renamed.items():
-        if dataset == source.strip("/"):
-            return column
-    if dataset.rsplit("/", 1)[-1].endswith(_DERIVED):
-        return None
-    for role, names in _ROLES.items():
-        if dataset in names:
-            return role
-    head, _, rest = dataset.partition("/")
-    if head in _OBSERVATIONS:
-        return f"observation/{rest or 'state'}"
-    if head in _NEXT:
-        return f"next_observation/{rest or 'state'}"
-    return f"observation/{dataset}" if naming.bare else dataset
 
 
 def not_per_step(datasets: Mapping[str, h5py.Dataset], naming: Naming) -> set[str]:
@@ -219,21 +159,15 @@ def _per_step(dataset: h5py.Dataset, length: int) -> bool:
     return bool(dataset.shape) and dataset.shape[0] == length
 
 
-def _is_core(path: str, column: str) -> bool:
-    """Whether a dataset must have one row a step, whatever its size."""
-    head = path.partition("/")[0]
-    return column in _ROLES or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"
-
-
 def _must_match(dataset: h5py.Dataset, path: str, column: str) -> bool:
     """Whether another number of rows is an error: roles, observations, and large data beside them."""
-    return _is_core(path, column) or ("/" not in path and _bytes(dataset) > SMALL)
+    return is_core(path, column) or ("/" not in path and _bytes(dataset) > SMALL)
 
 
 def _length(datasets: Mapping[str, h5py.Dataset], columns: Mapping[str, str]) -> int:
     """Steps: what the datasets that must have one row a step agree on, the commonest where they do not."""
     sized = {path: datasets[path].shape[0] for path in columns if datasets[path].shape}
-    core = [rows for path, rows in sized.items() if _is_core(path, columns[path])]
+    core = [rows for path, rows in sized.items() if is_core(path, columns[path])]
     counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
     return max(counted, key=lambda rows: (counted.count(rows), rows), default=0)
 
@@ -256,7 +190,7 @@ def _length_problems(
 
 
 def _bytes(dataset: h5py.Dataset) -> int:
-    return int(dataset.size * dataset.dtype.itemsize)
+    return int((dataset.size or 0) * dataset.dtype.itemsize)
 
 
 def _keep_small(episode: Episode, path: str, dataset: h5py.Dataset, location: str) -> None:
@@ -274,7 +208,7 @@ def _name_problem(column: str, location: str, taken: str | None) -> Problem | No
     cure = "choose another column with --map NAME=DATASET"
     if taken is not None:
         return Problem(location, f"would be column {column!r}, and so would {taken!r}", cure, "name")
-    reason = "the format uses it" if column in _RESERVED else name_problem(column)
+    reason = "the format uses it" if column in RESERVED else name_problem(column)
     if reason is None:
         return None
     return Problem(location, f"cannot be stored under the name {printable(column)!r}: {reason}", cure, "name")
@@ -317,47 +251,21 @@ def _encoded(
     if check_dataset(dataset, location, allow_object=True):
         return None
     try:
-        first = frame_of(dataset, location, 0, kind)
+        first = _first_frame(dataset, location, kind)
     except InputError as error:
         return list(error.problems)
     if first is None or encoding_of(first) is None:
         return None
     image = decode_frame(first, colour)
     if image is None:
-        return [Problem(location, "frame 0 cannot be decoded", "get or write the file again", "damaged")]
+        return [Problem(location, "its first frame cannot be decoded", "get the file again", "damaged")]
     return Feature(path, kind, Column(image.dtype.str, image.shape))
 
 
-def frame_of(dataset: h5py.Dataset, location: str, row: int, kind: str) -> NDArray[np.uint8] | None:
-    """One compressed frame, padding removed; None if the row is no byte string.
-
-    Raises
-    ------
-    InputError
-        If the row cannot be read.
-    """
-    if kind == "padded":
-        return trimmed(read_rows(dataset, location, row, row + 1)[0])
-    try:
-        value = dataset[row]
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
-        message = f"row {row} cannot be read: {error}"
-        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
-    if isinstance(value, np.ndarray):
-        return value if value.dtype == np.uint8 and value.ndim == 1 else None
-    return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else None
-
-
-def plain_value(value: Any) -> Any:
-    """An attribute's or small dataset's value as JSON; what JSON lacks becomes text."""
-    if isinstance(value, h5py.Empty):
-        return None
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, np.ndarray):
-        return [plain_value(item) for item in value]
-    if isinstance(value, bytes):
-        return value.decode("utf-8", "backslashreplace")
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    return value if isinstance(value, (bool, int, float, str)) else str(value)
+def _first_frame(dataset: h5py.Dataset, location: str, kind: Kind) -> NDArray[np.uint8] | None:
+    """The first row among a few that is not empty: a recorder's first frame may be missing."""
+    for row in range(min(FEW, dataset.shape[0])):
+        frame = frame_of(dataset, location, row, kind)
+        if frame is None or frame.size:
+            return frame
+    return None

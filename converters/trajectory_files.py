@@ -26,8 +26,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.hdf5 import Tree, open_hdf5, place, read_rows, walk
 from unistore.converters.paths import natural_key
-from unistore.converters.trajectory_features import Episode, Naming, describe, not_per_step, plain_value
+from unistore.converters.trajectory_attributes import plain_value
+from unistore.converters.trajectory_features import Episode, describe, not_per_step
 from unistore.converters.trajectory_images import Colour
+from unistore.converters.trajectory_naming import Naming
 from unistore.errors import InputError, Problem
 
 __all__ = ["EVIDENCE", "Found", "Part", "flags", "inspect", "recognise"]

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import cv2
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Colour", "decode_frame", "encoding_of", "resize", "trimmed", "whole"]
+from unistore.converters.hdf5 import read_rows
+from unistore.errors import InputError, Problem
+
+__all__ = ["Colour", "decode_frame", "encoding_of", "frame_of", "resize", "trimmed", "whole"]
 
 Colour = Literal["standard", "swapped"]
 """Whether a compressed frame shows true colours, or was made from an array with red and blue exchanged.
@@ -64,3 +68,23 @@ def resize(images: NDArray[np.uint8], size: int, out: NDArray[np.uint8]) -> None
     """Resize frames (n, H, W, 3) u1 into ``out`` (n, size, size, 3): bilinear, as OpenCV does it."""
     for image, target in zip(images, out, strict=True):
         cv2.resize(image, (size, size), dst=target, interpolation=cv2.INTER_LINEAR)
+
+
+def frame_of(dataset: h5py.Dataset, location: str, row: int, kind: str) -> NDArray[np.uint8] | None:
+    """One compressed frame, padding removed; None if the row is no byte string.
+
+    Raises
+    ------
+    InputError
+        If the row cannot be read.
+    """
+    if kind == "padded":
+        return trimmed(read_rows(dataset, location, row, row + 1)[0])
+    try:
+        value = dataset[row]
+    except (OSError, RuntimeError, ValueError, TypeError) as error:
+        message = f"row {row} cannot be read: {error}"
+        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+    if isinstance(value, np.ndarray):
+        return value if value.dtype == np.uint8 and value.ndim == 1 else None
+    return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else None

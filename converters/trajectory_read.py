@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from unistore.converters.columns import missing_value
 from unistore.converters.hdf5 import native, open_hdf5, place, read_rows
 from unistore.converters.protocol import Source
-from unistore.converters.trajectory_features import Feature, frame_of
+from unistore.converters.trajectory_features import Feature
 from unistore.converters.trajectory_files import flags
-from unistore.converters.trajectory_images import Colour, decode_frame, resize, whole
+from unistore.converters.trajectory_images import Colour, decode_frame, frame_of, resize, whole
 from unistore.converters.trajectory_index import Index, Span
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory import FINAL, NEXT, OBSERVATION, STEPS

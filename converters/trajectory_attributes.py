@@ -1,0 +1,36 @@
+"""What a trajectory file says about itself, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h5py
+import numpy as np
+
+__all__ = ["plain_attributes", "plain_value"]
+
+
+def plain_value(value: Any) -> Any:
+    """An attribute's or small dataset's value as JSON; what JSON lacks becomes text."""
+    if isinstance(value, h5py.Empty):
+        return None
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        return [plain_value(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
+
+
+def plain_attributes(group: h5py.Group) -> dict[str, Any]:
+    """Attributes as JSON; one whose type cannot be read says so."""
+    values: dict[str, Any] = {}
+    for key in group.attrs:
+        try:
+            values[key] = plain_value(group.attrs[key])
+        except (OSError, TypeError, ValueError) as error:
+            values[key] = f"unreadable: {error}"
+    return values

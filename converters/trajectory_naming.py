@@ -1,0 +1,78 @@
+"""Which column a dataset of an episode becomes, by its name.
+
+- ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) have their roles;
+- ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a plain
+  dataset ``observations`` is ``observation/state``;
+- every other one keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``): nothing is
+  taken for an action that its source does not call so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+__all__ = ["RESERVED", "Naming", "column_of", "is_core"]
+
+_ROLES = {
+    "action": ("actions", "action"),
+    "reward": ("rewards", "reward"),
+    "terminated": ("terminals", "terminal", "terminated", "terminations", "dones", "done"),
+    "truncated": ("timeouts", "timeout", "truncated", "truncations"),
+}
+_OBSERVATIONS = ("obs", "observations", "observation")
+_NEXT = ("next_obs", "next_observations", "next_observation")
+_DERIVED = ("compress_len",)
+"""Dataset names whose content follows from others: lengths of padded frames."""
+RESERVED = ("next_valid", "observation", "next_observation")
+"""Names of the format itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """Which column a dataset becomes.
+
+    Attributes
+    ----------
+    renamed
+        ``{column: dataset}`` as the user maps them; paths inside an episode.
+    ignored
+        Patterns of datasets to leave out (``"obs/depth_*"``).
+    bare
+        Whether per-step datasets outside an observation group are observations (flat files without one).
+    """
+
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    bare: bool = False
+
+
+def column_of(dataset: str, naming: Naming) -> str | None:
+    """Column that a dataset becomes; None if it is left out.
+
+    >>> column_of("obs/eef_pos", Naming())
+    'observation/eef_pos'
+    """
+    if any(fnmatchcase(dataset, pattern) for pattern in naming.ignored):
+        return None
+    for column, source in naming.renamed.items():
+        if dataset == source.strip("/"):
+            return column
+    if dataset.rsplit("/", 1)[-1].endswith(_DERIVED):
+        return None
+    for role, names in _ROLES.items():
+        if dataset in names:
+            return role
+    head, _, rest = dataset.partition("/")
+    if head in _OBSERVATIONS:
+        return f"observation/{rest or 'state'}"
+    if head in _NEXT:
+        return f"next_observation/{rest or 'state'}"
+    return f"observation/{dataset}" if naming.bare else dataset
+
+
+def is_core(path: str, column: str) -> bool:
+    """Whether a dataset must have one row a step, whatever its size."""
+    head = path.partition("/")[0]
+    return column in _ROLES or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"
