@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo
@@ -36,7 +37,7 @@ __all__ = [
     "jpeg_fields",
     "moved",
     "sample_key",
-    "validate_trajectory",
+    "validate",
 ]
 
 MODALITY = "trajectory"
@@ -165,16 +166,18 @@ def sample_key(path: str) -> str:
     return column.replace("/", ".")
 
 
-def validate_trajectory(arrays: Mapping[str, ArrayInfo]) -> list[Problem]:
+def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
     """Every way in which a set of arrays is no trajectory store.
 
     Checked: required arrays; one row count for all of ``steps``, for ``episodes`` and for ``offsets``;
-    dtypes of flags and offsets; images; kept frames. Not checked: values.
+    dtypes of flags and offsets; the sample count. Not checked: values.
 
     Parameters
     ----------
     arrays
         Shape and dtype of every array of the store, by path.
+    attributes
+        The root's ``unistore`` attributes.
     """
     problems = [
         Problem(path, "is missing", kind="missing")
@@ -195,6 +198,11 @@ def validate_trajectory(arrays: Mapping[str, ArrayInfo]) -> list[Problem]:
             problems.append(Problem(path, f"is {info.dtype}, expected {wanted}", kind="dtype"))
         if wanted is not None and len(info.shape) != 1:
             problems.append(Problem(path, f"has {len(info.shape)} axes, expected 1", kind="shape"))
+    count = attributes.get("samples", {}).get("count", bounds - 1)
+    if count != bounds - 1:
+        problems.append(
+            Problem("samples", f"count is {count}, but there are {bounds - 1} episodes", kind="count")
+        )
     return problems
 
 

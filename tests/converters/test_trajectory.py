@@ -13,7 +13,7 @@ import pytest
 from unistore.converters.trajectory import TrajectoryConverter, detect
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.text import text_values
-from unistore.schemas.trajectory import validate_trajectory
+from unistore.schemas.trajectory import validate
 
 RANDOM = np.random.default_rng(3)
 
@@ -39,7 +39,7 @@ def ends(lengths: list[int]) -> np.ndarray:
 
 def check_schema(converted) -> None:
     infos = {path: ArrayInfo(values.shape, values.dtype.name) for path, values in converted.arrays.items()}
-    assert validate_trajectory(infos) == []
+    assert validate(infos, {"samples": {"count": converted.settled.samples}}) == []
 
 
 # Real files -----------------------------------------------------------------------------------------------

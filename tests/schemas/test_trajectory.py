@@ -13,7 +13,7 @@ from unistore.schemas.trajectory import (
     jpeg_fields,
     moved,
     sample_key,
-    validate_trajectory,
+    validate,
 )
 
 GOOD = {
@@ -35,7 +35,7 @@ GOOD = {
 
 
 def test_a_good_store() -> None:
-    assert validate_trajectory(GOOD) == []
+    assert validate(GOOD, {}) == []
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_good_store() -> None:
     ],
 )
 def test_each_fault(path: str, info: ArrayInfo, said: str) -> None:
-    problems = validate_trajectory({**GOOD, path: info})
+    problems = validate({**GOOD, path: info}, {})
     assert [(problem.location, problem.message) for problem in problems] == [(path, said)]
 
 
@@ -61,12 +61,17 @@ def test_each_fault(path: str, info: ArrayInfo, said: str) -> None:
 )
 def test_what_is_missing(path: str) -> None:
     arrays = {name: info for name, info in GOOD.items() if name != path}
-    assert [problem.location for problem in validate_trajectory(arrays)] == [path]
+    assert [problem.location for problem in validate(arrays, {})] == [path]
+
+
+def test_sample_count() -> None:
+    assert validate(GOOD, {"samples": {"count": 3}}) == []
+    assert validate(GOOD, {"samples": {"count": 9}})[0].message == "count is 9, but there are 3 episodes"
 
 
 def test_several_faults_at_once() -> None:
     bad = {"steps/action": ArrayInfo((8,), "float32"), "episodes/source": ArrayInfo((9,), "int32")}
-    assert len(validate_trajectory({**GOOD, **bad})) == 2
+    assert len(validate({**GOOD, **bad}, {})) == 2
 
 
 @pytest.mark.parametrize(
