@@ -43,7 +43,7 @@ def _decode_rows(
         absent = located.offset == EMPTY
         out[places[absent]] = reader.metadata.fill_value
         located, places = located[~absent], places[~absent]
-    targets = list(out)
+    targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
     reader.decode_into(located, [targets[place] for place in places.tolist()])
 
 

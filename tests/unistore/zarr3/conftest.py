@@ -1,0 +1,58 @@
+"""Shared by the engine's tests; nothing here needs torch, so that they also run under newer Pythons."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from unistore.zarr3 import Array, ArrayMetadata, LocalStorage, array_metadata, encode_shard, write_shard
+
+Check = Callable[[NDArray[Any], NDArray[Any]], None]
+Write = Callable[..., Array]
+
+
+@pytest.fixture(scope="session")
+def same_bits() -> Check:
+    """Assert that two arrays agree in shape, dtype and every bit (NaN payloads, signs of zero)."""
+
+    def check(found: NDArray[Any], expected: NDArray[Any]) -> None:
+        assert found.shape == expected.shape
+        assert found.dtype == expected.dtype
+        assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def write() -> Write:
+    """Write values as an array of `root`, by metadata or by a preset; give the engine's Array."""
+
+    def write(
+        root: Path,
+        values: NDArray[Any],
+        chunk: tuple[int, ...] = (),
+        shard: tuple[int, ...] = (),
+        codec: str = "fast",
+        *,
+        path: str = "a",
+        metadata: ArrayMetadata | None = None,
+        **options: Any,
+    ) -> Array:
+        if metadata is None:
+            metadata = array_metadata(values.shape, values.dtype, chunk, shard, codec, **options)
+        folder = root / path
+        folder.mkdir(parents=True)
+        (folder / "zarr.json").write_bytes(metadata.to_bytes())
+        for shard_coord in itertools.product(*map(range, metadata.objects)):
+            low = [at * step for at, step in zip(shard_coord, metadata.object_shape, strict=True)]
+            block = values[tuple(slice(a, a + n) for a, n in zip(low, metadata.object_shape, strict=True))]
+            write_shard(folder, metadata.keys.key(shard_coord), encode_shard(metadata, shard_coord, np.asarray(block)))
+        return Array.open(LocalStorage(root), path)
+
+    return write
