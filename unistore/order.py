@@ -87,7 +87,7 @@ class Permutation:
 def _shift(
     half: NDArray[np.int64], other: NDArray[np.int64], key: np.uint64, radix: int
 ) -> NDArray[np.int64]:
-    moved = half + below(mix(other.astype(np.uint64) ^ key), np.int64(radix))
+    moved = half + below(mix(other.astype(np.uint64) ^ key), radix)
     moved[moved >= radix] -= radix
     return moved
 

@@ -52,10 +52,11 @@ def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: 
     return mix(state[:, None] + steps)
 
 
-def below(draws: NDArray[np.uint64], bound: NDArray[Any]) -> NDArray[np.int64]:
+def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.int64]:
     """Integers in ``[0, bound)`` from random words (Lemire 2019, multiply and shift); bounds < 2**32."""
     scaled = (draws >> _S32) * np.asarray(bound, np.int64).astype(np.uint64)
-    return (scaled >> _S32).astype(np.int64)
+    found: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
+    return found
 
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:

@@ -24,8 +24,8 @@ def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     if size == 0 or get_worker_info() is None:
         return torch.empty(tuple(shape), dtype=dtype)
     # what torch's default_collate calls; `share_memory_` of an ordinary tensor would copy it
-    storage = torch.UntypedStorage._new_shared(size)
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))
+    storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=dtype).set_(storage).view(tuple(shape))
 
 
 class Memory:

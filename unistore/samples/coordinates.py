@@ -24,7 +24,8 @@ def staging(out: NDArray[Any]) -> NDArray[np.int32]:
     For float32 results it is the result's own memory; for float64 its second half, as a conversion that
     goes from front to back never overwrites values it has yet to read.
     """
-    return out.reshape(-1).view(np.int32)[-out.size :].reshape(out.shape) if out.size else out.view(np.int32)
+    memory = out.reshape(-1).view(np.int32)
+    return memory[len(memory) - out.size :].reshape(out.shape)
 
 
 class Dequantiser:

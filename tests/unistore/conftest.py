@@ -1,0 +1,260 @@
+"""Small stores written with zarr-python alone, so that readers are tested apart from converters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+from numpy.typing import NDArray
+
+
+@dataclass
+class StoreMaker:
+    """Writes stores of the format: ``maker("rows", {"rows/data": array}, count=7)``."""
+
+    folder: Path
+    made: int = 0
+
+    def __call__(
+        self,
+        modality: str,
+        arrays: Mapping[str, NDArray[Any] | list[str]],
+        *,
+        count: int,
+        table: str = "rows",
+        chunks: Mapping[str, tuple[int, ...]] | None = None,
+        splits: Mapping[str, Sequence[int]] | None = None,
+        groups: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Path:
+        self.made += 1
+        path = self.folder / f"{modality}-{self.made}.zarr"
+        root = zarr.create_group(path)
+        everything = dict(arrays)
+        if splits:
+            codes = np.zeros(count, np.uint8)
+            for code, rows in enumerate(splits.values()):
+                codes[list(rows)] = code
+            everything["splits/code"] = codes
+        written = [
+            name for path, value in everything.items() for name in _write(root, path, value, chunks or {})
+        ]
+        if splits:
+            root["splits"].attrs["names"] = list(splits)
+        for group, attributes in (groups or {}).items():
+            root[group].attrs.update(attributes)
+        root.attrs["unistore"] = {
+            "format_version": 1,
+            "modality": modality,
+            "samples": {"count": count, "table": table},
+            "fields": {name: {} for name in written},
+            "seal": {"manifest": "unistore-manifest.jsonl"},
+        }
+        return path
+
+
+def _write(root: zarr.Group, path: str, value: Any, chunks: Mapping[str, tuple[int, ...]]) -> list[str]:
+    if isinstance(value, list):
+        encoded = [text.encode() for text in value]
+        offsets = np.cumsum([0, *map(len, encoded)])
+        data = np.frombuffer(b"".join(encoded), np.uint8)
+        return [
+            *_write(root, f"{path}/data", data, {}),
+            *_write(root, f"{path}/offsets", offsets.astype(np.int64), {}),
+        ]
+    chunk = chunks.get(path, (7, *value.shape[1:]))
+    chunk = tuple(max(1, extent) for extent in chunk)
+    shard = (
+        chunk[0] * 3,
+        *(-(-extent // step) * step for extent, step in zip(value.shape[1:], chunk[1:], strict=True)),
+    )
+    array = root.create_array(
+        path,
+        shape=value.shape,
+        dtype=value.dtype,
+        chunks=chunk,
+        shards=tuple(max(step, extent) for step, extent in zip(chunk, shard, strict=True)),
+        compressors=[zarr.codecs.BloscCodec(cname="lz4"), zarr.codecs.Crc32cCodec()],
+        fill_value=0,
+    )
+    array[...] = value
+    return [path]
+
+
+@pytest.fixture
+def make_store(tmp_path: Path) -> StoreMaker:
+    return StoreMaker(tmp_path)
+
+
+@dataclass
+class Cloud:
+    """A point cloud store and what is in it, segment by segment."""
+
+    path: Path
+    quantised: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    scale: NDArray[np.float64]
+    offset: NDArray[np.float64]
+    source: NDArray[np.int32]
+    origin: NDArray[np.float64]
+    columns: dict[str, NDArray[Any]]
+    voxels: dict[str, NDArray[Any]]
+    samples: list[int]
+
+    def absolute(self, sample: int) -> NDArray[np.float64]:
+        """The definition: ``q * scale + offset`` in float64."""
+        segment = self.samples[sample]
+        q = self.quantised[self.offsets[segment] : self.offsets[segment + 1]]
+        return q * self.scale[self.source[segment]] + self.offset[self.source[segment]]
+
+    def column(self, name: str, sample: int) -> NDArray[Any]:
+        segment = self.samples[sample]
+        return self.columns[name][self.offsets[segment] : self.offsets[segment + 1]]
+
+
+@pytest.fixture
+def make_cloud(make_store: StoreMaker) -> Callable[..., Cloud]:
+    def make(lengths: Sequence[int] = (50, 0, 9000, 7, 300, 23), *, splits: Any = None) -> Cloud:
+        """Two sources; the last segment of each is the pseudo-segment of points of no segment."""
+        rng = np.random.default_rng(0)
+        lengths = list(lengths)
+        half = len(lengths) // 2
+        number = np.array([*range(half - 1), -1, *range(len(lengths) - half - 1), -1], np.int64)
+        source = np.array([0] * half + [1] * (len(lengths) - half), np.int32)
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        total = int(offsets[-1])
+        q = rng.integers(-(2**20), 2**20, (total, 3)).astype(np.int32)
+        scale = np.array([[0.01, 0.01, 0.01], [0.001, 0.01, 0.25]])
+        offset = np.array([[637_000.0, 849_000.0, 0.0], [1.5, -2.25, 1e6]])
+        columns = {
+            "classification": rng.integers(0, 20, total).astype(np.int32),
+            "intensity": rng.integers(0, 60_000, total).astype(np.uint16),
+            "rgb": rng.integers(0, 255, (total, 3)).astype(np.uint8),
+        }
+        segments = len(lengths)
+        point_segment = np.repeat(np.arange(segments), lengths)
+        absolute = q * scale[source[point_segment]] + offset[source[point_segment]]
+        parts = [absolute[a:b] for a, b in pairwise(offsets)]
+        origin = np.array([part.min(axis=0) if len(part) else np.zeros(3) for part in parts])
+        bounds = np.array([[p.min(axis=0), p.max(axis=0)] if len(p) else np.zeros((2, 3)) for p in parts])
+        coords, counts, point_voxel, bound = [], [], [], [0]
+        for part, low in zip(parts, origin, strict=True):
+            cells, inverse, number_of = np.unique(
+                np.floor((part - low) / 500.0).astype(np.int32),
+                axis=0,
+                return_inverse=True,
+                return_counts=True,
+            )
+            coords.append(cells.reshape(-1, 3))
+            counts.append(number_of.astype(np.uint32))
+            point_voxel.append(inverse.reshape(-1).astype(np.int32))
+            bound.append(bound[-1] + len(cells))
+        voxels = {
+            "coords": np.concatenate(coords),
+            "counts": np.concatenate(counts),
+            "point_voxel": np.concatenate(point_voxel),
+            "offsets": np.array(bound, np.int64),
+        }
+        samples = np.flatnonzero(number != -1).tolist()
+        arrays: dict[str, Any] = {
+            "points/xyz": q,
+            **{f"points/{name}": values for name, values in columns.items()},
+            "points/source_row": np.arange(total)[::-1].copy(),
+            "segments/offsets": offsets,
+            "segments/origin": origin,
+            "segments/bounds": bounds,
+            "segments/source": source,
+            "segments/number": number,
+            "sources/scale": scale,
+            "sources/offset": offset,
+            "sources/path": ["a/one.h5", "b/two.h5"],
+            **{f"voxels/500/{name}": values for name, values in voxels.items()},
+        }
+        path = make_store(
+            "point_cloud",
+            arrays,
+            count=len(samples),
+            table="segments",
+            chunks={"points/xyz": (1024, 3)},
+            splits=splits,
+        )
+        return Cloud(path, q, offsets, scale, offset, source, origin, columns, voxels, samples)
+
+    return make
+
+
+@dataclass
+class Scans:
+    """A CT store and its volumes."""
+
+    path: Path
+    volumes: list[NDArray[np.int16]]
+
+    def inside(self, sample: int) -> NDArray[np.bool_]:
+        """Voxels of the window ``low``: 0 to 300, both included."""
+        return (self.volumes[sample] >= 0) & (self.volumes[sample] <= 300)
+
+
+@pytest.fixture
+def make_scans(make_store: StoreMaker) -> Callable[..., Scans]:
+    def make(
+        extents: Sequence[tuple[int, int, int]] = ((20, 30, 41), (17, 33, 24), (8, 9, 10)),
+        *,
+        sparse: str = "coords",
+        image: bool = True,
+        splits: Any = None,
+    ) -> Scans:
+        rng = np.random.default_rng(1)
+        volumes = [rng.integers(-1000, 2000, extent).astype(np.int16) for extent in extents]
+        shape = np.max(extents, axis=0)
+        padded = np.zeros((len(volumes), *shape), np.int16)
+        masks = np.zeros((len(volumes), shape[0], shape[1], -(-shape[2] // 8)), np.uint8)
+        coords, values, offsets = [], [], [0]
+        for i, volume in enumerate(volumes):
+            box = tuple(slice(extent) for extent in volume.shape)
+            padded[i][box] = volume
+            inside = (volume >= 0) & (volume <= 300)
+            packed = np.packbits(inside, axis=-1, bitorder="little")
+            masks[i][*box[:2], : packed.shape[2]] = packed
+            points = np.argwhere(inside)
+            coords.append(points.astype(np.uint16))
+            values.append(volume[inside] if image else np.ones(len(points), np.uint8))
+            offsets.append(offsets[-1] + len(points))
+        arrays: dict[str, Any] = {
+            "volumes/extent": np.array(extents, np.int32),
+            "volumes/name": [f"case{i}" for i in range(len(volumes))],
+            "volumes/spacing": np.arange(3 * len(volumes), dtype=np.float64).reshape(-1, 3),
+            "windows/low/offsets": np.array(offsets, np.int64),
+            "sources/path": [f"case{i}" for i in range(len(volumes))],
+            "sources/first_row": np.arange(len(volumes)),
+        }
+        if image:
+            arrays["volumes/image"] = padded
+        if sparse == "coords":
+            arrays |= {
+                "windows/low/coords": np.concatenate(coords),
+                "windows/low/values": np.concatenate(values),
+            }
+        else:
+            arrays["windows/low/mask"] = masks
+        path = make_store(
+            "ct",
+            arrays,
+            count=len(volumes),
+            table="volumes",
+            chunks={
+                "volumes/image": (1, 8, 8, 8),
+                "windows/low/mask": (1, 8, 16, 2),
+                "windows/low/coords": (64, 3),
+                "windows/low/values": (64,),
+            },
+            splits=splits,
+        )
+        return Scans(path, volumes)
+
+    return make
