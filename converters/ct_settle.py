@@ -44,10 +44,8 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
             rows[group] = tuple(counts.tolist())
         else:
             masks.append(_mask_field(scan, group, extents))
-        arrays += [
-            (schema.offsets_field(group), _offsets(counts)),
-            _present(group, [_has_window(source.detail, window.name) for source in scan.sources]),
-        ]
+        arrays.append((schema.offsets_field(group), _offsets(counts)))
+        arrays += _present(group, [_has_window(source.detail, window.name) for source in scan.sources])
         groups[group] = {
             "width": window.width,
             "level": window.level,
@@ -158,8 +156,9 @@ def _mask_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
     fields = [field for table in scan.tables if table.name == schema.MASKS for field in table.fields]
     groups = [field.path.removesuffix("/mask") for field in fields]
     return [
-        _present(group, [group.split("/", 1)[1] in source.detail["masks"] for source in scan.sources])
+        array
         for group in groups
+        for array in _present(group, [group.split("/", 1)[1] in s.detail["masks"] for s in scan.sources])
     ]
 
 
@@ -180,8 +179,8 @@ def _sdf_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
         )
         arrays += [
             (schema.offsets_field(table.name), _offsets(counts)),
-            _present(table.name, [name in source.detail["sdf"] for source in scan.sources]),
             (field, np.array(resolution, np.int32)),
+            *_present(table.name, [name in source.detail["sdf"] for source in scan.sources]),
         ]
     return arrays
 
@@ -190,7 +189,10 @@ def _has_window(detail: Mapping[str, Any], name: str) -> bool:
     return detail["image"] is not None or name in detail["windows"] or name in detail["sparse"]
 
 
-def _present(group: str, present: Sequence[bool]) -> tuple[Field, NDArray[Any]]:
+def _present(group: str, present: Sequence[bool]) -> list[tuple[Field, NDArray[Any]]]:
+    """Which volumes have it; nothing where all do."""
+    if all(present):
+        return []
     field = Field(
         path=f"{group}/present",
         dtype="bool",
@@ -198,7 +200,7 @@ def _present(group: str, present: Sequence[bool]) -> tuple[Field, NDArray[Any]]:
         description="whether the volume has it; where not, it has no points and its mask is zero",
         fill=False,
     )
-    return field, np.array(present, np.bool_)
+    return [(field, np.array(present, np.bool_))]
 
 
 def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:

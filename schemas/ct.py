@@ -9,15 +9,17 @@
     windows/<name>/offsets           (V + 1): points of volume v are offsets[v]:offsets[v + 1]
     windows/<name>/{coords, values}  points in C order of their volume, as np.argwhere gives them
     windows/<name>/mask              the same points as bits, instead of coords and values
-    masks/<id>/{mask, present}       masks that came with the volumes, as bits
+    masks/<id>/mask                  masks that came with the volumes, as bits
     sdf/<name>/{coords, values, offsets}            distance fields at sparse voxels, in the source's order
 
+A window, mask or field that some volumes lack has ``present`` (V,) bool; such a volume has no points of it.
 A mask (V, D, H, ⌈W/8⌉) u1 holds 8 voxels of the last axis a byte, lowest bit first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo
@@ -34,7 +36,7 @@ __all__ = [
     "image_field",
     "mask_field",
     "offsets_field",
-    "validate_ct",
+    "validate",
     "values_field",
 ]
 
@@ -117,16 +119,18 @@ def offsets_field(group: str) -> Field:
     )
 
 
-def validate_ct(arrays: Mapping[str, ArrayInfo]) -> list[Problem]:
+def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
     """Every way in which a set of arrays is no CT store.
 
     Checked: extents; the image's axes; rows, dtypes and shapes of every window, mask and distance field;
-    that each window is there as points or as a mask. Not checked: values.
+    that each window is there as points or as a mask; the sample count. Not checked: values.
 
     Parameters
     ----------
     arrays
         Shape and dtype of every array of the store, by path.
+    attributes
+        The root's ``unistore`` attributes.
     """
     extent = arrays.get(f"{VOLUMES}/extent")
     if extent is None:
@@ -137,6 +141,11 @@ def validate_ct(arrays: Mapping[str, ArrayInfo]) -> list[Problem]:
     volumes = extent.shape[0]
     image = arrays.get(f"{VOLUMES}/image")
     problems = _check_volumes(arrays, volumes)
+    count = attributes.get("samples", {}).get("count", volumes)
+    if count != volumes:
+        problems.append(
+            Problem("samples", f"count is {count}, but there are {volumes} volumes", kind="count")
+        )
     groups = dict.fromkeys(
         path.rpartition("/")[0] for path in arrays if path.split("/", 1)[0] in (WINDOWS, MASKS, SDF)
     )
@@ -173,7 +182,7 @@ def _check_group(
     if family == WINDOWS and (coords is None) == (mask is None):
         found = "neither coords nor mask" if coords is None else "both coords and mask"
         problems.append(Problem(group, f"holds {found}, expected one of them", kind="missing"))
-    wanted = {MASKS: ("mask", "present"), SDF: ("coords", "values", "offsets"), WINDOWS: ("offsets",)}[family]
+    wanted = {MASKS: ("mask",), SDF: ("coords", "values", "offsets"), WINDOWS: ("offsets",)}[family]
     problems += [
         Problem(f"{group}/{name}", "is missing", kind="missing")
         for name in wanted

@@ -4,7 +4,7 @@ import pytest
 
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.ct import coords_field, mask_field, validate_ct
+from unistore.schemas.ct import coords_field, mask_field, validate
 from unistore.schemas.ct_windows import PRESETS, Window, parse_window
 
 STORE = {
@@ -30,7 +30,7 @@ STORE = {
 
 def problems(**changes: ArrayInfo | None) -> dict[str, str]:
     arrays = {**STORE, **{path.replace("__", "/"): info for path, info in changes.items()}}
-    found = validate_ct({path: info for path, info in arrays.items() if info is not None})
+    found = validate({path: info for path, info in arrays.items() if info is not None}, {})
     return {problem.location: problem.message for problem in found}
 
 
@@ -59,7 +59,6 @@ def test_without_image() -> None:
         ("windows__lung__mask", ArrayInfo((2, 8, 9, 2), "uint8"), "windows/lung", "both coords and mask"),
         ("windows__bone__offsets", ArrayInfo((2,), "int64"), "windows/bone/offsets", "(3,)"),
         ("windows__bone__mask", ArrayInfo((2, 8, 9, 10), "uint8"), "windows/bone/mask", "(2, 8, 9, 2)"),
-        ("masks__1__present", None, "masks/1/present", "is missing"),
         ("masks__1__present", ArrayInfo((2,), "uint8"), "masks/1/present", "expected bool"),
         ("sdf__lung__coords", None, "sdf/lung/coords", "is missing"),
         ("sdf__lung__values", ArrayInfo((8,), "float32"), "sdf/lung/values", "(7,)"),
@@ -68,6 +67,11 @@ def test_without_image() -> None:
 def test_what_is_wrong_is_said(path: str, info: ArrayInfo | None, location: str, message: str) -> None:
     found = problems(**{path: info})
     assert message in found[location]
+
+
+def test_sample_count() -> None:
+    (problem,) = validate(STORE, {"samples": {"count": 3}})
+    assert "count is 3, but there are 2 volumes" in problem.message
 
 
 def test_all_problems_at_once() -> None:
