@@ -153,7 +153,7 @@ class Crew:
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
         while number not in self._ready:
-            self._listen()
+            self.settle()
         answer, slab, extra = self._ready.pop(number)
         if isinstance(answer.result, Failure):
             if slab is not None:
@@ -174,8 +174,8 @@ class Crew:
                 self._ring.put(slab)
         return Arrival(batch, answer.needed, answer.seconds, bool(extra), not lent)
 
-    def _listen(self) -> None:
-        """Wait for answers, or for a death."""
+    def settle(self) -> None:
+        """See `Producer.settle`: wait for answers, or for a death."""
         ready: list[Any] = wait(self._watched)
         for source in ready:
             worker = self._by_channel.get(source)

@@ -10,15 +10,20 @@ from typing import Any
 
 import numpy as np
 
+from unistore.packed import Allocate
 from unistore.randomness import words
 
-__all__ = ["Seeder", "settle"]
+__all__ = ["Environment", "settle"]
 
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-class Seeder:
+class Environment:
     """Reseeds ``random``, numpy and torch before every batch, from (seed, epoch, first position) alone.
+
+    Torch is prepared as soon as it is there, and never imported for it: one thread, ``get_worker_info()``,
+    and the shared memory that collation functions ask for (torch's ``default_collate`` does in a worker, and
+    code written after it) is memory of the slab.
 
     Parameters
     ----------
@@ -35,8 +40,13 @@ class Seeder:
     def __init__(self, worker: int, workers: int, seed: int, dataset: Any) -> None:
         self._info = worker, workers, seed, dataset
         self._torch: Any = None
+        self._allocate: Allocate = np.empty
 
-    def __call__(self, epoch: int, position: int) -> None:
+    def lend(self, allocate: Allocate) -> None:
+        """Give out a batch's memory where shared memory is asked for."""
+        self._allocate = allocate
+
+    def reseed(self, epoch: int, position: int) -> None:
         """Reseed for the batch that starts at a position of an epoch."""
         draws = words(self._info[2], np.array([epoch]), np.array([position]), 3)[0].tolist()
         random.seed(draws[0])
@@ -48,7 +58,7 @@ class Seeder:
             self._torch.default_generator.manual_seed(draws[2] >> 1)
 
     def settle_torch(self) -> None:
-        """One thread, and ``get_worker_info()``, as soon as torch is there; it is never imported for it."""
+        """Prepare torch, if it has been imported."""
         torch = sys.modules.get("torch")
         data = sys.modules.get("torch.utils.data._utils.worker")
         if torch is None or data is None:
@@ -57,7 +67,13 @@ class Seeder:
         torch.set_num_threads(1)
         info = data.WorkerInfo(id=worker, num_workers=workers, seed=seed + worker, dataset=dataset)
         vars(data)["_worker_info"] = info
+        torch.UntypedStorage._new_shared = self._new_shared
         self._torch = torch
+
+    def _new_shared(self, size: int, *, device: Any = "cpu") -> Any:
+        """Replace ``torch.UntypedStorage._new_shared``, which makes a file in ``/dev/shm`` a tensor."""
+        del device
+        return self._torch.from_numpy(self._allocate((size,), np.dtype(np.uint8))).untyped_storage()
 
 
 def settle() -> None:

@@ -58,11 +58,12 @@ class SampleFetch:
     Parameters
     ----------
     dataset
-        Anything with ``__getitem__``.
+        Anything with ``__getitem__``. If it has ``set_epoch``, it is told the epoch.
     collate
-        From a list of samples to a batch; None: as torch's ``default_collate``, straight into the slab.
+        From a list of samples to a batch. None: ``unistore.collate`` for samples of a `unistore.Dataset`,
+        else as torch's ``default_collate``, straight into the slab.
     carry_epoch
-        Whether indices are `At`, for datasets whose samples depend on the epoch.
+        Whether indices are `At`.
     """
 
     packed = False
@@ -71,19 +72,33 @@ class SampleFetch:
         self._dataset = dataset
         self._collate = collate
         self._carry_epoch = carry_epoch
+        self._set_epoch = None if carry_epoch else getattr(dataset, "set_epoch", None)
+        self._epoch: int | None = None
 
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
         """See `Fetch`."""
+        if self._set_epoch is not None and epoch != self._epoch:
+            self._set_epoch(epoch)
+            self._epoch = epoch
         wanted = [At(index, epoch) for index in indices] if self._carry_epoch else indices
         if hasattr(self._dataset, "__getitems__"):
             samples = self._dataset.__getitems__(wanted)
         else:
             samples = [self._dataset[index] for index in wanted]
-        return collate_into(samples, allocate) if self._collate is None else self._collate(samples)
+        if self._collate is not None:
+            return self._collate(samples)
+        if "unistore.sample" in (type(samples).__module__, type(samples[0]).__module__):
+            from unistore.collate import collate
+
+            return collate(samples)
+        return collate_into(samples, allocate)
 
 
 def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
     """Return the fastest way to read a dataset.
+
+    Whole batches are read in one go where nothing has to see single samples: without a transform, and with a
+    collation that only arranges the arrays that were read.
 
     Raises
     ------
@@ -94,9 +109,15 @@ def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
         msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
         raise TypeError(msg)
     batched = hasattr(dataset, "read_batch")
-    if batched and collate is None:
+    if batched and arranges(collate) and getattr(dataset, "transform", None) is None:
         return BatchFetch(dataset)
     return SampleFetch(dataset, collate, carry_epoch=batched)
+
+
+def arranges(collate: Collate | None) -> bool:
+    """Whether a collation only arranges the arrays of a packed batch: the parent does that without a copy."""
+    ours = getattr(collate, "__module__", None) == "unistore.collate"
+    return collate is None or (ours and getattr(collate, "ragged", "packed") in ("packed", "list"))
 
 
 def sample_error(

@@ -85,6 +85,9 @@ class Iteration:
             self._over = True
             return None
         self.request_ahead()
+        while self._offered == self._next:
+            self._producer.settle()
+            self.request_ahead()
         number, self._next = self._next, self._next + 1
         arrival = self._producer.take(number)
         self.request_ahead()

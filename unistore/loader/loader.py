@@ -247,7 +247,7 @@ class Loader:
                 self._current = None
                 raise StopIteration
             arrival, samples = advanced
-            batch = present(arrival.batch) if self._packed else arrival.batch
+            batch = present(arrival.batch, self._collate) if self._packed else arrival.batch
         except (StopIteration, SampleError):
             raise
         except BaseException:  # Ctrl-C may have cut a message in half; a death has ended the crew

@@ -20,8 +20,8 @@ def present(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
     collate
         A `unistore.Collate`; None: the packed one.
     """
-    from unistore.collate import Samples
     from unistore.collate import collate as packed
+    from unistore.sample import Samples
     from unistore.tensors import Memory
 
     return (collate or packed)(Samples(batch, Memory()))

@@ -66,7 +66,11 @@ class Producer(Protocol):
         ...
 
     def offer(self, request: Request) -> bool:
-        """Take a request, the next one by number; False: enough are under way."""
+        """Take a request, the next one by number; False: enough are under way, of this iteration or before."""
+        ...
+
+    def settle(self) -> None:
+        """Wait until something that is under way is done."""
         ...
 
     def take(self, number: int) -> Arrival:

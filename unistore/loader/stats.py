@@ -81,8 +81,8 @@ class Stats:
 
 
 def report(line: str) -> None:
-    """Log a line at level INFO, or print it to standard error where logging is not set up."""
-    if _log.hasHandlers():
+    """Log a line at level INFO, or print it to standard error where that level is not logged."""
+    if _log.hasHandlers() and _log.isEnabledFor(logging.INFO):
         _log.info(line)
     else:
         print(line, file=sys.stderr, flush=True)

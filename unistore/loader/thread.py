@@ -84,16 +84,20 @@ class ReadingThread:
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
         while number not in self._ready:
-            done = self._done.get()
-            self._under_way -= 1
-            if done.generation == self._generation[0]:
-                if done.error is None:
-                    self._ring.observe(done.needed)
-                self._ready[done.number] = done
+            self.settle()
         done = self._ready.pop(number)
         if done.error is not None:
             raise done.error
         return Arrival(done.batch, done.needed, done.seconds, done.missed)
+
+    def settle(self) -> None:
+        """See `Producer.settle`."""
+        done = self._done.get()
+        self._under_way -= 1
+        if done.generation == self._generation[0]:
+            if done.error is None:
+                self._ring.observe(done.needed)
+            self._ready[done.number] = done
 
     def close(self) -> None:
         """See `Producer.close`."""

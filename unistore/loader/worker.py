@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unistore.loader.arena import Arena, SharedGrowth
 from unistore.loader.channel import Channel
-from unistore.loader.environment import Seeder, settle
+from unistore.loader.environment import Environment, settle
 from unistore.loader.errors import LoaderError, SampleError
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
 from unistore.loader.memory import Segment
@@ -131,16 +131,16 @@ class _Bench:
         self._current = abandoned_before
         self._slabs: dict[int, Segment] = {}
         self._fetch: Fetch | None = None
-        self._seed = Seeder(orders.worker, orders.workers, orders.seed, orders.dataset)
+        self._environment = Environment(orders.worker, orders.workers, orders.seed, orders.dataset)
 
     def prepare(self) -> LoaderError | None:
         """Get ready; return what went wrong, which then answers every task."""
         orders = self._orders
         try:
             self._fetch = choose_fetch(orders.dataset, orders.collate)
-            self._seed.settle_torch()
+            self._environment.settle_torch()
             if orders.worker_init_fn is not None:
-                self._seed(0, orders.worker)
+                self._environment.reseed(0, orders.worker)
                 orders.worker_init_fn(orders.worker)
         except Exception as error:  # noqa: BLE001 - the user's function may raise anything
             text = "".join(traceback.format_exception(error))
@@ -167,7 +167,8 @@ class _Bench:
         indices = np.frombuffer(task.indices, np.int64).tolist()
         assert self._fetch is not None
         try:
-            self._seed(task.epoch, task.position)
+            self._environment.lend(arena.allocate)
+            self._environment.reseed(task.epoch, task.position)
             batch = self._fetch(indices, task.epoch, arena.allocate)
         except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the parent raises it
             growth.close()

@@ -1,0 +1,243 @@
+"""Loader: what is delivered, in which order, whatever makes it."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import unistore
+from unistore.errors import InputError
+from unistore.loader import Loader, LoaderError
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def indices(loader):
+    return [batch["index"].tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_delivers_what_the_dataset_holds(data, workers):
+    with Loader(data.Batched(), 8, shuffle=False, workers=workers) as loader:
+        batches = list(loader)
+    assert len(batches) == len(loader) == 25
+    assert [i for batch in batches for i in batch["index"].tolist()] == list(range(200))
+    for batch in batches:
+        index = batch["index"]
+        assert torch.equal(batch["x"], index[:, None] * 1000 + torch.arange(64))
+        assert torch.equal(batch["offsets"].diff(), index % 5)
+        assert torch.equal(batch["points"][:, 0], torch.repeat_interleave(index, index % 5).float())
+
+
+def test_order_does_not_depend_on_who_makes_batches(data):
+    runs = []
+    for workers, prefetch in ((0, 1), (0, 5), (1, 2), (2, 1), (3, 4)):
+        with Loader(data.Batched(), 8, seed=3, workers=workers, prefetch=prefetch) as loader:
+            runs.append([indices(loader) for _ in range(2)])
+    assert all(run == runs[0] for run in runs)
+    first, second = runs[0]
+    assert first != second
+    assert sorted(itertools.chain(*first)) == sorted(itertools.chain(*second)) == list(range(200))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_see_the_epoch_in_persistent_workers(data, workers):
+    with Loader(data.Batched(), 50, workers=workers) as loader:
+        for epoch in range(3):
+            for batch in loader:
+                assert torch.equal(batch["draw"], batch["index"] * 31 + epoch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_plain_datasets_are_collated_as_torch_does(data, workers):
+    dataset = data.Plain()
+    expected = list(DataLoader(dataset, 8))
+    with Loader(dataset, 8, shuffle=False, workers=workers) as loader:
+        found = list(loader)
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key in ("image", "array", "label"):
+            assert torch.equal(ours[key], theirs[key])
+            assert ours[key].dtype == theirs[key].dtype
+        assert ours["name"] == theirs["name"]
+        assert all(torch.equal(a, b) for a, b in zip(ours["pair"], theirs["pair"], strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_own_collate_returns_any_structure(data, workers):
+    def collate(samples):
+        return {
+            "nested": [(sample["image"], {"l": sample["label"]}) for sample in samples],
+            "strided": np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1),
+            "half": torch.ones(3, dtype=torch.bfloat16),
+            "object": np.array([None, "a"], dtype=object),
+            "empty": torch.empty(0, 3),
+            "bytes": b"x" * 100_000,
+            "count": len(samples),
+        }
+
+    with Loader(data.Plain(), 4, shuffle=False, workers=workers, collate=collate) as loader:
+        batches = list(loader)
+    for number, batch in enumerate(batches):
+        assert [pair[1]["l"] for pair in batch["nested"]] == list(range(number * 4, number * 4 + 4))
+        assert all(pair[0].eq(pair[1]["l"]).all() for pair in batch["nested"])
+        assert np.array_equal(batch["strided"], np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1))
+        assert batch["half"].dtype == torch.bfloat16
+        assert batch["half"].sum() == 3
+        assert batch["object"].tolist() == [None, "a"]
+        assert batch["empty"].shape == (0, 3)
+        assert batch["bytes"] == b"x" * 100_000
+        assert batch["count"] == 4
+
+
+def test_permuted_images_keep_their_strides(data):
+    class Images(data.Batched):
+        def read_batch(self, indices, allocate=np.empty):
+            out = allocate((len(indices), 4, 5, 3), np.dtype(np.uint8))
+            out[:] = np.array([each[0] for each in indices])[:, None, None, None]
+            return {"image": unistore.packed.Packed(out.transpose(0, 3, 1, 2))}
+
+    with Loader(Images(), 10, workers=1) as loader:
+        for batch in loader:
+            assert batch["image"].shape == (10, 3, 4, 5)
+            assert batch["image"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_list_form_of_ragged_keys(data):
+    with Loader(data.Batched(), 5, False, workers=1, collate=unistore.Collate("list")) as loader:
+        batch = next(iter(loader))
+    assert [len(points) for points in batch["points"]] == [0, 1, 2, 3, 4]
+
+
+def test_transforms_run_in_the_workers(data):
+    class Transformed(data.Batched):
+        transform = staticmethod(lambda sample: {"double": torch.from_numpy(sample["x"]) * 2})
+
+        def __getitems__(self, indices):
+            return [self.transform(self[index]) for index in indices]
+
+    with Loader(Transformed(), 5, False, workers=1) as loader:
+        batch = next(iter(loader))
+    assert batch["double"][:, 0].tolist() == [0, 2000, 4000, 6000, 8000]
+
+
+def test_breaking_off_ends_the_epoch_and_the_next_one_is_whole(data):
+    with Loader(data.Batched(), 8, seed=1, workers=2) as loader:
+        whole = [indices(loader) for _ in range(3)]
+    with Loader(data.Batched(), 8, seed=1, workers=2) as loader:
+        for number, batch in enumerate(loader):
+            assert batch["index"].tolist() == whole[0][number]
+            if number == 3:
+                break
+        assert indices(loader) == whole[1]
+        iter(loader)  # not touched: no epoch is lost
+        assert indices(loader) == whole[2]
+
+
+def test_an_iteration_that_was_replaced_says_so(data):
+    with Loader(data.Batched(), 8, workers=1) as loader:
+        old = iter(loader)
+        next(old)
+        new = iter(loader)
+        next(new)
+        with pytest.raises(LoaderError, match="another one"):
+            next(old)
+        next(new)
+    with pytest.raises(LoaderError, match="closed"):
+        next(new)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_that_is_only_iterated_cleans_up(data, census, workers):
+    before = census.descriptors(), census.children()
+    for batch in Loader(data.Batched(), 50, workers=workers):
+        kept = batch["x"]
+    del batch
+    gc.collect()
+    assert census.children() == before[1]
+    assert kept.shape == (50, 64)
+    del kept
+    gc.collect()
+    assert census.descriptors() == before[0]
+
+
+def test_batches_of_very_different_sizes(data):
+    class Growing(data.Batched):
+        def read_batch(self, indices, allocate=np.empty):
+            index = np.array([each[0] for each in indices])
+            out = allocate((int(index.max()) ** 2 * 40 + 1,), np.dtype(np.uint8))
+            out[:] = index.max() % 251
+            more = allocate((7,), np.dtype(np.int16))
+            more[:] = 3
+            return {"index": unistore.packed.Packed(index), "out": unistore.packed.Packed(out[:, None])}
+
+    with Loader(Growing(100), 1, workers=2, prefetch=3) as loader:
+        for _ in range(2):
+            for batch in loader:
+                index = int(batch["index"][0])
+                assert batch["out"].shape[0] == index**2 * 40 + 1
+                assert int(batch["out"].min()) == int(batch["out"].max()) == index % 251
+        assert loader.stats()["slab_misses"] < 60
+
+
+def test_stats_and_report(data, capsys):
+    with Loader(data.Batched(), 10, workers=1, log_every=5) as loader:
+        list(loader)
+        stats = loader.stats()
+    assert stats["batches"] == 20
+    assert stats["samples"] == 200
+    assert stats["bytes"] > 200 * 64 * 8
+    assert stats["decode_seconds"] > 0
+    assert stats["wait_seconds"] > 0
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert "data_time" in lines[0]
+    assert "epoch 0 batch 20" in lines[-1]
+
+
+def test_large_batches_of_many_samples(data):
+    with Loader(data.Batched(40_000, 2), 20_000, workers=2) as loader:
+        found = np.concatenate([batch["index"].numpy() for batch in loader])
+    assert np.array_equal(np.sort(found), np.arange(40_000))
+
+
+def test_empty_datasets_and_short_ones(data):
+    for workers in (0, 1):
+        with Loader(data.Batched(0), 8, workers=workers) as loader:
+            assert list(loader) == []
+        with Loader(data.Batched(3), 8, workers=workers) as loader:
+            assert [len(batch["x"]) for batch in loader] == [3]
+        with Loader(data.Batched(3), 8, drop_last=True, workers=workers) as loader:
+            assert list(loader) == []
+
+
+def test_wrong_options_are_named_together(data):
+    with pytest.raises(InputError) as caught:
+        Loader(data.Batched(), 0, prefetch=0, start_method="teleport", rank=3, world_size=2)
+    assert {problem.location for problem in caught.value.problems} == {
+        "batch_size", "prefetch", "start_method", "rank",
+    }  # fmt: skip
+    with pytest.raises(InputError, match="expected True, False or 'blocks'"):
+        Loader(data.Batched(), 1, "sometimes")
+    with pytest.raises(InputError, match="200 samples"):
+        Loader(data.Batched(), 1, subset=[200])
+    with pytest.raises(TypeError, match="map-style"):
+        Loader(iter([]), 1)
+
+
+def test_subsets_and_weights(data):
+    chosen = np.arange(50, 150)
+    with Loader(data.Batched(), 10, subset=chosen, workers=1) as loader:
+        assert sorted(itertools.chain(*indices(loader))) == chosen.tolist()
+    weights = np.zeros(200)
+    weights[[3, 7]] = 1, 3
+    with Loader(data.Batched(), 100, weights=weights, samples_per_epoch=2000, workers=1) as loader:
+        drawn = np.array(list(itertools.chain(*indices(loader))))
+    assert set(drawn) == {3, 7}
+    assert abs(np.mean(drawn == 7) - 0.75) < 0.05
