@@ -1,0 +1,246 @@
+"""Point clouds in HDF5, several files of any layout: kept segments, exact coordinates, voxel grids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters import hdf5
+from unistore.converters.columns import Columns, Merged, check_mode, reconcile
+from unistore.converters.detection import Detection
+from unistore.converters.paths import expand, relative_names, split_of
+from unistore.converters.point_cloud_coordinates import dequantise
+from unistore.converters.point_cloud_derive import derive_points
+from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout, to_json
+from unistore.converters.point_cloud_lists import Lists, read_lists, room_names
+from unistore.converters.point_cloud_recognise import layout_of, recognise
+from unistore.converters.point_cloud_segments import Partition, by_windows, consecutive, parse_window
+from unistore.converters.point_cloud_settle import (
+    column_fields,
+    point_columns,
+    segment_columns,
+    settle_points,
+    tables,
+)
+from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
+from unistore.errors import InputError, Problem
+from unistore.schemas.point_cloud import MODALITY, POINTS, SEGMENTS, voxel_group
+from unistore.schemas.tables import Table
+
+__all__ = ["PointCloudConverter", "detect"]
+
+_LOOKED_AT = 8
+_NOTES = 8
+
+Found = tuple[str, Path, Layout]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointCloudConverter:
+    """Converts point clouds.
+
+    Attributes
+    ----------
+    voxel_size
+        Edges of the voxel grids to store, in the unit of the coordinates.
+    map
+        Stored name (``x``, ``y``, ``z``, or of a column) by dataset in the file; an empty dataset leaves the
+        column of that name out. Other columns keep their own names.
+    segment
+        ``"window:50"``: cut files without segments into XY windows of that edge. None: each such file is one
+        segment.
+    min_points, max_points
+        Windows with fewer points are no segments; those with more are halved until none has more.
+    columns
+        What to do with columns that some files lack: ``"exact"`` refuses, ``"union"`` fills them,
+        ``"intersection"`` leaves them out.
+    """
+
+    modality: ClassVar[str] = MODALITY
+
+    voxel_size: tuple[float, ...] = ()
+    map: Mapping[str, str] = field(default_factory=dict)
+    segment: str | None = None
+    min_points: int = 1
+    max_points: int | None = None
+    columns: Columns = "exact"
+
+    def __post_init__(self) -> None:
+        check_mode(self.columns)
+        if self.segment is not None:
+            parse_window(self.segment)
+        elif self.min_points != 1 or self.max_points is not None:
+            msg = "min_points and max_points bound the windows of segment=window:SIZE, which is not given"
+            raise InputError(msg)
+        if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
+            msg = f"expected 1 <= min_points <= max_points, got {self.min_points} and {self.max_points}"
+            raise InputError(msg)
+        wrong = [size for size in self.voxel_size if not 0 < size < float("inf")]
+        if wrong or len(set(map(voxel_group, self.voxel_size))) < len(self.voxel_size):
+            msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"
+            raise InputError(msg)
+
+    def scan(self, paths: Sequence[Path]) -> Scan:
+        """Recognise every file's layout and columns; see `Converter.scan`.
+
+        Raises
+        ------
+        InputError
+            With every problem of every file that can be seen without reading values.
+        """
+        files = expand(paths, hdf5.SUFFIXES)
+        found: list[Found] = []
+        problems: list[Problem] = []
+        for name, path in zip(relative_names(files), files, strict=True):
+            try:
+                found.append((name, path, recognise(path, name, paths, self.map)))
+            except InputError as error:
+                problems += error.problems
+        of_points = [
+            (name, {key: form for key, (_, form) in each.columns.items()}) for name, _, each in found
+        ]
+        of_segments = [
+            (name, {key: form for key, (_, form) in each.segment_columns.items()}) for name, _, each in found
+        ]
+        merged, differing = reconcile(of_points, self.columns)
+        problems += [*differing, *reconcile(of_segments, self.columns)[1]]
+        lists = read_lists(files, paths)
+        room_names(lists, {path: each.segments for _, path, each in found if each.kind == BATCHES}, paths)
+        problems += lists.problems
+        if problems:
+            raise InputError(problems)
+        return self._scanned(found, merged, lists, paths)
+
+    def _scanned(
+        self, found: Sequence[Found], merged: Mapping[str, Merged], lists: Lists, roots: Sequence[Path]
+    ) -> Scan:
+        points = [each.points or path.stat().st_size // 16 for _, path, each in found]
+        run = max(1, sum(points) // max(1, sum(each.segments for _, _, each in found)))
+        fields = column_fields(merged, run)
+        widest = max([24, *(each.row_bytes for each in fields)])
+        sources = tuple(
+            Source(
+                path=path,
+                name=name,
+                files=(path, *each.files, *lists.files),
+                split=lists.splits.get(path, None if lists.splits else split_of(name)),
+                detail={
+                    **to_json(each),
+                    "roots": [str(root.resolve()) for root in roots],
+                    **({"names": lists.rooms[path]} if path in lists.rooms else {}),
+                },
+                memory=count * (24 + 8 + 2 * widest) + (256 << 20 if self.voxel_size else 64 << 20),
+            )
+            for (name, path, each), count in zip(found, points, strict=True)
+        )
+        return Scan(
+            modality=MODALITY,
+            sources=sources,
+            tables=tables(
+                fields,
+                self.voxel_size,
+                xyz_dtype="float32" if all(each.xyz_dtype == "float32" for *_, each in found) else "float64",
+                unit=_unit(sources),
+                run=run,
+                voxel_runs=[run for _ in self.voxel_size],
+            ),
+            sample_table=SEGMENTS,
+            main_table=POINTS,
+            options=self._options(),
+            notes=(*self._notes(found, sources), *lists.notes),
+            estimated_rows={
+                POINTS: sum(points),
+                **{voxel_group(size): sum(points) for size in self.voxel_size},
+            },
+        )
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "voxel_size": list(self.voxel_size),
+            "map": dict(self.map),
+            "segment": self.segment,
+            "min_points": self.min_points,
+            "max_points": self.max_points,
+            "columns": self.columns,
+        }
+
+    def _notes(self, found: Sequence[Found], sources: Sequence[Source]) -> list[str]:
+        kinds = [each.kind for _, _, each in found]
+        counted = ", ".join(f"{kinds.count(kind)} of layout {kind}" for kind in dict.fromkeys(kinds))
+        notes = [f"point cloud: {len(found)} file(s), {counted}"]
+        uncut = [name for name, _, each in found if each.kind == COLUMNS]
+        others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
+        if uncut and self.segment is None:
+            notes.append(
+                f"{uncut[0]}{others}: no segments, so the whole file is one (--segment window:50 cuts it)"
+            )
+        if self.segment is not None and len(uncut) < len(found):
+            notes.append(f"{len(found) - len(uncut)} file(s) have segments of their own, which are kept")
+        remarks = [f"{name}: {note}" for name, _, each in found for note in each.notes]
+        notes += remarks[:_NOTES]
+        if len(remarks) > _NOTES:
+            notes.append(f"and {len(remarks) - _NOTES} further remarks of this kind")
+        splits = sorted({source.split for source in sources if source.split is not None})
+        if splits:
+            notes.append(f"splits: {', '.join(splits)}")
+        return notes
+
+    def read(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Raise: every table of a point cloud is spilled."""
+        msg = f"table {table!r} of a point cloud is derived, not read"
+        raise ValueError(msg)
+
+    def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
+        """Read one file; see `Converter.derive` and `derive_points`."""
+        return derive_points(
+            scan.sources[source],
+            point_columns(scan),
+            segment_columns(scan, self.columns),
+            self.voxel_size,
+            self._cut,
+            emit,
+        )
+
+    def _cut(self, axes: Sequence[NDArray[Any]]) -> Partition:
+        if self.segment is None:
+            return consecutive(np.array([len(axes[0])]), np.zeros(1, np.int64))
+        return by_windows(axes[0], axes[1], parse_window(self.segment), self.min_points, self.max_points)
+
+    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+        """Index arrays of segments and voxels, and the dtype of the coordinates."""
+        return settle_points(scan, facts, self.voxel_size, self.columns, _unit(scan.sources))
+
+    def pack(
+        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
+    ) -> None:
+        """Copy spilled rows; coordinates of a quantised source are restored where the store holds floats."""
+        if column == "xyz" and rows.dtype.kind == "i" and out.dtype.kind == "f":
+            detail = scan.sources[source].detail
+            rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
+        np.copyto(out, rows, casting="same_kind")
+
+
+def _unit(sources: Sequence[Source]) -> str | None:
+    """Metres where every file says so by its layout."""
+    known = all(source.detail["layout"] in (INDICES, IN_SEGMENTS) for source in sources)
+    return "m" if known else None
+
+
+def detect(paths: Sequence[Path]) -> Detection | None:
+    """Recognise point clouds by the first of the files that can be read."""
+    try:
+        files = expand(paths, hdf5.SUFFIXES)
+    except InputError:
+        return None
+    for path in [file for file in files if file.suffix.lower() in hdf5.SUFFIXES][:_LOOKED_AT]:
+        layout = layout_of(path, paths)
+        if layout is not None:
+            return Detection(MODALITY, layout, f"{path.name} is a point cloud of layout {layout}")
+    return None

@@ -1,0 +1,175 @@
+"""Recognising a file's layout and choosing its columns, without reading values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from unistore.converters import hdf5
+from unistore.converters.hdf5 import Tree, place
+from unistore.converters.point_cloud_batches import is_batches, recognise_batches
+from unistore.converters.point_cloud_columns import ROLES, Chosen, choose
+from unistore.converters.point_cloud_layout import (
+    BATCHES,
+    COLUMNS,
+    IN_SEGMENTS,
+    INDICES,
+    Layout,
+    header_of,
+    plain,
+    segment_names,
+    segment_number,
+)
+from unistore.errors import InputError, Problem
+
+__all__ = ["layout_of", "recognise"]
+
+_GROUPS = frozenset({"segments"})
+
+
+def recognise(path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str, str]) -> Layout:
+    """Recognise a file's layout and choose its columns, without reading values.
+
+    Parameters
+    ----------
+    path, name
+        The file and how messages call it.
+    roots
+        Where links may lead.
+    mapping
+        Stored names of datasets, as in `choose`.
+
+    Raises
+    ------
+    InputError
+        With every problem that can be seen without reading values.
+    """
+    with hdf5.open_hdf5(path, name) as file:
+        tree = hdf5.walk(file, name, roots, skip=_GROUPS)
+        if tree.problems:
+            raise InputError(tree.problems)
+        if "segments" in tree.groups and segment_names(file["segments"]):
+            return _pointsuite(file, tree, name, roots, mapping)
+        if is_batches(tree) and not {"x", "xyz"} & set(mapping):
+            return recognise_batches(file, tree, name, mapping)
+        group = _group_of_columns(tree, name, mapping)
+        chosen = choose(tree.datasets, group, mapping, name)
+        return _layout(COLUMNS, file, tree, chosen)
+
+
+def layout_of(path: Path, roots: Sequence[Path]) -> str | None:
+    """Layout that a file seems to have, judged by names and shapes; None if it is no point cloud.
+
+    Looser than `recognise`: a file that is wrong in some detail still has its layout, so that the detail can
+    be reported. ``batches`` are taken for point clouds only beside a ``label`` of integers.
+    """
+    try:
+        with hdf5.open_hdf5(path) as file:
+            tree = hdf5.walk(file, str(path), roots, skip=_GROUPS)
+            if "segments" in tree.groups and segment_names(file["segments"]):
+                return INDICES if "data" in tree.groups else IN_SEGMENTS
+            label = tree.datasets.get("label")
+            if is_batches(tree) and label is not None and label.dtype.kind in "iu":
+                return BATCHES
+            return COLUMNS if any(_holds_coordinates(tree, group) for group in ("", *tree.groups)) else None
+    except InputError:
+        return None
+
+
+def _pointsuite(
+    file: h5py.File, tree: Tree, name: str, roots: Sequence[Path], mapping: Mapping[str, str]
+) -> Layout:
+    names = segment_names(file["segments"])
+    numbers = [segment_number(key) for key in names]
+    for key, number, before in zip(names[1:], numbers[1:], numbers, strict=False):
+        if number == before:
+            location = place(name, f"segments/{key}")
+            raise InputError(Problem(location, "has the number of another segment", "rename it", "twice"))
+    notes = _count_notes(file["segments"], "num_segments", len(numbers), "segments")
+    if "data" in tree.groups:
+        chosen = choose(tree.datasets, "data", mapping, name)
+        notes += _count_notes(file.get("header"), "point_count", chosen.rows, "points")
+        return _layout(INDICES, file, tree, chosen, segments=len(numbers), notes=notes)
+    location = place(name, f"segments/{names[0]}")
+    first = hdf5.follow(file["segments"], names[0], location, roots)
+    if isinstance(first, Problem):
+        raise InputError(first)
+    inside = hdf5.walk(first, location, roots)
+    if inside.problems:
+        raise InputError(inside.problems)
+    chosen = choose(inside.datasets, "", mapping, location)
+    return _layout(IN_SEGMENTS, file, tree, chosen, segments=len(numbers), notes=notes)
+
+
+def _layout(
+    kind: str,
+    file: h5py.File,
+    tree: Tree,
+    chosen: Chosen,
+    segments: int = 1,
+    notes: tuple[str, ...] = (),
+) -> Layout:
+    header = header_of(file)
+    scalars = tuple(f"left out, being no column: {path}" for path in chosen.left_out)
+    points = chosen.rows
+    if kind == IN_SEGMENTS:
+        counted = header.get("num_points", header.get("point_count", 0))
+        points = counted if isinstance(counted, int) else 0
+    return Layout(
+        kind=kind,
+        points=points,
+        segments=segments,
+        xyz=chosen.xyz,
+        xyz_stored=chosen.xyz_stored,
+        columns=chosen.columns,
+        scale=_triple(header, "scale"),
+        offset=_triple(header, "offset"),
+        header=header,
+        files=tuple(sorted(tree.files)),
+        notes=(*notes, *scalars),
+    )
+
+
+def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
+    """Group whose datasets are the columns: where x is mapped to, or the only one that holds x, y and z."""
+    anchor = (mapping.get("x") or mapping.get("xyz") or "").strip("/")
+    if not anchor:
+        groups = [group for group in ("", *tree.groups) if _holds_coordinates(tree, group)]
+    elif anchor in tree.datasets:
+        groups = [anchor.rpartition("/")[0]]
+    else:
+        groups = [path.rpartition("/")[0] for path in tree.datasets if path.endswith(f"/{anchor}")]
+    if len(groups) > 1:
+        cure = f"choose one: --map x={groups[0]}/x" if groups[0] else "choose one: --map x=PATH"
+        message = f"several groups hold x, y, z: {', '.join(group or '/' for group in groups)}"
+        raise InputError(Problem(name, message, cure, "ambiguous"))
+    if not groups:
+        listed = ", ".join(list(tree.datasets)[:40]) or "none"
+        cure = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
+        raise InputError(Problem(name, f"has no x, y, z; datasets: {listed}", cure, "missing"))
+    return groups[0]
+
+
+def _holds_coordinates(tree: Tree, group: str) -> bool:
+    prefix = f"{group}/" if group else ""
+    own = {path.removeprefix(prefix).lower() for path in tree.datasets if path.startswith(prefix)}
+    return own.issuperset(ROLES) or "xyz" in own
+
+
+def _triple(header: Mapping[str, Any], what: str) -> tuple[float, ...] | None:
+    """Three numbers of the header: ``x_scale``, ``y_scale``, ``z_scale`` or one array ``scale``."""
+    found = header.get(what, header.get(f"{what}s", [header.get(f"{axis}_{what}") for axis in ROLES]))
+    if isinstance(found, list) and len(found) == 3 and all(isinstance(value, int | float) for value in found):
+        return tuple(float(value) for value in found)
+    return None
+
+
+def _count_notes(group: h5py.Group | None, attribute: str, found: int, what: str) -> tuple[str, ...]:
+    """Remark on a count in the header that contradicts what is there."""
+    said = None if group is None else plain(group.attrs.get(attribute))
+    if said is None or said == found or not isinstance(said, int):
+        return ()
+    return (f"its header counts {said} {what}, but it holds {found}",)
