@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from unistore.converters.ct_detect import detect
 from unistore.converters.ct_headers import look
 from unistore.converters.ct_layout import find_volumes
-from unistore.converters.ct_scan import agree, make_source, make_tables, notes_of
+from unistore.converters.ct_notes import notes_of
+from unistore.converters.ct_scan import agree, make_source, make_tables
 from unistore.converters.ct_settle import settle
 from unistore.converters.ct_volume import VolumeReader
 from unistore.converters.paths import common_root, printable, relative_names
@@ -115,7 +116,7 @@ class CtConverter:
                 "tile": list(self.tile),
                 "resolution": self.resolution,
             },
-            notes=(*found.notes, *notes_of(volumes, agreement, asked, found.left_out)),
+            notes=(*found.notes, *notes_of(volumes, agreement, asked, self.sparse, found.left_out)),
             needs_facts=True,
         )
 

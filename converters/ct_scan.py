@@ -12,16 +12,15 @@ import numpy as np
 from unistore.converters.columns import promote
 from unistore.converters.ct_headers import Volume
 from unistore.converters.ct_voxels import SLAB, bit_shape
-from unistore.converters.paths import natural_key, printable
+from unistore.converters.paths import natural_key
 from unistore.converters.protocol import Source
 from unistore.errors import InputError, Problem
 from unistore.schemas import ct as schema
 from unistore.schemas.ct_windows import Window
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Agreement", "agree", "make_source", "make_tables", "notes_of"]
+__all__ = ["Agreement", "agree", "make_source", "make_tables"]
 
-_SHOWN = 5
 _SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
 
 
@@ -38,7 +37,7 @@ class Agreement:
     windows
         Windows of the store: those asked for, then those that files brought.
     values
-        dtype name of the values of each window's points.
+        dtype name of the values of each window's points, and of each ``sdf/<name>``.
     """
 
     image: str | None
@@ -72,32 +71,44 @@ def agree(volumes: Sequence[Volume], asked: Sequence[Window], sparse: str, names
         window.name: window for window in (*asked, *(found[n] for n in sorted(found, key=natural_key)))
     }
     dtypes = list(dict.fromkeys(volume.image[1].dtype for volume in volumes if volume.image))
-    image = promote(dtypes) if dtypes else None
-    if dtypes and image is None:
-        listed = ", ".join(f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes)
-        message = f"no dtype holds the values of all of them exactly: {listed}"
-        cure = "convert them apart, or save them in one dtype"
-        problems.append(Problem(f"{len(volumes)} volumes", message, cure, "dtype"))
+    listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
+    image = _promoted(dtypes, listed, "volumes", problems) if dtypes else None
     values: dict[str, str] = {}
     for name in windows:
-        kinds = [np.dtype(np.uint8) for volume in volumes if name in volume.windows]
-        points = [
-            volume.sparse[name] for volume in volumes if name in volume.sparse and name not in volume.windows
-        ]
-        merged = image or promote([*kinds, *(np.dtype(each.dtype) for each in points)])
-        if image is None:
-            problems += _check_window(name, found, sparse if points else "auto")
-        values[name] = merged.name if merged is not None else "float64"
+        points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
+        kinds = [np.dtype(np.uint8) for v in volumes if name in v.windows]
+        kinds += [np.dtype(each.dtype) for each in points]
+        if dtypes:
+            values[name] = image or ""
+            continue
+        problems += _check_window(name, found, sparse if points else "auto")
+        values[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
+    sdf = _sorted(name for volume in volumes for name in volume.sdf)
+    for name in sdf:
+        kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
+        values[f"{schema.SDF}/{name}"] = _promoted(kinds, map(str, kinds), f"sdf {name!r}", problems) or ""
     if problems:
         raise InputError(problems)
     extents = [volume.extent for volume in volumes if volume.extent is not None]
     shape = np.array(extents or [(0, 0, 0)]).max(axis=0).tolist()
     return Agreement(
-        image=None if image is None else image.name,
+        image=image,
         shape=(shape[0], shape[1], shape[2]),
         windows=tuple(windows.values()),
         values=values,
     )
+
+
+def _promoted(
+    dtypes: Sequence[np.dtype[Any]], listed: Iterable[str], what: str, problems: list[Problem]
+) -> str | None:
+    """Name of the smallest dtype that holds every value of all `dtypes`; a Problem if there is none."""
+    dtype = promote(dtypes)
+    if dtype is not None:
+        return dtype.name
+    message = f"no dtype holds the values of all of them exactly: {', '.join(dict.fromkeys(listed))}"
+    problems.append(Problem(what, message, "convert them apart, or save them in one dtype", "dtype"))
+    return None
 
 
 def _first(volumes: Sequence[Volume], names: Sequence[str], dtype: np.dtype[Any]) -> str:
@@ -216,7 +227,6 @@ def make_tables(
         run = int(np.median([points.count for points in present]))
         longest = max(*agreement.shape, *(points.resolution for points in present))
         known = all(volume.extent or volume.sdf[name].resolution for volume in volumes if name in volume.sdf)
-        dtype = promote([np.dtype(points.dtype) for points in present])
         tables.append(
             Table(
                 name=group,
@@ -224,7 +234,7 @@ def make_tables(
                     schema.coords_field(group, longest if known else 1 << 31, run),
                     schema.values_field(
                         group,
-                        "float64" if dtype is None else dtype.name,
+                        agreement.values[group],
                         run,
                         "signed distance at each point, as in the source",
                     ),
@@ -232,44 +242,6 @@ def make_tables(
             )
         )
     return tuple(tables)
-
-
-def notes_of(
-    volumes: Sequence[Volume], agreement: Agreement, asked: Sequence[Window], left_out: Sequence[Path]
-) -> list[str]:
-    """One-line remarks: what was taken for what, what is missing where, what was left out."""
-    cases = sum(volume.files.path.is_dir() for volume in volumes)
-    notes = []
-    if cases:
-        notes.append(f"case folders, one volume each: {cases}")
-    if len(volumes) > cases:
-        notes.append(f".npy files outside case folders, one volume each: {len(volumes) - cases}")
-    alone = [volume for volume in volumes if volume.image is None and volume.windows]
-    if alone:
-        first = printable(next(iter(alone[0].windows.values())).name)
-        notes.append(
-            f"window masks without intensities, by their names: {len(alone)} volumes, such as {first}"
-        )
-    byte = [volume for volume in volumes if volume.image and volume.image[1].dtype == np.uint8]
-    if byte:
-        name = printable(byte[0].files.path.name)
-        notes.append(f"uint8 images, not HU (no window in their names): {len(byte)} volumes, such as {name}")
-    brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
-    if brought:
-        notes.append(f"windows that files brought: {brought}")
-    for kind in ("windows", "masks", "sdf"):
-        for name in _sorted(name for volume in volumes for name in getattr(volume, kind)):
-            missing = sum(name not in getattr(volume, kind) for volume in volumes)
-            if missing and (kind != "windows" or alone):
-                notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")
-    unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
-    if unused:
-        notes.append(f"sparse .npz windows of {unused} volumes were not needed: the dense ones say the same")
-    if left_out:
-        names = ", ".join(printable(path.name) for path in left_out[:_SHOWN])
-        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-        notes.append(f"left out, no part of a CT volume: {names}{more}")
-    return notes
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ __all__ = [
     "survey",
 ]
 
-SLAB = 4 << 20
+SLAB = 2 << 20
 """Bytes of a slab: it stays in the cache through every comparison made on it."""
 
 

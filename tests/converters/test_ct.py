@@ -235,7 +235,7 @@ def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> Non
     assert "case folders, one volume each: 2" in notes
     assert "windows that files brought: lung:1500:-600" in notes
     assert "masks/3: 1 of 2 volumes have none" in notes
-    assert "sparse .npz windows of 1 volumes were not needed" in notes
+    assert "sparse .npz windows of 1 volumes were not used" in notes
     assert "metadata.csv" in notes
     assert_valid(converted)
 
