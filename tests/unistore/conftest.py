@@ -67,7 +67,7 @@ def _write(root: zarr.Group, path: str, value: Any, chunks: Mapping[str, tuple[i
             *_write(root, f"{path}/data", data, {}),
             *_write(root, f"{path}/offsets", offsets.astype(np.int64), {}),
         ]
-    chunk = chunks.get(path, (7, *value.shape[1:]))
+    chunk = chunks.get(path, (max(7, len(value) // 10), *value.shape[1:]))
     chunk = tuple(max(1, extent) for extent in chunk)
     shard = (
         chunk[0] * 3,

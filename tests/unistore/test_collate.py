@@ -1,0 +1,142 @@
+"""Collation: packed, list and padded; of batches as read, of lists of samples, and after transforms."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+import unistore
+from unistore.errors import InputError
+
+LENGTHS = (5, 2, 1, 9, 4, 3)
+SAMPLES = [0, 1, 3, 4]
+"""Segments of `LENGTHS` that are samples: the last of each source is not."""
+
+
+@pytest.fixture
+def dataset(make_cloud: Callable[..., Any]) -> unistore.Dataset:
+    return unistore.Dataset(make_cloud(LENGTHS).path, unistore.Segments(voxel=500))
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    return type(a) is type(b) and len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_packed(dataset: unistore.Dataset) -> None:
+    batch = unistore.collate(dataset.__getitems__([3, 0, 1]))
+    assert batch["offsets"].tolist() == [0, 4, 9, 11]
+    assert batch["xyz"].shape == (11, 3)
+    assert batch["rgb"].shape == (11, 3)
+    assert batch["origin"].shape == (3, 3)
+    assert batch["index"].tolist() == [3, 0, 1]
+    assert len(batch["voxel_coords"]) == len(batch["voxel_counts"]) == batch["voxel_offsets"][-1]
+    assert torch.equal(batch["xyz"][4:9], dataset[0]["xyz"])
+
+
+def test_packed_copies_nothing(dataset: unistore.Dataset) -> None:
+    samples = dataset.__getitems__([0, 1])
+    batch = unistore.collate(samples)
+    assert batch["xyz"].untyped_storage().data_ptr() == samples[1]["xyz"].untyped_storage().data_ptr()
+
+
+def test_list(dataset: unistore.Dataset) -> None:
+    batch = unistore.collate(dataset.__getitems__([3, 0]), ragged="list")
+    assert [len(xyz) for xyz in batch["xyz"]] == [4, 5]
+    assert batch["origin"].shape == (2, 3)
+    assert "offsets" not in batch
+
+
+def test_padded(dataset: unistore.Dataset) -> None:
+    batch = unistore.Collate("padded")(dataset.__getitems__([1, 0]))
+    assert batch["xyz"].shape == (2, 5, 3)
+    assert batch["lengths"].tolist() == [2, 5]
+    assert torch.equal(batch["xyz"][0, :2], dataset[1]["xyz"])
+    assert batch["xyz"][0, 2:].count_nonzero() == 0
+    assert batch["voxel_lengths"].tolist() == [len(dataset[i]["voxel_coords"]) for i in (1, 0)]
+
+
+@pytest.mark.parametrize("ragged", ["packed", "list", "padded"])
+@pytest.mark.parametrize("indices", [[0, 3, 1], [2], [1, 1]])
+def test_lists_of_samples_give_the_same(dataset: unistore.Dataset, ragged: Any, indices: list[int]) -> None:
+    as_read = unistore.collate(dataset.__getitems__(indices), ragged=ragged)
+    by_one = unistore.collate([dataset[i] for i in indices], ragged=ragged)
+    assert as_read.keys() == by_one.keys()
+    assert all(equal(as_read[key], by_one[key]) for key in as_read)
+
+
+@pytest.mark.parametrize("ragged", ["packed", "list", "padded"])
+def test_transformed_samples_stay_ragged(make_cloud: Callable[..., Any], ragged: Any) -> None:
+    path = make_cloud(LENGTHS).path
+    plain = unistore.Dataset(path)
+    moved = unistore.Dataset(
+        path, transform=lambda sample: {key: sample[key] * 2 for key in ("xyz", "classification", "origin")}
+    )
+    for indices in ([0, 2], [1], [1, 1]):
+        expected = unistore.collate(plain.__getitems__(indices), ragged=ragged)
+        found = unistore.collate(moved.__getitems__(indices), ragged=ragged)
+        assert found.keys() == expected.keys() - {"index", "intensity", "rgb"}
+        for key in ("xyz", "classification", "origin"):
+            doubled = [x * 2 for x in expected[key]] if isinstance(expected[key], list) else expected[key] * 2
+            assert equal(found[key], doubled)
+
+
+def test_keys_that_a_transform_makes(make_cloud: Callable[..., Any]) -> None:
+    path = make_cloud(LENGTHS).path
+    dataset = unistore.Dataset(
+        path, transform=lambda sample: {"points": sample["xyz"], "n": len(sample["xyz"])}
+    )
+    samples = dataset.__getitems__([0, 1])
+    with pytest.raises(ValueError, match=r"points has different shapes in one batch: \(2, 3\), \(5, 3\)"):
+        unistore.collate(samples)
+    batch = unistore.Collate(groups={"points": ""})(samples)
+    assert batch["offsets"].tolist() == [0, 5, 7]
+    assert batch["n"].tolist() == [5, 2]
+
+
+def test_contradictions_are_errors(make_cloud: Callable[..., Any]) -> None:
+    path = make_cloud(LENGTHS).path
+    halved = unistore.Dataset(path, transform=lambda sample: {**sample, "xyz": sample["xyz"][::2]})
+    with pytest.raises(ValueError, match="differs in length from other keys of its group: offsets"):
+        unistore.collate(halved.__getitems__([0, 1]))
+    with pytest.raises(ValueError, match="different keys: b"):
+        unistore.collate([{"a": 1}, {"a": 1, "b": 2}])
+    with pytest.raises(InputError, match="ragged must be"):
+        unistore.Collate("flat")  # type: ignore[arg-type]
+
+
+def test_text_becomes_a_list(make_cloud: Callable[..., Any]) -> None:
+    dataset = unistore.Dataset(make_cloud(LENGTHS).path, fields=["source", "xyz"])
+    expected = ["b/two.h5", "a/one.h5"]
+    assert unistore.collate(dataset.__getitems__([2, 1]))["source"] == expected
+    assert unistore.collate([dataset[2], dataset[1]])["source"] == expected
+
+
+def test_samples_survive_pickling_copying_and_torch(make_cloud: Callable[..., Any]) -> None:
+    dataset = unistore.Dataset(make_cloud(LENGTHS).path, fields=["xyz", "rgb", "origin"])
+    samples = [dataset[0], dataset[1]]  # no uint16: torch 2.13 cannot unpickle such tensors
+    expected = unistore.collate(samples)
+    for again in (pickle.loads(pickle.dumps(samples)), copy.copy(samples), [copy.copy(s) for s in samples]):
+        assert unistore.collate(again).keys() == expected.keys()
+    dense = default_collate([{"origin": sample["origin"]} for sample in samples])
+    assert torch.equal(dense["origin"], expected["origin"])
+    collate = pickle.loads(pickle.dumps(unistore.Collate("padded", {"a": ""})))
+    assert collate == unistore.Collate("padded", {"a": ""})
+
+
+def test_empty_segments(make_cloud: Callable[..., Any]) -> None:
+    dataset = unistore.Dataset(make_cloud((0, 3, 1, 0, 0, 0)).path)
+    batch = unistore.collate(dataset.__getitems__([2, 0]))
+    assert batch["offsets"].tolist() == [0, 0, 0]
+    assert batch["xyz"].shape == (0, 3)
+    padded = unistore.collate(dataset.__getitems__([1, 0]), ragged="padded")
+    assert padded["lengths"].tolist() == [3, 0]
+    assert np.array_equal(padded["xyz"][1].numpy(), np.zeros((3, 3)))
