@@ -60,6 +60,12 @@ class WorkerPlan:
     def __str__(self) -> str:
         return self.reason
 
+    def announce(self) -> None:
+        """Print the decision to standard error, once a process and only by rank 0."""
+        if self.reason not in _announced and os.environ.get("RANK", "0") == "0":
+            _announced.add(self.reason)
+            print(self.reason, file=sys.stderr, flush=True)
+
 
 def plan(
     workers: str | int = "auto",
@@ -124,7 +130,7 @@ def plan(
         reason=f"loader workers: {', '.join(steps)}: {parts}",
     )
     if not quiet:
-        _announce(result.reason)
+        result.announce()
     return result
 
 
@@ -147,12 +153,6 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
         raise InputError(Problem("workers", message, kind="option"))
     total = max(1, math.floor(cores * share + 1e-9))
     return total, f"{shown} × {share:g} = {total}"
-
-
-def _announce(text: str) -> None:
-    if text not in _announced and os.environ.get("RANK", "0") == "0":
-        _announced.add(text)
-        print(text, file=sys.stderr, flush=True)
 
 
 def usable_cores(process: Path = Path("/proc/self"), cgroups: Path = Path("/sys/fs/cgroup")) -> float:

@@ -1,0 +1,158 @@
+"""Configuration files as flat dotted keys, each taken at most once, with its type checked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["Keys", "read_keys"]
+
+_JSON_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+"""Strings and comments of JSON: a comment mark inside a string is none."""
+
+_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
+
+
+class Keys:
+    """The keys of one file, and which of them were used.
+
+    Parameters
+    ----------
+    values
+        Value by dotted key: ``{"DATA.ROOT": "data"}``.
+    location
+        How messages call the file.
+    """
+
+    def __init__(self, values: Mapping[str, Any], location: str) -> None:
+        self._values = values
+        self._location = location
+        self._used: set[str] = set()
+        self.problems: list[Problem] = []
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """Keys that nobody took, in the file's order."""
+        return tuple(key for key in self._values if key not in self._used)
+
+    def has(self, *keys: str) -> bool:
+        """Whether any of the keys is there."""
+        return any(key in self._values for key in keys)
+
+    def take(self, key: str, kind: type, default: Any = None, *, least: float | None = None) -> Any:
+        """Value of a key, or `default` where it is absent, null or of the wrong type (a Problem then)."""
+        value = self._values.get(key)
+        self._used.add(key)
+        if value is None:
+            return default
+        fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
+        if not fits or (isinstance(value, bool) and kind is not bool):
+            self.refuse(key, f"is {value!r}, expected {_NAMES[kind]}", "type")
+            return default
+        if least is not None and value < least:
+            self.refuse(key, f"is {value}, must be at least {least:g}", "value")
+            return default
+        return value
+
+    def workers(self, key: str) -> str | int | None:
+        """``"auto"``, ``"cpu*0.9"`` or a number; None where the key is absent."""
+        value = self._values.get(key)
+        self._used.add(key)
+        if value is None or (isinstance(value, (int, str)) and not isinstance(value, bool)):
+            return value
+        self.refuse(key, f"is {value!r}, expected 'auto', 'cpu*0.9' or a number", "type")
+        return None
+
+    def refuse(self, key: str, message: str, kind: str = "contradiction", cure: str = "") -> None:
+        """Record a Problem with a key."""
+        self.problems.append(Problem(f"{self._location}: {key}", message, cure, kind))
+
+
+def read_keys(path: Path) -> Keys:
+    """Read a YAML or JSON file as dotted keys.
+
+    JSON may hold comments (``//``, ``/* */``) and may be a fragment without its outer braces. A key that
+    stands twice with different values is a Problem.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or parsed, or holds no keys.
+    """
+    location = str(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else f"is no UTF-8 text ({error})"
+        raise InputError(Problem(location, f"cannot be read: {reason}", kind="unreadable")) from error
+    is_json = path.suffix.lower() == ".json" or (path.suffix == "" and text.lstrip()[:1] in ("{", '"'))
+    twice: list[str] = []
+    parsed = _parse_json(text, location, twice) if is_json else _parse_yaml(text, location, twice)
+    if not isinstance(parsed, dict) or not parsed:
+        found = "nothing" if parsed is None else type(parsed).__name__
+        raise InputError(Problem(location, f"holds {found}, expected keys and values", kind="format"))
+    keys = Keys(_flat(parsed), location)
+    for key in twice:
+        keys.refuse(key, "stands there twice with different values", cure="keep one")
+    return keys
+
+
+def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+def _parse_json(text: str, location: str, twice: list[str]) -> Any:
+    plain = _JSON_PARTS.sub(lambda part: part[0] if part[0].startswith('"') else " ", text).strip()
+    if plain.startswith('"'):
+        plain = f"{{{plain.rstrip(',')}}}"
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return _unique(pairs, twice)
+
+    try:
+        return json.loads(plain, object_pairs_hook=unique)
+    except ValueError as error:
+        raise InputError(Problem(location, f"is no JSON: {error}", kind="format")) from error
+
+
+def _parse_yaml(text: str, location: str, twice: list[str]) -> Any:
+    class Loader(yaml.SafeLoader):
+        """`yaml.SafeLoader` that notices repeated keys."""
+
+    def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
+        loader.flatten_mapping(node)
+        pairs = [
+            (loader.construct_object(key, deep=True), loader.construct_object(value, deep=True))
+            for key, value in node.value
+        ]
+        return _unique(pairs, twice)
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    try:
+        return yaml.load(text, Loader)  # noqa: S506  a SafeLoader
+    except yaml.YAMLError as error:
+        raise InputError(
+            Problem(location, f"is no YAML: {' '.join(str(error).split())}", kind="format")
+        ) from error
+
+
+def _unique(pairs: list[tuple[Any, Any]], twice: list[str]) -> dict[Any, Any]:
+    values: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in values and values[key] != value:
+            twice.append(str(key))
+        values[key] = value
+    return values
