@@ -156,7 +156,7 @@ class SlabRing:
         """Learn from the bytes a batch needed."""
         self._needs.append(needed)
         if needed > self.slab_size:
-            usual = float(np.quantile(np.array(self._needs), MOST, method="lower"))
+            usual = float(np.quantile(np.array(self._needs), MOST, method="inverted_cdf"))
             if usual > self.slab_size:
                 self.slab_size = round_up(int(usual * HEADROOM))
                 free, self._free = self._free, []

@@ -28,7 +28,7 @@ class Stats:
     slab_misses
         Batches, of those delivered, that did not fit into a slab and brought their own memory.
     copies
-        Batches that were copied, because as many as the ring can spare were held already.
+        Batches that were copied, or read into fresh memory, because as many as the ring can spare were held.
     cache_hits, cache_misses
         Samples taken from the cache, and decoded beside it.
     """

@@ -24,6 +24,7 @@ class _Job(NamedTuple):
     request: Request
     slab: Segment | None
     lease: Any
+    all_held: bool
 
 
 class _Done(NamedTuple):
@@ -33,7 +34,8 @@ class _Done(NamedTuple):
     error: SampleError | None
     needed: int
     seconds: float
-    missed: bool
+    missed: bool = False
+    all_held: bool = False
 
 
 class ReadingThread:
@@ -77,7 +79,9 @@ class ReadingThread:
             return False
         slab = self._ring.take()
         lease = None if slab is None else self._ring.lend(slab, [])[0]
-        self._jobs.put(_Job(self._generation[0], request, None if slab is None else slab.segment, lease))
+        all_held = slab is None and self._ring.slab_size > 0
+        segment = None if slab is None else slab.segment
+        self._jobs.put(_Job(self._generation[0], request, segment, lease, all_held))
         self._under_way += 1
         return True
 
@@ -88,7 +92,7 @@ class ReadingThread:
         done = self._ready.pop(number)
         if done.error is not None:
             raise done.error
-        return Arrival(done.batch, done.needed, done.seconds, done.missed)
+        return Arrival(done.batch, done.needed, done.seconds, done.missed, done.all_held)
 
     def settle(self) -> None:
         """See `Producer.settle`."""
@@ -135,7 +139,7 @@ def _read(
 def _make(fetch: Fetch, dataset: Any, job: _Job, generation: list[int]) -> _Done:
     request = job.request
     if job.generation != generation[0]:
-        return _Done(job.generation, request.number, None, None, 0, 0.0, False)
+        return _Done(job.generation, request.number, None, None, 0, 0.0)
     started = time.perf_counter()
     arena = Arena(job.slab, None, job.lease)
     indices = request.indices.tolist()
@@ -144,7 +148,7 @@ def _make(fetch: Fetch, dataset: Any, job: _Job, generation: list[int]) -> _Done
     except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
         failed = sample_error(error, fetch, dataset, indices, request.epoch, np.empty)
         failed.__cause__ = error
-        return _Done(job.generation, request.number, None, failed, 0, 0.0, False)
-    missed = job.slab is None or arena.needed > job.slab.size
+        return _Done(job.generation, request.number, None, failed, 0, 0.0)
+    missed = not job.all_held and (job.slab is None or arena.needed > job.slab.size)
     spent = time.perf_counter() - started
-    return _Done(job.generation, request.number, batch, None, arena.needed, spent, missed)
+    return _Done(job.generation, request.number, batch, None, arena.needed, spent, missed, job.all_held)

@@ -1,0 +1,229 @@
+"""Errors and deaths: seen in the parent, at once, with the sample and its source; nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_sample_is_named_with_its_source_and_the_rest_goes_on(data, workers):
+    with Loader(data.Broken(137), 10, shuffle=False, workers=workers) as loader:
+        batches = iter(loader)
+        for _ in range(13):
+            next(batches)
+        with pytest.raises(SampleError) as caught:
+            next(batches)
+        assert caught.value.sample == 137
+        assert caught.value.source == "file_1.h5: row 37"
+        assert "the disk says no" in str(caught.value)
+        assert "read_batch" in caught.value.worker_traceback
+        assert isinstance(caught.value.__cause__, OSError)
+        assert caught.value.__cause__.errno == 5
+        assert loader.state_dict()["delivered"] == 130
+        assert next(batches)["index"].tolist() == list(range(140, 150))
+        del caught, batches
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_collate_that_fails_names_the_batch(data, workers):
+    def collate(samples):
+        if len(samples) > 1:
+            raise ValueError("cannot stack")
+        return samples
+
+    with Loader(data.Plain(), 4, shuffle=False, workers=workers, collate=collate) as loader:
+        with pytest.raises(SampleError, match="samples 0, 1, 2, 3 .*cannot stack") as caught:
+            next(iter(loader))
+        assert caught.value.sample is None
+        del caught
+
+
+def test_what_cannot_be_sent_is_said(data):
+    with Loader(data.Plain(), 4, workers=1, collate=lambda samples: lambda: samples) as loader:
+        with pytest.raises(SampleError, match="cannot be sent") as caught:
+            next(iter(loader))
+        del caught
+
+
+def test_worker_init_fn_that_fails(data):
+    def start(worker):
+        raise RuntimeError(f"no licence for {worker}")
+
+    with Loader(data.Plain(), 4, workers=1, worker_init_fn=start) as loader:
+        with pytest.raises(SampleError, match="no licence for 0") as caught:
+            next(iter(loader))
+        del caught
+
+
+@pytest.mark.parametrize(("how", "said"), [("kill", "SIGKILL.*out of memory"), ("exit", "exit code 3")])
+def test_a_dead_worker_is_noticed_at_once(data, how, said):
+    with Loader(data.Broken(50, how), 10, shuffle=False, workers=2) as loader:
+        started = time.monotonic()
+        with pytest.raises(WorkerDiedError, match=said) as caught:
+            list(loader)
+        assert time.monotonic() - started < 5
+        assert "samples 50, 51" in str(caught.value)
+        del caught
+
+
+def test_a_worker_killed_while_idle_and_the_loader_used_again(data, census):
+    with Loader(data.Batched(), 10, workers=2) as loader:
+        list(loader)
+        os.kill(census.children()[0], signal.SIGKILL)
+        with pytest.raises(WorkerDiedError):
+            for _ in range(5):
+                list(loader)
+        assert sum(len(batch["index"]) for batch in loader) == 200
+
+
+def test_a_worker_that_hangs_does_not_hold_up_the_end(data):
+    loader = Loader(data.Broken(15, "hang"), 10, shuffle=False, workers=1)
+    next(iter(loader))
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 8
+
+
+def run_script(body: str, **options) -> subprocess.Popen:
+    script = "from tests.unistore.loader.conftest import *\n" + textwrap.dedent(body)
+    return subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def alive(pids) -> list[int]:
+    found = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                if stat.read().rsplit(")", 1)[1].split()[0] != "Z":
+                    found.append(pid)
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def wait_gone(pids, seconds=10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while alive(pids) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pids)
+
+
+LOOP = """
+    from unistore.loader import Loader
+    loader = Loader(Batched(), 10, workers=2)
+    while True:
+        for batch in loader:
+            print(*children(), flush=True)
+            time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+def test_workers_go_with_their_parent(how):
+    process = run_script(LOOP, start_new_session=True)
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(alive(pids)) == 2
+    if how is signal.SIGINT:  # Ctrl-C reaches the whole group
+        os.killpg(process.pid, how)
+    else:
+        process.send_signal(how)
+    _, errors = process.communicate(timeout=20)
+    assert wait_gone(pids)
+    if how is signal.SIGINT:
+        assert errors.count("Traceback") == 1
+        assert "KeyboardInterrupt" in errors
+
+
+def test_ctrl_c_that_is_caught_leaves_a_loader_that_works():
+    process = run_script("""
+        import signal
+        from unistore.loader import Loader
+        loader = Loader(Broken(95, "hang"), 10, shuffle=False, workers=1)
+        signal.setitimer(signal.ITIMER_REAL, 1.0)
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        got = 0
+        try:
+            for batch in loader:
+                got += 1
+        except KeyboardInterrupt:
+            print("interrupted", got, len(children()))
+        loader.dataset.bad = -1
+        print(sum(len(batch["index"]) for batch in loader))
+    """)
+    output, errors = process.communicate(timeout=30)
+    assert errors == ""
+    assert output.split() == ["interrupted", "9", "0", "200"]
+
+
+def test_leaving_without_closing_is_silent():
+    process = run_script("""
+        from unistore.loader import Loader
+        iterators = [iter(Loader(Batched(), 10, workers=workers)) for workers in (0, 1, 2)]
+        for iterator in iterators:
+            next(iterator)
+        print(*children(), flush=True)
+    """)
+    output, errors = process.communicate(timeout=30)
+    assert errors == ""
+    assert process.returncode == 0
+    assert wait_gone([int(pid) for pid in output.split()])
+
+
+def test_a_forked_child_gets_workers_of_its_own(data):
+    with Loader(data.Batched(), 10, shuffle=False, workers=1) as loader:
+        assert len(list(loader)) == 20
+        pid = os.fork()
+        if pid == 0:
+            good = sum(len(batch["index"]) for batch in loader) == 200
+            loader.close()
+            os._exit(0 if good else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert len(list(loader)) == 20
+
+
+def test_unreadable_sources_do_not_hide_the_error(data):
+    class Nameless(data.Broken):
+        def source_of(self, index):
+            raise KeyError(index)
+
+    with Loader(Nameless(0), 10, shuffle=False, workers=0) as loader:
+        with pytest.raises(SampleError, match="source unknown: KeyError") as caught:
+            next(iter(loader))
+        del caught
+
+
+def test_out_of_shared_memory_is_an_error_and_not_a_crash():
+    process = run_script("""
+        import resource
+        from unistore.loader import Loader, LoaderError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+        import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        try:
+            list(Loader(Batched(100, 100_000), 10, workers=1))
+        except LoaderError as error:
+            print("no shared memory" in str(error))
+    """)
+    output, errors = process.communicate(timeout=30)
+    assert output.strip() == "True", errors
+
+
+def test_errors_are_loader_errors():
+    assert issubclass(SampleError, LoaderError)
+    assert issubclass(WorkerDiedError, LoaderError)
+    error = SampleError("m", 3, "s", "t")
+    assert type(error).__reduce__(error)[1] == ("m", 3, "s", "t")
+    assert np.array_equal([error.sample], [3])

@@ -1,0 +1,161 @@
+"""Batches that are held stay what they were, while the memory around them is used again and again."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from unistore.loader import Loader
+from unistore.loader.memory import Segment
+from unistore.loader.slabs import SlabRing
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def views(x):
+    """Things that a training loop does with a tensor."""
+    return [
+        x,
+        x[1:3],
+        x[:, ::2],
+        x.reshape(-1),
+        x.T,
+        x.view(torch.int32),
+        x.numpy()[2:].reshape(-1)[3:],
+        torch.from_numpy(x.numpy()[::-1].copy())[1:],
+        torch.utils.dlpack.from_dlpack(x[1:]),
+        memoryview(x.numpy())[1:],
+        np.lib.stride_tricks.sliding_window_view(x.numpy()[0], 5),
+        x.unbind(0)[0],
+        x.untyped_storage(),
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_views_of_a_batch_stay_intact_while_thousands_of_batches_flow(data, workers):
+    rng = random.Random(0)
+    held = []
+    flowed = 0
+    with Loader(data.Batched(4000, 32), 8, seed=1, workers=workers, prefetch=3) as loader:
+        while flowed < 4000:
+            for batch in loader:
+                flowed += 1
+                assert torch.equal(batch["x"][:, 0], batch["index"] * 1000)
+                if rng.random() < 0.2:
+                    made = views(batch["x"])
+                    kept = made[rng.randrange(len(made))]
+                    held.append((kept, copy.deepcopy(np.asarray(kept.tolist()))))
+                    del made, kept
+                if len(held) > rng.randrange(1, 12):
+                    gone, expected = held.pop(rng.randrange(len(held)))
+                    assert np.array_equal(np.asarray(gone.tolist()), expected)
+                    del gone
+        stats = loader.stats()
+    del batch
+    assert stats["slab_misses"] < flowed / 10
+    for kept, expected in held:
+        assert np.array_equal(np.asarray(kept.tolist()), expected)
+    del kept
+    held.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_all_batches_of_an_epoch_may_be_held_even_past_the_loader(data, workers):
+    with Loader(data.Batched(2000, 100), 8, shuffle=False, workers=workers) as loader:
+        first = list(loader)
+        second = list(loader)
+    del loader
+    for batches in (first, second):
+        assert torch.equal(torch.cat([batch["index"] for batch in batches]), torch.arange(2000))
+        assert all(torch.equal(batch["x"][:, 99], batch["index"] * 1000 + 99) for batch in batches)
+
+
+def test_batches_may_be_written_to_and_pickled(data):
+    with Loader(data.Batched(), 10, shuffle=False, workers=1) as loader:
+        for _ in range(4):
+            for batch in loader:
+                again = pickle.loads(pickle.dumps(batch))
+                batch["x"].zero_()
+                assert torch.equal(again["x"][:, 0], again["index"] * 1000)
+
+
+def test_a_slab_comes_back_with_its_last_view_and_not_before():
+    ring = SlabRing(shared=False, in_flight=2, held=2, budget=1 << 30)
+    ring.observe(1000)
+    slab = ring.take()
+    lease = ring.lend(slab, [])[0]
+    array = np.ndarray(100, np.int64, buffer=lease)
+    del lease
+    view = torch.from_numpy(array[10:20].reshape(5, 2))[1:]
+    del array
+    gc.collect()
+    others = [ring.take() for _ in range(3)]
+    assert slab not in others
+    assert ring.take() is None
+    del view
+    gc.collect()
+    assert ring.take() is slab
+    for each in others:
+        ring.put(each)
+
+
+def test_ring_grows_only_where_nothing_is_lent():
+    ring = SlabRing(shared=True, in_flight=3, held=1, budget=1 << 30)
+    ring.observe(100_000)
+    small = ring.take()
+    leases = ring.lend(small, [])
+    free = ring.take()
+    ring.put(free)
+    ring.observe(1_000_000)
+    large = ring.take()
+    assert large.segment.size >= 1_000_000
+    assert ring.retired() == [free.number]
+    assert len(leases[0]) == small.segment.size
+    leases.clear()
+    ring.put(large)
+    assert ring.take() is large
+    assert ring.retired() == [small.number]
+    assert ring.retired() == []
+    ring.close()
+
+
+def test_rare_large_batches_do_not_make_every_slab_large():
+    ring = SlabRing(shared=False, in_flight=3, held=1, budget=1 << 30)
+    for _ in range(50):
+        ring.observe(100_000)
+    ring.observe(50_000_000)
+    assert ring.slab_size < 200_000
+
+
+def test_ring_keeps_to_its_budget():
+    ring = SlabRing(shared=False, in_flight=8, held=4, budget=4 << 20, first=2)
+    assert ring.batches_in_flight == 2
+    ring.observe(1 << 20)
+    assert ring.limit == 3
+    assert ring.batches_in_flight == 2
+    taken = [ring.take() for _ in range(5)]
+    assert sum(slab is not None for slab in taken) == 3
+
+
+def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():
+    calls = []
+    segment = Segment.private(1 << 16)
+    lease = segment.lease(lambda: calls.append(1))
+    keeper = SimpleNamespace(array=np.ndarray(8, np.uint8, buffer=lease, offset=3))
+    del lease
+    gc.collect()
+    assert not calls
+    keeper.array = torch.from_numpy(keeper.array)[2:4].view(1, 2)
+    gc.collect()
+    assert not calls
+    del keeper
+    gc.collect()
+    assert calls == [1]
