@@ -23,7 +23,7 @@ from unistore.plan import ArrayPlan, Plan
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
-from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, ROOT
 from unistore.zarr3.writer import write_shard
 
@@ -145,7 +145,7 @@ def seal(
     write_shard(root, MANIFEST, [manifest])
     sealed = seal_of(entries, manifest)
     unistore = {**attributes, "statistics": _statistics(plan, journal), "seal": sealed}
-    write_shard(root, ROOT, [_group({"zarr_conventions": [CONVENTION], "unistore": unistore})])
+    write_shard(root, ROOT, [sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))])
     return sealed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,7 +13,10 @@ import xxhash
 from unistore.errors import CorruptionError
 from unistore.store.names import MANIFEST
 
-__all__ = ["Entry", "manifest_bytes", "parse_manifest", "seal_of"]
+__all__ = ["Entry", "manifest_bytes", "parse_manifest", "root_is_intact", "seal_of", "sign_root"]
+
+_UNSIGNED = "0" * 32
+_SIGNATURE = b'"root": "%b"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +88,7 @@ def parse_manifest(data: bytes, where: str) -> list[Entry]:
 
 
 def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
-    """The seal that the root's attributes hold.
+    """The seal that the root's attributes hold; its ``root`` is filled in by `sign_root`.
 
     ``content_digest`` covers keys, rows and decoded content only, so that it agrees between machines whose
     encoders differ.
@@ -100,4 +104,20 @@ def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
         "files": len(entries),
         "bytes": sum(entry.bytes for entry in entries),
         "content_digest": content.hexdigest(),
+        "root": _UNSIGNED,
     }
+
+
+def sign_root(document: bytes) -> bytes:
+    """Put the root document's own digest into its seal: xxh3-128 of it with 32 zeros in that place."""
+    digest = xxhash.xxh3_128_hexdigest(document).encode()
+    return document.replace(_SIGNATURE % _UNSIGNED.encode(), _SIGNATURE % digest, 1)
+
+
+def root_is_intact(document: bytes) -> bool:
+    """Whether the root document is byte for byte the one that was signed."""
+    found = re.search(_SIGNATURE % b"([0-9a-f]{32})", document)
+    if found is None:
+        return False
+    unsigned = document[: found.start(1)] + _UNSIGNED.encode() + document[found.end(1) :]
+    return xxhash.xxh3_128_hexdigest(unsigned).encode() == found.group(1)
