@@ -146,7 +146,7 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
     """
     tree = Tree()
     _descend(group, "", name, roots, tree, set(), skip)
-    tree.files.discard(Path(group.file.filename))
+    tree.files.discard(Path(group.file.filename).resolve())
     return tree
 
 
@@ -163,7 +163,7 @@ def _descend(
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
-    tree.files.add(Path(group.file.filename))
+    tree.files.add(Path(group.file.filename).resolve())
     for key in group:
         path = f"{prefix}{key}"
         location = place(name, path)
@@ -172,6 +172,8 @@ def _descend(
             tree.problems.append(item)
         elif isinstance(item, h5py.Dataset):
             tree.datasets[path] = item
+            if h5py.h5o.get_info(item.id).fileno != info.fileno:
+                tree.files.add(Path(item.file.filename).resolve())
             elsewhere = _storage_files(item)
             tree.files |= elsewhere
             checks = [_check_target(file, location, "keeps values in", roots) for file in sorted(elsewhere)]
@@ -226,7 +228,7 @@ def _storage_files(dataset: h5py.Dataset) -> set[Path]:
     names = [entry[0] for entry in dataset.external or ()]
     if dataset.is_virtual:
         names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    return {Path(dataset.file.filename).parent / name for name in names}
+    return {(Path(dataset.file.filename).parent / name).resolve() for name in names}
 
 
 def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = False) -> list[Problem]:

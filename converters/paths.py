@@ -50,6 +50,8 @@ def natural_key(text: str) -> NaturalKey:
 
 def printable(name: str) -> str:
     r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``."""
+    if name.isprintable():
+        return name
     return "".join(char if char.isprintable() else _escape(char) for char in name)
 
 

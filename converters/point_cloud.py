@@ -36,6 +36,8 @@ __all__ = ["PointCloudConverter", "detect"]
 
 _LOOKED_AT = 8
 _NOTES = 8
+_READ_TO_REPORT = 1 << 28
+"""Bytes of sources that are read to report their values' problems beside those of other files."""
 
 Found = tuple[str, Path, Layout]
 
@@ -113,8 +115,22 @@ class PointCloudConverter:
         room_names(lists, {path: each.segments for _, path, each in found if each.kind == BATCHES}, paths)
         problems += lists.problems
         if problems:
-            raise InputError(problems)
+            raise InputError([*problems, *self._problems_of_values(found, paths)])
         return self._scanned(found, merged, lists, paths)
+
+    def _problems_of_values(self, found: Sequence[Found], roots: Sequence[Path]) -> list[Problem]:
+        """Read the files whose form is right, when others are refused anyway, so that all is said at once."""
+        if sum(path.stat().st_size for _, path, _ in found) > _READ_TO_REPORT:
+            return []
+        problems: list[Problem] = []
+        for name, path, layout in found:
+            columns = {key: form for key, (_, form) in layout.columns.items()}
+            merged, _ = reconcile([(name, columns)], "exact")
+            try:
+                self.derive(self._scanned([(name, path, layout)], merged, Lists(), roots), 0, _forget)
+            except InputError as error:
+                problems += error.problems
+        return problems
 
     def _scanned(
         self, found: Sequence[Found], merged: Mapping[str, Merged], lists: Lists, roots: Sequence[Path]
@@ -225,6 +241,10 @@ class PointCloudConverter:
             detail = scan.sources[source].detail
             rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
         np.copyto(out, rows, casting="same_kind")
+
+
+def _forget(table: str, column: str, rows: NDArray[Any]) -> None:
+    """Emit to nowhere."""
 
 
 def _unit(sources: Sequence[Source]) -> str | None:

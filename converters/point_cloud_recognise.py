@@ -138,6 +138,7 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
     anchor = (mapping.get("x") or mapping.get("xyz") or "").strip("/")
     if not anchor:
         groups = [group for group in ("", *tree.groups) if _holds_coordinates(tree, group)]
+        groups = groups or [group for group in ("", *tree.groups) if _holds_coordinates(tree, group, least=2)]
     elif anchor in tree.datasets:
         groups = [anchor.rpartition("/")[0]]
     else:
@@ -153,10 +154,11 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
     return groups[0]
 
 
-def _holds_coordinates(tree: Tree, group: str) -> bool:
+def _holds_coordinates(tree: Tree, group: str, least: int = 3) -> bool:
+    """Whether datasets of a group are called x, y and z, or at least so many of them, or ``xyz``."""
     prefix = f"{group}/" if group else ""
     own = {path.removeprefix(prefix).lower() for path in tree.datasets if path.startswith(prefix)}
-    return own.issuperset(ROLES) or "xyz" in own
+    return len(own.intersection(ROLES)) >= least or "xyz" in own
 
 
 def _triple(header: Mapping[str, Any], what: str) -> tuple[float, ...] | None:
