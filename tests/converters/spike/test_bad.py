@@ -1,0 +1,257 @@
+"""Bad recordings: each its own Problem, the problems of all files together."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from unistore.converters.protocol import Scan
+from unistore.converters.spike import SpikeConverter
+from unistore.errors import InputError, Problem
+
+
+def problems(paths: Path | list[Path], **options: Any) -> dict[str, Problem]:
+    with pytest.raises(InputError) as error:
+        SpikeConverter(**options).scan([paths] if isinstance(paths, Path) else paths)
+    assert error.value.problems, "problems are listed"
+    return {problem.location: problem for problem in error.value.problems}
+
+
+def read_all(converter: SpikeConverter, scan: Scan) -> None:
+    """Read every row of the first source."""
+    for table in scan.tables:
+        rows = scan.sources[0].rows[table.name]
+        columns = table.columns().items()
+        out = {name: np.zeros((rows, *field.row_shape), field.dtype) for name, field in columns}
+        converter.read(scan, table.name, 0, 0, rows, out)
+
+
+def reading_problem(path: Path, **options: Any) -> Problem:
+    """The one Problem that shows only when values are read."""
+    converter = SpikeConverter(**options)
+    scan = converter.scan([path])
+    with pytest.raises(InputError) as error:
+        read_all(converter, scan)
+    (problem,) = error.value.problems
+    return problem
+
+
+def test_every_bad_file_is_reported_at_once(
+    tmp_path: Path, sequences: Callable[..., Any], stream: Callable[..., bytes]
+) -> None:
+    made = sequences(tmp_path, {"train/good": (16,), "train/bad": (16,) * 7, "train/less": (16,) * 3})
+    bad = tmp_path / "train/bad"
+    (bad / "spike/000.dat").write_bytes((bad / "spike/000.dat").read_bytes()[:-1])
+    (bad / "spike/001.dat").write_bytes(b"")
+    (bad / "spike/002.dat").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
+    (bad / "blur/000.png").write_bytes((bad / "blur/000.png").read_bytes()[:-30])
+    (bad / "blur/001.png").write_bytes(b"")
+    (bad / "blur/002.png").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
+    (bad / "blur/003.png").write_bytes(b"<html>not found</html>")
+    cv2.imwrite(str(bad / "sharp/004.png"), np.zeros((48, 80), np.uint8))
+    cv2.imwrite(str(bad / "sharp/005.png"), np.zeros((48, 80, 3), np.uint16))
+    cv2.imwrite(str(bad / "sharp/006.png"), np.zeros((40, 80, 3), np.uint8))
+    (tmp_path / "train/less/sharp/001.png").unlink()
+    (tmp_path / "train/less/blur/003.png").write_bytes(b"x")
+    (tmp_path / "train/pictures/blur").mkdir(parents=True)
+    (tmp_path / "train/none/spike").mkdir(parents=True)
+    found = problems(made.root, height=24, width=40)
+    expected = {
+        "train/bad/spike/000.dat": ("size", "1,919 bytes are 15 frames of 24 x 40 in packed bits (120 bytes"),
+        "train/bad/spike/001.dat": ("empty", "is empty (0 bytes)"),
+        "train/bad/spike/002.dat": ("format", "Git LFS pointer"),
+        "train/bad/blur/000.png": ("truncated", "is cut short"),
+        "train/bad/blur/001.png": ("empty", "is empty (0 bytes)"),
+        "train/bad/blur/002.png": ("format", "Git LFS pointer"),
+        "train/bad/blur/003.png": ("format", "is no PNG or JPEG: it begins with b'<html>no'"),
+        "train/bad/sharp/004.png": ("colour", "is gray, expected rgb of 8 bits"),
+        "train/bad/sharp/005.png": ("colour", "is rgb of 16 bits"),
+        "train/bad/sharp/006.png": ("shape", "is 40 x 80, but its blur frame is 48 x 80"),
+        "train/less/sharp": ("count", "2 files beside 3 in train/less/spike; none for 001.dat"),
+        "train/less/blur": ("count", "4 files beside 3 in train/less/spike; too many: 003.png"),
+        "train/pictures": ("missing", "has blur/, but neither spike/ nor spike_vox/"),
+        "train/none/spike": ("missing", "holds no .dat or .npy or .npz file"),
+    }
+    assert {place: problem.kind for place, problem in found.items()} == {
+        place: kind for place, (kind, _) in expected.items()
+    }
+    for place, (_, message) in expected.items():
+        assert message in found[place].message, found[place]
+    assert "119 bytes over" in found["train/bad/spike/000.dat"].message
+
+
+def test_arrays_that_are_no_spikes(tmp_path: Path) -> None:
+    good = np.zeros((4, 6, 8), np.uint8)
+    np.savez(tmp_path / "counts.npz", spk=good + 2)
+    np.savez(tmp_path / "float.npz", spk=good.astype(np.float32))
+    np.savez(tmp_path / "flat.npz", spk=good[0])
+    np.savez(tmp_path / "names.npz", a=good, b=good)
+    np.savez(tmp_path / "object.npz", spk=np.array([good, None], dtype=object))
+    np.save(tmp_path / "cut.npy", good)
+    (tmp_path / "cut.npy").write_bytes((tmp_path / "cut.npy").read_bytes()[:-9])
+    found = problems(tmp_path)
+    assert {place.split(":")[0]: problem.kind for place, problem in found.items()} == {
+        "counts.npz": "values",
+        "float.npz": "dtype",
+        "flat.npz": "shape",
+        "names.npz": "missing",
+        "object.npz": "object",
+        "cut.npy": "truncated",
+    }
+    assert "values up to 2" in found["counts.npz"].message
+    assert "holds a, b, expected spk" in found["names.npz"].message
+
+
+def test_one_byte_a_pixel_refuses_values_above_one(
+    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
+) -> None:
+    for number in range(3):
+        (tmp_path / f"{number:03d}.dat").write_bytes(stream(record(8, 6, 16, number), "bytes"))
+    raw = bytearray((tmp_path / "001.dat").read_bytes())
+    raw[-1] = 7
+    (tmp_path / "001.dat").write_bytes(raw)
+    found = problems(tmp_path, height=6, width=16, layout="bytes")
+    assert list(found) == ["001.dat"]
+    assert found["001.dat"].kind == "values"
+    assert "bytes above 1 (up to 7): packed bits" in found["001.dat"].message
+
+
+def test_two_layouts_in_one_conversion(
+    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
+) -> None:
+    (tmp_path / "000.dat").write_bytes(stream(record(8, 6, 16, 1), "packed"))
+    (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16, 2), "bytes"))
+    found = problems(tmp_path, height=6, width=16)
+    assert {place: problem.kind for place, problem in found.items()} == {"001.dat": "layout"}
+
+
+def test_dark_recordings_decide_nothing(tmp_path: Path) -> None:
+    (tmp_path / "dark.dat").write_bytes(bytes(4 * 6 * 16))
+    found = problems(tmp_path, height=6, width=16)
+    assert {place: problem.kind for place, problem in found.items()} == {"dark.dat": "dark"}
+    assert "--layout packed or --layout bytes" in found["dark.dat"].cure
+    scan = SpikeConverter(height=6, width=16, layout="packed").scan([tmp_path])
+    assert scan.sources[0].detail["spike"]["extent"][0] == 32
+    (tmp_path / "dark.dat").write_bytes(bytes(3 * 12))
+    scan = SpikeConverter(height=6, width=16).scan([tmp_path])
+    assert scan.options["layout"] == "packed", "36 bytes are no whole frame of 96 pixels"
+
+
+def test_a_dark_recording_takes_the_layout_of_the_others(
+    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
+) -> None:
+    (tmp_path / "000.dat").write_bytes(bytes(96))
+    (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16), "packed"))
+    scan = SpikeConverter(height=6, width=16).scan([tmp_path])
+    assert [source.detail["spike"]["extent"][0] for source in scan.sources] == [8, 8]
+
+
+def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8,)})
+    sequences(tmp_path, {"b": (8,)}, images=None)
+    (problem,) = problems(tmp_path, height=24, width=40).values()
+    assert problem.kind == "columns"
+    assert "blur/" in problem.message
+    scan = SpikeConverter(height=24, width=40, columns="intersection").scan([tmp_path])
+    assert [field.path for field in scan.tables[0].fields] == ["frames/spike"]
+
+
+def test_two_files_for_one_frame(
+    tmp_path: Path, sequences: Callable[..., Any], record: Callable[..., Any]
+) -> None:
+    sequences(tmp_path, {"a": (8,)}, images=None)
+    np.save(tmp_path / "a/spike/000.npy", record(8, 24, 40))
+    (problem,) = problems(tmp_path, height=24, width=40).values()
+    assert (problem.kind, problem.location) == ("count", "a/spike/000.npy")
+
+
+def test_names_may_differ_when_numbers_agree(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    made = sequences(tmp_path, {"a": (8, 8, 8)})
+    for number in range(3):
+        (tmp_path / f"a/blur/{number:03d}.png").rename(tmp_path / f"a/blur/frame_{number:06d}.png")
+    scan = SpikeConverter(height=24, width=40).scan([made.root])
+    assert [source.files[1].name for source in scan.sources] == [f"frame_{n:06d}.png" for n in range(3)]
+
+
+@pytest.mark.parametrize("frames", ["tiles", "keep"])
+def test_a_flipped_bit_in_a_png_is_found_when_it_is_read(
+    tmp_path: Path, sequences: Callable[..., Any], frames: str
+) -> None:
+    sequences(tmp_path, {"a": (8,)})
+    file = tmp_path / "a/blur/000.png"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 16
+    file.write_bytes(raw)
+    problem = reading_problem(tmp_path, height=24, width=40, frames=frames)
+    assert (problem.location, problem.kind) == ("a/blur/000.png", "corrupt")
+    assert "contradicts its checksum" in problem.message
+
+
+def test_a_sound_png_whose_pixels_are_none(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    sequences(tmp_path, {"a": (8,)})
+    header = struct.pack(">IIBBBBB", 80, 48, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", b"no zlib stream") + chunk(b"IEND", b"")
+    (tmp_path / "a/blur/000.png").write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+    problem = reading_problem(tmp_path, height=24, width=40)
+    assert (problem.location, problem.kind) == ("a/blur/000.png", "corrupt")
+
+
+def test_jpegs_cut_short(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8, 8, 8)}, suffix=".jpg")
+    for number, keep in ((0, 0.7), (1, 0.05)):
+        file = tmp_path / f"a/sharp/{number:03d}.jpg"
+        raw = file.read_bytes()
+        file.write_bytes(raw[: int(len(raw) * keep)])
+    cv2.imwrite(str(tmp_path / "a/sharp/002.jpg"), np.zeros((48, 80), np.uint8))
+    found = problems(tmp_path, height=24, width=40)
+    assert {place: problem.kind for place, problem in found.items()} == {
+        "a/sharp/000.jpg": "truncated",
+        "a/sharp/001.jpg": "truncated",
+        "a/sharp/002.jpg": "colour",
+    }
+
+
+def test_a_stream_cut_while_it_is_converted(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (16,)}, images=None)
+    converter = SpikeConverter(height=24, width=40)
+    scan = converter.scan([tmp_path])
+    file = tmp_path / "a/spike/000.dat"
+    file.write_bytes(file.read_bytes()[:-100])
+    out = {"spike": np.zeros((1, 16, 24, 5), np.uint8)}
+    with pytest.raises(InputError) as error:
+        converter.read(scan, "frames", 0, 0, 1, out)
+    assert error.value.problems[0].kind == "truncated"
+
+
+def test_nothing_to_convert(tmp_path: Path) -> None:
+    (found,) = problems(tmp_path).values()
+    assert found.kind == "missing"
+    (found,) = problems(tmp_path / "absent").values()
+    assert (found.kind, found.message) == ("missing", "does not exist")
+
+
+@pytest.mark.parametrize(
+    ("options", "location"),
+    [
+        ({"height": 0}, "--height"),
+        ({"width": -8}, "--width"),
+        ({"voxels": (0, 5)}, "--voxels"),
+        ({"layout": "raw"}, "--layout"),
+        ({"frames": "jpeg"}, "--frames"),
+        ({"columns": "union"}, "--columns"),
+    ],
+)
+def test_options_that_mean_nothing(options: dict[str, Any], location: str) -> None:
+    with pytest.raises(InputError) as error:
+        SpikeConverter(**options)
+    assert [problem.location for problem in error.value.problems] == [location]

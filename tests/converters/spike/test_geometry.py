@@ -1,0 +1,169 @@
+"""Layout and resolution of headerless streams: what decides, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.converters.spike import SpikeConverter
+from unistore.converters.spike_geometry import CAMERAS, choose, frames_in
+from unistore.errors import InputError, Problem
+
+
+def scan_one(path: Path, **options: Any) -> tuple[list[int], str, str]:
+    """Extent, layout and all notes of one file."""
+    scan = SpikeConverter(**options).scan([path])
+    return scan.sources[0].detail["spike"]["extent"], scan.options["layout"], "\n".join(scan.notes)
+
+
+def refusal(path: Path, **options: Any) -> Problem:
+    with pytest.raises(InputError) as error:
+        SpikeConverter(**options).scan([path])
+    (problem,) = error.value.problems
+    return problem
+
+
+@pytest.fixture
+def gopro(tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]) -> Path:
+    """Packed bits that look like those of a camera, of a size that is described as 10 x 396 x 640 bytes."""
+    file = tmp_path / "000.dat"
+    file.write_bytes(stream(record(88, 360, 640)))
+    assert file.stat().st_size == 2_534_400 == 10 * 396 * 640
+    return file
+
+
+def test_packed_bits_of_the_described_size(gopro: Path) -> None:
+    extent, layout, notes = scan_one(gopro)
+    assert (extent, layout) == ([88, 360, 640], "packed")
+    assert "% of the first bytes of 000.dat are above 1" in notes
+    assert "2,534,400 bytes are 88 x 360 x 640 in packed bits: a typical size" in notes
+    assert "careful" not in notes
+
+
+def test_one_byte_a_pixel_of_the_described_size(
+    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
+) -> None:
+    file = tmp_path / "000.dat"
+    file.write_bytes(stream(record(10, 396, 640), "bytes"))
+    extent, layout, notes = scan_one(file)
+    assert (extent, layout) == ([10, 396, 640], "bytes")
+    assert "all 2,534,400 bytes are 0 or 1" in notes
+    assert "10 x 396 x 640 in one byte a pixel" in notes
+
+
+def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> None:
+    problem = refusal(gopro, height=396, width=640)
+    assert problem.kind == "geometry"
+    assert "88 x 360 x 640 packed bits (Spk-GoPro)" in problem.message
+    assert "--height 360 --width 640" in problem.cure
+    extent, _, notes = scan_one(gopro, height=396, width=640, layout="packed")
+    assert extent == [80, 396, 640]
+    assert "careful: neighbouring rows of 000.dat hardly go together as 396 x 640" in notes
+
+
+def test_height_and_width_exchanged_are_remarked(gopro: Path) -> None:
+    extent, _, notes = scan_one(gopro, height=640, width=360)
+    assert extent == [88, 640, 360]
+    assert "careful" in notes
+
+
+def test_several_cameras_fit_and_nothing_decides(
+    tmp_path: Path, record: Callable[..., Any], stream: Callable[..., bytes]
+) -> None:
+    file = tmp_path / "a.dat"
+    file.write_bytes(stream(record(40, 360, 640)))
+    problem = refusal(file)
+    assert problem.kind == "ambiguous"
+    for fit in ("160 x 180 x 320", "40 x 360 x 640", "10 x 720 x 1280"):
+        assert fit in problem.message
+    assert "--height and --width" in problem.cure
+    assert scan_one(file, height=360)[0] == [40, 360, 640], "one of the two may be enough"
+
+
+def test_other_recordings_establish_the_camera(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"train/a": (88, 56), "train/b": (16,)}, size=(360, 640), images=None)
+    scan = SpikeConverter().scan([tmp_path])
+    assert [source.detail["spike"]["extent"] for source in scan.sources] == [
+        [88, 360, 640],
+        [56, 360, 640],
+        [16, 360, 640],
+    ]
+    assert any("as other recordings here" in note for note in scan.notes)
+
+
+def test_cameras_may_differ_by_recording(
+    tmp_path: Path,
+    record: Callable[..., Any],
+    stream: Callable[..., bytes],
+    convert_in_memory: Callable[..., Any],
+) -> None:
+    spikes = [record(88, 360, 640), record(3, 250, 400)]
+    for name, each in zip("ab", spikes, strict=True):
+        (tmp_path / f"{name}.dat").write_bytes(stream(each))
+    converted = convert_in_memory(SpikeConverter(), [tmp_path])
+    assert converted.arrays["frames/spike_extent"].tolist() == [[360, 640], [250, 400]]
+    for row, each in zip(converted.arrays["frames/spike"], spikes, strict=True):
+        length, height, width = each.shape
+        pixels = np.unpackbits(row, axis=-1, bitorder="little")
+        np.testing.assert_array_equal(pixels[:length, :height, :width], each)
+        assert pixels.sum() == each.sum(), "the rest is padding"
+
+
+def test_sizes_of_no_known_camera(tmp_path: Path) -> None:
+    file = tmp_path / "a.dat"
+    file.write_bytes(np.arange(12_501, dtype=np.uint8).tobytes())
+    problem = refusal(file)
+    assert (problem.kind, problem.location) == ("unknown size", "a.dat")
+
+
+def test_the_remainder_is_named_and_what_would_fit(tmp_path: Path) -> None:
+    file = tmp_path / "a.dat"
+    file.write_bytes(np.resize(np.arange(256, dtype=np.uint8), 5 * 12_500).tobytes())
+    problem = refusal(file, height=360, width=640)
+    assert problem.kind == "size"
+    assert "62,500 bytes are 2 frames of 360 x 640 in packed bits (28,800 bytes each)" in problem.message
+    assert "4,900 bytes over" in problem.message
+    assert "these fit: 5 x 250 x 400" in problem.cure
+
+
+@pytest.mark.parametrize(
+    ("size", "layout", "expected"),
+    [
+        (2_534_400, "packed", 88),
+        (1_612_800, "packed", 56),
+        (2_534_400, "bytes", 11),
+        (28_801, "packed", None),
+        (0, "packed", None),
+    ],
+)
+def test_frames_in(size: int, layout: str, expected: int | None) -> None:
+    assert frames_in(size, 360, 640, layout) == expected
+
+
+def test_frames_in_a_bit_stream() -> None:
+    for frames in range(1, 40):
+        assert frames_in(-(-frames * 3 * 13 // 8), 3, 13, "stream") == frames
+    assert frames_in(1, 3, 13, "stream") is None
+
+
+def test_every_camera_is_found_by_its_typical_size_or_given_size() -> None:
+    for camera in CAMERAS:
+        for length in camera.lengths:
+            size = camera.height * camera.width * length // (8 if camera.layout == "packed" else 1)
+            chosen, problems = choose({"a": [size]}, camera.layout)
+            assert not problems
+            assert (chosen["a"].height, chosen["a"].width) == (camera.height, camera.width)
+        size = camera.height * camera.width * 7 // 8
+        chosen, problems = choose({"a": [size]}, "packed", camera.height, camera.width)
+        assert bool(problems) == (camera.layout == "bytes"), (
+            "a width and height of bytes are no packed camera"
+        )
+
+
+def test_equal_sizes_are_refused_once() -> None:
+    _, problems = choose({"a": [1_152_000], "b": [1_152_000], "c": [576_000]}, "packed")
+    assert [problem.location for problem in problems] == ["a", "c"]

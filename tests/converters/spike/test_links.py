@@ -1,0 +1,131 @@
+"""Folders of links: followed inside the given paths, refused outside, every file taken once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unistore.converters.spike import SpikeConverter
+from unistore.errors import InputError, Problem
+
+SIZE = {"height": 24, "width": 40}
+
+
+def names(*paths: Path) -> list[str]:
+    return [source.name for source in SpikeConverter(**SIZE).scan(paths).sources]
+
+
+def problems(*paths: Path) -> list[Problem]:
+    with pytest.raises(InputError) as error:
+        SpikeConverter(**SIZE).scan(paths)
+    return list(error.value.problems)
+
+
+def link_sequence(unified: Path, raw: Path, *, roles: tuple[str, ...] = ("spike", "blur", "sharp")) -> None:
+    unified.mkdir(parents=True)
+    for role in roles:
+        (unified / role).symlink_to(raw / role, target_is_directory=True)
+
+
+@pytest.fixture
+def raw(tmp_path: Path, sequences: Callable[..., Any]) -> Path:
+    """Sequences a and b outside of the unified folder."""
+    sequences(tmp_path / "raw", {"a": (8, 8), "b": (8,)})
+    return tmp_path / "raw"
+
+
+def test_links_that_leave_are_refused_with_the_cure(tmp_path: Path, raw: Path) -> None:
+    link_sequence(tmp_path / "unified/train/a", raw / "a")
+    found = problems(tmp_path / "unified")
+    assert {problem.location for problem in found} == {f"train/a/{r}" for r in ("spike", "blur", "sharp")}
+    assert {problem.kind for problem in found} == {"link"}
+    assert all(f"{raw}/a/" in problem.message for problem in found)
+    assert found[0].cure == "give the folder of the target too"
+
+
+def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) -> None:
+    link_sequence(tmp_path / "unified/train/a", raw / "a")
+    scan = SpikeConverter(**SIZE).scan([tmp_path / "unified", raw])
+    assert [source.name for source in scan.sources] == [
+        "unified/train/a/spike/000.dat",
+        "unified/train/a/spike/001.dat",
+    ]
+    assert {source.split for source in scan.sources} == {"train"}
+    assert any("only followed from links" in note for note in scan.notes)
+
+
+def test_links_inside_one_root(tmp_path: Path, raw: Path) -> None:
+    link_sequence(tmp_path / "unified/train/a", raw / "a")
+    link_sequence(tmp_path / "unified/test/b", raw / "b")
+    scan = SpikeConverter(**SIZE).scan([tmp_path])
+    assert [source.name for source in scan.sources] == [
+        "unified/test/b/spike/000.dat",
+        "unified/train/a/spike/000.dat",
+        "unified/train/a/spike/001.dat",
+    ]
+    assert "left out, since other recordings hold the same files: raw/a, raw/b" in scan.notes
+
+
+def test_links_to_files_and_spikes_kept_apart_from_images(tmp_path: Path, raw: Path) -> None:
+    (raw / "a/spike").rename(raw / "spikes_of_a")
+    folder = tmp_path / "unified/a"
+    link_sequence(folder, raw / "a", roles=("blur", "sharp"))
+    (folder / "spike").mkdir()
+    for file in (raw / "spikes_of_a").iterdir():
+        (folder / "spike" / file.name).symlink_to(file)
+    (raw / "b/spike/000.dat").unlink()
+    (raw / "b/spike").rmdir()
+    found = problems(tmp_path)
+    assert [(problem.location, problem.kind) for problem in found] == [("raw/b", "missing")]
+    for role in ("blur", "sharp"):
+        (raw / "b" / role / "000.png").unlink()
+        (raw / "b" / role).rmdir()
+    assert names(tmp_path) == ["unified/a/spike/000.dat", "unified/a/spike/001.dat"]
+
+
+def test_broken_links(tmp_path: Path, raw: Path) -> None:
+    (raw / "a/spike/002.dat").symlink_to(raw / "gone.dat")
+    (raw / "notes.txt").symlink_to(raw / "gone.txt")
+    (raw / "c").mkdir()
+    (raw / "c/spike").symlink_to(raw / "gone", target_is_directory=True)
+    found = problems(raw)
+    assert {(problem.location, problem.kind) for problem in found} == {
+        ("a/spike/002.dat", "missing"),
+        ("c/spike", "missing"),
+    }
+    assert "mend the link" in found[0].cure
+
+
+def test_links_in_a_circle(raw: Path) -> None:
+    (raw / "again").symlink_to(raw, target_is_directory=True)
+    assert names(raw) == ["a/spike/000.dat", "a/spike/001.dat", "b/spike/000.dat"]
+
+
+def test_roots_inside_each_other_and_given_twice(raw: Path) -> None:
+    assert names(raw, raw / "a", raw) == ["a/spike/000.dat", "a/spike/001.dat", "b/spike/000.dat"]
+
+
+def test_parts_of_a_tree_may_be_given(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"train/a": (8, 8), "test/b": (8,)})
+    assert names(tmp_path / "train") == ["a/spike/000.dat", "a/spike/001.dat"]
+    scan = SpikeConverter(**SIZE).scan([tmp_path / "train"])
+    assert scan.sources[0].split == "train"
+    assert names(tmp_path / "train/a") == ["spike/000.dat", "spike/001.dat"]
+    assert names(tmp_path / "train/a/spike") == ["000.dat", "001.dat"]
+    assert names(tmp_path / "train/a/spike/001.dat") == ["001.dat"]
+
+
+def test_numbered_files_are_a_sequence_and_others_stand_alone(
+    tmp_path: Path,
+    record: Callable[..., Any],
+    stream: Callable[..., bytes],
+    convert_in_memory: Callable[..., Any],
+) -> None:
+    for number, name in enumerate(("10.dat", "9.dat", "left.dat", "right.dat")):
+        (tmp_path / name).write_bytes(stream(record(8, 24, 40, number)))
+    converted = convert_in_memory(SpikeConverter(**SIZE), [tmp_path])
+    assert [source.name for source in converted.scan.sources] == ["left.dat", "right.dat", "9.dat", "10.dat"]
+    assert converted.arrays["sequences/offsets"].tolist() == [0, 1, 2, 4]

@@ -1,0 +1,271 @@
+"""Spike recordings value by value, against readings that share no code with the converter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from unistore.converters.spike import SpikeConverter
+from unistore.errors import InputError
+
+
+def bits(packed: np.ndarray, width: int) -> np.ndarray:
+    return np.unpackbits(packed, axis=-1, bitorder="little")[..., :width]
+
+
+def formula(spikes: np.ndarray, bins: int) -> np.ndarray:
+    """The reference formula, step by step."""
+    length = len(spikes)
+    voxel = np.zeros((bins, *spikes.shape[1:]), np.int64)
+    for t in range(length):
+        voxel[(t * bins) // length] += spikes[t]
+    return voxel
+
+
+def padded(rows: list[np.ndarray], dtype: str = "u1") -> np.ndarray:
+    """Rows of different extents, zero-padded at the end of every axis."""
+    shape = np.max([row.shape for row in rows], axis=0)
+    out = np.zeros((len(rows), *shape), dtype)
+    for target, row in zip(out, rows, strict=True):
+        target[tuple(slice(0, extent) for extent in row.shape)] = row
+    return out
+
+
+@pytest.mark.parametrize("frames", ["tiles", "keep"])
+def test_contract(
+    tmp_path: Path, sequences: Callable[..., Any], check_contract: Callable[..., Any], frames: str
+) -> None:
+    made = sequences(tmp_path, {"train/a": (16, 11), "train/b": (16,), "test/c": (11,)})
+    spikes = list(made.spikes.values())
+    names = ["test/c/spike/000.dat", *[name for name in made.spikes if name.startswith("train")]]
+    order = [list(made.spikes).index(name) for name in names]
+    lengths = [len(spikes[i]) for i in order]
+    oracle = {
+        "frames/spike": padded([np.packbits(spikes[i], axis=-1, bitorder="little") for i in order]),
+        "frames/voxel/5": padded([formula(spikes[i], 5) for i in order]),
+        "frames/spike_length": np.array(lengths, np.int32),
+        "frames/spike_extent": np.full((4, 2), (24, 40), np.int32),
+        "frames/image_extent": np.full((4, 2), (48, 80), np.int32),
+        "sequences/offsets": np.array([0, 1, 3, 4]),
+    }
+    if frames == "tiles":
+        for image, kept in (("blur", made.blur), ("sharp", made.sharp)):
+            oracle[f"frames/{image}"] = np.stack([kept[name] for name in names])
+    else:
+        for image in ("blur", "sharp"):
+            files = [
+                (tmp_path / name.replace("spike", image).replace(".dat", ".png")).read_bytes()
+                for name in names
+            ]
+            oracle[f"frames/{image}_file/data"] = np.frombuffer(b"".join(files), np.uint8)
+            oracle[f"frames/{image}_file/offsets"] = np.cumsum([0, *map(len, files)])
+    converter = SpikeConverter(height=24, width=40, voxels=(5,), frames=frames)
+    converted = check_contract(converter, [tmp_path], oracle)
+    assert [source.name for source in converted.scan.sources] == names
+    assert [source.split for source in converted.scan.sources] == ["test", "train", "train", "train"]
+    text = converted.arrays["sequences/name/data"].tobytes()
+    assert text == b"test/ctrain/atrain/b"
+    assert converted.settled.sample_source.tolist() == [0, 1, 1, 3], "sequences are dealt out whole"
+
+
+def test_real_stream_decodes_to_its_picture(data: Path, convert_in_memory: Callable[..., Any]) -> None:
+    converted = convert_in_memory(SpikeConverter(), [data / "reds_frames_140_162.dat"])
+    spikes = bits(converted.arrays["frames/spike"][0], 400)
+    assert spikes.shape == (23, 250, 400)
+    truth = cv2.imread(str(data / "reds_truth.png"), cv2.IMREAD_GRAYSCALE)
+    assert np.corrcoef(spikes.mean(axis=0).ravel(), truth.ravel())[0, 1] >= 0.95
+    assert np.corrcoef(spikes[:, ::-1].mean(axis=0).ravel(), truth.ravel())[0, 1] < 0.5, "flip matters"
+
+
+def test_whole_real_recordings(samples: Path, check_contract: Callable[..., Any]) -> None:
+    folder = samples / "spike"
+    raw = np.fromfile(folder / "spikezoo_data.dat", np.uint8)
+    dat = np.unpackbits(raw, bitorder="little").reshape(301, 250, 400)[:, ::-1]
+    spk = np.load(folder / "spikezoo_uhsr.npz")["spk"]
+    converted = check_contract(
+        SpikeConverter(voxels=(10,)),
+        [folder],
+        {
+            "frames/spike": padded([np.packbits(each, axis=-1, bitorder="little") for each in (dat, spk)]),
+            "frames/voxel/10": padded([formula(dat, 10), formula(spk, 10)]),
+            "frames/spike_length": np.array([301, 200], np.int32),
+            "frames/spike_extent": np.array([[250, 400], [250, 250]], np.int32),
+        },
+    )
+    truth = cv2.imread(str(folder / "spikezoo_data.png"), cv2.IMREAD_GRAYSCALE)
+    mean = bits(converted.arrays["frames/spike"][0, 140:163], 400).mean(axis=0)
+    assert np.corrcoef(mean.ravel(), truth.ravel())[0, 1] >= 0.95
+    assert any("301 x 250 x 400" in note for note in converted.scan.notes)
+
+
+def test_packed_and_bytes_give_equal_rows(
+    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
+) -> None:
+    converted = {}
+    for layout in ("packed", "bytes"):
+        made = sequences(tmp_path / layout, {"train/a": (16, 11), "test/b": (24,)}, layout=layout)
+        for wanted in ("auto", layout):
+            converter = SpikeConverter(height=24, width=40, voxels=(5, 10), layout=wanted)
+            converted[layout, wanted] = convert_in_memory(converter, [made.root])
+    first = converted.pop(("packed", "auto"))
+    for each in converted.values():
+        assert list(each.arrays) == list(first.arrays)
+        for path, values in first.arrays.items():
+            np.testing.assert_array_equal(each.arrays[path], values, path)
+
+
+@pytest.mark.parametrize("length", [88, 56, 10, 301])
+def test_voxels_equal_the_formula(
+    tmp_path: Path,
+    length: int,
+    record: Callable[..., np.ndarray],
+    stream: Callable[..., bytes],
+    convert_in_memory: Callable[..., Any],
+) -> None:
+    spikes = record(length, 9, 24)
+    (tmp_path / "a.dat").write_bytes(stream(spikes))
+    converted = convert_in_memory(SpikeConverter(height=9, width=24, voxels=(32, 5, 10)), [tmp_path])
+    for bins in (5, 10, 32):
+        voxel = converted.arrays[f"frames/voxel/{bins}"]
+        assert voxel.dtype == np.uint8
+        np.testing.assert_array_equal(voxel[0], formula(spikes, bins))
+    parts = [len(part) for part in np.array_split(spikes, 5)]
+    if length == 88:
+        assert parts != [18, 18, 17, 18, 17], "array_split is another rule"
+
+
+def test_counts_above_255_get_two_bytes(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
+    np.save(tmp_path / "lit.npy", np.ones((600, 3, 5), np.uint8))
+    converted = convert_in_memory(SpikeConverter(voxels=(2, 3)), [tmp_path])
+    assert converted.arrays["frames/voxel/2"].dtype == np.uint16
+    assert (converted.arrays["frames/voxel/2"] == 300).all()
+    assert converted.arrays["frames/voxel/3"].dtype == np.uint8
+    assert (converted.arrays["frames/voxel/3"] == 200).all()
+
+
+def test_mixed_lengths_and_resolutions(
+    tmp_path: Path, record: Callable[..., np.ndarray], check_contract: Callable[..., Any]
+) -> None:
+    rows = [record(12, 10, 21, 1), record(5, 14, 30, 2), record(9, 8, 8, 3)]
+    np.savez(tmp_path / "a.npz", spk=rows[0])
+    np.savez_compressed(tmp_path / "b.npz", spk=rows[1].astype(bool), other=np.zeros(3))
+    np.save(tmp_path / "c.npy", np.asfortranarray(rows[2]))
+    converted = check_contract(
+        SpikeConverter(voxels=(4,)),
+        [tmp_path],
+        {
+            "frames/spike": padded([np.packbits(row, axis=-1, bitorder="little") for row in rows]),
+            "frames/voxel/4": padded([formula(row, 4) for row in rows]),
+            "frames/spike_length": np.array([12, 5, 9], np.int32),
+            "frames/spike_extent": np.array([[10, 21], [14, 30], [8, 8]], np.int32),
+            "sequences/offsets": np.arange(4),
+        },
+    )
+    assert converted.arrays["frames/spike"].shape == (3, 12, 14, 4)
+    assert any("padded with zeros" in note for note in converted.scan.notes)
+    assert converted.settled.groups["frames"]["flip_undone"] is False
+
+
+@pytest.mark.parametrize("layout", ["packed", "stream"])
+def test_rows_of_no_whole_bytes(
+    tmp_path: Path,
+    layout: str,
+    record: Callable[..., np.ndarray],
+    stream: Callable[..., bytes],
+    check_contract: Callable[..., Any],
+) -> None:
+    spikes = record(16, 16, 13)
+    (tmp_path / "a.dat").write_bytes(stream(spikes, layout))
+    converted = check_contract(
+        SpikeConverter(height=16, width=13),
+        [tmp_path],
+        {"frames/spike": np.packbits(spikes, axis=-1, bitorder="little")[None]},
+    )
+    assert converted.scan.options["layout"] == layout
+
+
+def test_both_paddings_fit_and_the_bits_decide(
+    tmp_path: Path, record: Callable[..., np.ndarray], stream: Callable[..., bytes]
+) -> None:
+    for layout, frames in (("packed", 13), ("stream", 16)):
+        file = tmp_path / f"{layout}.dat"
+        file.write_bytes(stream(record(frames, 16, 13), layout))
+        assert file.stat().st_size == 416
+        scan = SpikeConverter(height=16, width=13).scan([file])
+        assert scan.options["layout"] == layout
+        assert scan.sources[0].detail["spike"]["extent"] == [frames, 16, 13]
+        assert any("rows of 13 pixels are" in note for note in scan.notes)
+
+
+def test_streams_with_the_top_row_first(
+    tmp_path: Path,
+    record: Callable[..., np.ndarray],
+    stream: Callable[..., bytes],
+    convert_in_memory: Callable[..., Any],
+) -> None:
+    spikes = record(8, 6, 16)
+    (tmp_path / "a.dat").write_bytes(stream(spikes, flip=False))
+    converted = convert_in_memory(SpikeConverter(height=6, width=16, flip=False), [tmp_path])
+    np.testing.assert_array_equal(bits(converted.arrays["frames/spike"][0], 16), spikes)
+    attributes = converted.settled.groups["frames"]
+    assert (attributes["source_rows"], attributes["flip_undone"]) == ("top first", False)
+
+
+def test_jpeg_frames_keep_their_values(
+    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
+) -> None:
+    sequences(tmp_path, {"a": (8, 8)}, suffix=".jpg")
+    converted = convert_in_memory(SpikeConverter(height=24, width=40), [tmp_path])
+    for number in range(2):
+        expected = cv2.imread(str(tmp_path / f"a/sharp/{number:03d}.jpg"))[..., ::-1]
+        np.testing.assert_array_equal(converted.arrays["frames/sharp"][number], expected)
+
+
+def test_images_of_mixed_sizes_are_padded(
+    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
+) -> None:
+    small = sequences(tmp_path, {"a": (8,)}, images=(20, 30))
+    large = sequences(tmp_path, {"b": (8,)}, images=(48, 16))
+    converted = convert_in_memory(SpikeConverter(height=24, width=40), [tmp_path])
+    pixels = [*small.blur.values(), *large.blur.values()]
+    np.testing.assert_array_equal(converted.arrays["frames/blur"], padded(pixels))
+    assert converted.arrays["frames/image_extent"].tolist() == [[20, 30], [48, 16]]
+
+
+def test_other_colours_are_converted_when_asked(
+    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
+) -> None:
+    sequences(tmp_path, {"a": (8, 8, 8)}, images=None)
+    (tmp_path / "a/sharp").mkdir()
+    gray = np.arange(48, dtype=np.uint8).reshape(6, 8)
+    deep = np.arange(144, dtype=np.uint16).reshape(6, 8, 3) * 400
+    clear = np.dstack([gray, gray + 1, gray + 2, np.full_like(gray, 9)])
+    for number, image in enumerate((gray, deep, clear)):
+        cv2.imwrite(str(tmp_path / f"a/sharp/{number:03d}.png"), image)
+    with pytest.raises(InputError) as error:
+        SpikeConverter(height=24, width=40).scan([tmp_path])
+    assert [(each.location, each.kind) for each in error.value.problems] == [
+        (f"a/sharp/{number:03d}.png", "colour") for number in range(3)
+    ]
+    assert "is gray" in str(error.value)
+    assert "rgb of 16 bits" in str(error.value)
+    assert "rgb and alpha" in str(error.value)
+    converter = SpikeConverter(height=24, width=40, convert_images=True)
+    sharp = convert_in_memory(converter, [tmp_path]).arrays["frames/sharp"]
+    np.testing.assert_array_equal(sharp[0], np.dstack([gray] * 3))
+    np.testing.assert_array_equal(sharp[1], (deep >> 8)[..., ::-1])
+    np.testing.assert_array_equal(sharp[2], clear[..., 2::-1])
+
+
+def test_notes_say_what_images_take_in_both_modes(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    made = sequences(tmp_path, {"a": (8,) * 3}, images=(480, 800))
+    kept = sum(file.stat().st_size for file in tmp_path.rglob("*.png"))
+    for frames in ("tiles", "keep"):
+        notes = SpikeConverter(height=24, width=40, frames=frames).scan([made.root]).notes
+        assert f"at most {6 * 480 * 800 * 3 / 1e6:.1f} MB as tiles" in notes[-1]
+        assert f"{kept / 1e6:.1f} MB with --frames keep; taken: {frames}" in notes[-1]
