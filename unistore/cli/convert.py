@@ -102,6 +102,9 @@ def point_cloud(mapping: tuple[str, ...], **given: Any) -> None:
     show_default=True,
     help="How a window's voxels are stored: coordinates, packed mask, or whichever is smaller.",
 )
+@click.option(
+    "--resolution", type=int, metavar="N", help="Which ct_original_N.npy to take where a case has several."
+)
 @conversion
 def ct(**given: Any) -> None:
     """CT volumes: folders of .npy, or case folders with windows and sparse indices."""

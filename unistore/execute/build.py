@@ -39,7 +39,6 @@ class Build:
         self._lock = Lock(self.folder / "lock")
 
     def __enter__(self) -> Self:
-        self.folder.mkdir(parents=True, exist_ok=True)
         try:
             self._lock.__enter__()
         except OSError:
@@ -107,7 +106,7 @@ class Build:
             if path.is_dir():
                 shutil.rmtree(path)
             elif path not in (journal, lock):
-                path.unlink()
+                path.unlink(missing_ok=True)
         journal.unlink()
         self._lock.release()
         self._remove_if_empty()

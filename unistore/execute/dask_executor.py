@@ -85,7 +85,7 @@ class Dask:
             for number, item in enumerate(todo)
         }
         try:
-            for future in as_completed(list(futures)):
+            for future in as_completed(list(futures), loop=self._client.loop):
                 item = futures.pop(future)
                 try:
                     outcome = future.result()

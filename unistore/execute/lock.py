@@ -8,7 +8,8 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
@@ -71,9 +72,10 @@ class Lock:
         """Make the lock appear whole, or not at all; where there are no hard links, alone at least."""
         mine = self._path.with_name(f"{self._path.name}.{socket.gethostname()}.{os.getpid()}.{get_ident()}")
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             mine.write_text(_owner(os.getpid()))
             self._path.hardlink_to(mine)
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):  # taken, or its last owner just cleared the folder
             return False
         except OSError as error:
             if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
@@ -92,26 +94,28 @@ class Lock:
         return True
 
     def _clear_away(self) -> None:
-        """Remove the lock of a dead owner, or refuse."""
-        try:
+        """Remove the lock of a dead owner, or refuse; one at a time, so that no newer lock is removed."""
+        with suppress(FileNotFoundError), _alone(self._path.with_name(f"{self._path.name}.clearing")):
             text = self._path.read_text()
             age = time.time() - self._path.stat().st_mtime
-        except FileNotFoundError:
-            return
-        if owner := _living(text, age):
-            msg = (
-                f"{self._path.parent}: another converter is at work ({owner}); "
-                "wait for it, or stop it and run the same command again"
-            )
-            raise ConversionError(msg)
-        stale = self._path.with_name(f"{self._path.name}.stale.{os.getpid()}.{get_ident()}")
-        try:
-            self._path.rename(stale)
-        except FileNotFoundError:
-            return
-        if stale.read_text() != text:  # somebody took it over in between: give it back
-            self._path.hardlink_to(stale)
-        stale.unlink()
+            if owner := _living(text, age):
+                msg = (
+                    f"{self._path.parent}: another converter is at work ({owner}); "
+                    "wait for it, or stop it and run the same command again"
+                )
+                raise ConversionError(msg)
+            self._path.unlink()
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until nobody else is inside; where there is no ``flock``, go on without. The file stays."""
+    with path.open("a") as file:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _living(text: str, age: float) -> str | None:
