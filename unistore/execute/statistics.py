@@ -82,7 +82,7 @@ class Moments:
         std = np.sqrt(self.deviation / np.maximum(self.count, 1))
 
         def plain(values: NDArray[Any]) -> Any:
-            shown = values.astype(object)
+            shown = np.asarray(values).astype(object)  # 0-d moments are numpy scalars
             shown[empty | ~np.isfinite(values)] = None
             return shown.tolist()
 
