@@ -51,14 +51,25 @@ def detect(**given: Any) -> None:
     _convert(None, given)
 
 
-@convert.command()
-@click.option(
+_COLUMNS = click.option(
     "--columns",
     type=click.Choice(["exact", "union", "intersection"]),
     default="exact",
     show_default=True,
-    help="What to do with fields that only some files have.",
+    help="What to do with fields that only some files have: refuse, fill, leave out.",
 )
+_MAP = click.option(
+    "--map",
+    multiple=True,
+    metavar="NAME=DATASET",
+    callback=lambda _, __, pairs: _mapping(pairs),
+    help="Where a field is, if its own name does not tell: x=cloud/East (several allowed).",
+)
+
+
+@convert.command()
+@_COLUMNS
+@_MAP
 @conversion
 def rows(**given: Any) -> None:
     """Plain arrays: HDF5, .npy or .npz files whose arrays share axis 0."""
@@ -69,21 +80,14 @@ def rows(**given: Any) -> None:
 @click.option(
     "--voxel-size", type=float, multiple=True, help="Precompute a voxel grid of this size (several allowed)."
 )
-@click.option(
-    "--map", "mapping", multiple=True, metavar="NAME=DATASET", help="Where a column is: x=cloud/East."
-)
 @click.option("--segment", metavar="window:SIZE", help="Cut clouds without segments into XY windows.")
-@click.option(
-    "--columns",
-    type=click.Choice(["exact", "union", "intersection"]),
-    default="exact",
-    show_default=True,
-    help="What to do with columns that only some files have.",
-)
+@click.option("--min-points", type=int, default=1, help="Windows with fewer points are no segments.")
+@click.option("--max-points", type=int, help="Windows with more points are halved until none has more.")
+@_COLUMNS
+@_MAP
 @conversion
-def point_cloud(mapping: tuple[str, ...], **given: Any) -> None:
+def point_cloud(**given: Any) -> None:
     """Point clouds in HDF5: PointSuite, PointNet family, columns in any group."""
-    given["map"] = _mapping(mapping)
     _convert("point_cloud", given)
 
 
@@ -109,6 +113,80 @@ def point_cloud(mapping: tuple[str, ...], **given: Any) -> None:
 def ct(**given: Any) -> None:
     """CT volumes: folders of .npy, or case folders with windows and sparse indices."""
     _convert("ct", given)
+
+
+@convert.command()
+@click.option("--height", type=int, help="Rows of a .dat frame in pixels.")
+@click.option("--width", type=int, help="Columns of a .dat frame in pixels.")
+@click.option(
+    "--layout",
+    type=click.Choice(["auto", "packed", "bytes"]),
+    default="auto",
+    show_default=True,
+    help="Eight pixels a byte, or one; auto decides from bytes and sizes, once, and says why.",
+)
+@click.option(
+    "--flip/--no-flip", default=True, show_default=True, help="Whether .dat holds its bottom row first."
+)
+@click.option(
+    "--voxels",
+    metavar="B[,B...]",
+    default="",
+    callback=lambda _, __, text: _numbers("--voxels", text),
+    help="Precompute voxel grids with these numbers of bins: 5,10.",
+)
+@click.option(
+    "--frames",
+    type=click.Choice(["tiles", "keep"]),
+    default="tiles",
+    show_default=True,
+    help="Blur and sharp frames as lossless tiles (a crop reads a crop), or the files' own bytes.",
+)
+@click.option("--convert-images", is_flag=True, help="Accept gray, 16-bit and transparent frames.")
+@click.option(
+    "--columns",
+    type=click.Choice(["exact", "intersection"]),
+    default="exact",
+    show_default=True,
+    help="What to do with folders that only some sequences have: refuse, leave out.",
+)
+@conversion
+def spike(**given: Any) -> None:
+    """Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy and .npz."""
+    _convert("spike", given)
+
+
+@convert.command()
+@click.option("--image-size", type=int, metavar="N", help="Store a copy of every camera resized to N × N.")
+@click.option(
+    "--images",
+    type=click.Choice(["raw", "keep"]),
+    default="raw",
+    show_default=True,
+    help="Decode compressed frames, or keep them bit for bit and decode on read.",
+)
+@click.option(
+    "--colour",
+    type=click.Choice(["standard", "swapped"]),
+    default="standard",
+    show_default=True,
+    help="swapped: the recorder encoded RGB as if it were BGR.",
+)
+@click.option("--ignore", multiple=True, metavar="PATTERN", help="Leave datasets out: 'obs/depth_*'.")
+@_COLUMNS
+@_MAP
+@conversion
+def trajectory(**given: Any) -> None:
+    """Robot trajectories in HDF5: robomimic, LIBERO, MimicGen, robosuite, ACT/ALOHA, D4RL, flat."""
+    _convert("trajectory", given)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        msg = f"{option} {text}: expected whole numbers separated by commas"
+        raise click.UsageError(msg) from error
 
 
 def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
