@@ -32,7 +32,7 @@ from unistore.converters.spike_tables import (
     voxel_sets,
 )
 from unistore.errors import InputError, Problem
-from unistore.schemas.spike import FRAMES, IMAGES, file_table_name
+from unistore.schemas.spike import FRAMES, IMAGES, MODALITY, file_table_name
 from unistore.schemas.tables import Table
 
 __all__ = ["SpikeConverter", "detect"]
@@ -71,7 +71,7 @@ class SpikeConverter:
         Names of the folders inside a sequence's folder.
     """
 
-    modality: ClassVar[str] = "spike"
+    modality: ClassVar[str] = MODALITY
 
     height: int | None = None
     width: int | None = None

@@ -24,24 +24,26 @@ A store has at least spikes or one voxel set; blur and sharp are optional, each 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.spike_bits import row_bytes
+from unistore.schemas.spike_tiles import image_tile, spike_tile, voxel_tile
 from unistore.schemas.tables import Field, Table
 
 __all__ = [
     "FRAMES",
     "IMAGES",
     "IMAGE_EXTENT",
+    "MODALITY",
     "SEQUENCE_NAME",
     "SEQUENCE_OFFSETS",
     "SPIKE",
     "SPIKE_EXTENT",
     "SPIKE_LENGTH",
-    "even_tile",
     "extent_field",
     "file_offsets_field",
     "file_table",
@@ -50,12 +52,13 @@ __all__ = [
     "sequence_offsets_field",
     "spike_field",
     "spike_length_field",
-    "validate_spike",
+    "validate",
     "voxel_bins",
     "voxel_field",
     "voxel_path",
 ]
 
+MODALITY = "spike"
 FRAMES = "frames"
 """The table of samples."""
 SPIKE = "frames/spike"
@@ -68,13 +71,6 @@ SEQUENCE_NAME = "sequences/name"
 IMAGES = ("blur", "sharp")
 
 _VOXEL = "frames/voxel/"
-_SPIKE_TILE = 128 << 10
-_SPIKE_TILE_STEPS = 128
-_SPIKE_TILE_BYTES = 40
-_VOXEL_TILE = 80 << 10
-_TILE = 128
-"""Measured on 360 x 640, T = 88, crops of 128 and 256 pixels: wide, large tiles win over low amplification,
-because copying short rows and starting a decoder cost more than the bytes outside the crop."""
 
 
 def voxel_path(bins: int) -> str:
@@ -93,26 +89,9 @@ def file_table_name(image: str) -> str:
     return f"{FRAMES}/{image}_file"
 
 
-def even_tile(extent: int, wanted: int) -> int:
-    """Tile length near `wanted` that covers `extent` with the least padding.
-
-    Padding inside packed rows hardly compresses, so 80 bytes are cut in two of 40 and not in 32, 32, 16 + 16.
-    Lengths from 0.6 to 1.6 times `wanted` are tried; the least padded extent wins, then nearness in ratio.
-    """
-    if extent <= wanted:
-        return max(1, extent)
-    lengths = range(max(1, wanted * 6 // 10), min(extent, wanted * 16 // 10) + 1)
-    return min(
-        lengths, key=lambda length: (-(-extent // length) * length, max(length / wanted, wanted / length))
-    )
-
-
 def spike_field(length: int, height: int, width: int) -> Field:
     """``frames/spike`` for at most `length` steps of `height` x `width` pixels."""
     stored = row_bytes(width)
-    steps = even_tile(length, _SPIKE_TILE_STEPS)
-    columns = even_tile(stored, _SPIKE_TILE_BYTES)
-    rows = even_tile(height, min(_TILE, max(8, _SPIKE_TILE // max(1, steps * columns))))
     return Field(
         path=SPIKE,
         dtype="uint8",
@@ -121,7 +100,7 @@ def spike_field(length: int, height: int, width: int) -> Field:
         unit="spike",
         description="Spikes, eight pixels a byte, least significant bit first, row 0 = top, "
         "rows padded to whole bytes",
-        tile=(steps, rows, columns),
+        tile=spike_tile(length, height, stored),
         attributes={"bit_order": "little", "pixels_per_byte": 8},
     )
 
@@ -133,8 +112,6 @@ def voxel_field(bins: int, dtype: str, height: int, width: int, *, counted: bool
         if counted
         else f"Voxels of {bins} bins, as they came with the spikes"
     )
-    columns = even_tile(width, _TILE)
-    wanted = _VOXEL_TILE // max(1, bins * columns * np.dtype(dtype).itemsize)
     return Field(
         path=voxel_path(bins),
         dtype=dtype,
@@ -142,7 +119,7 @@ def voxel_field(bins: int, dtype: str, height: int, width: int, *, counted: bool
         axes=("frame", "bin", "y", "x"),
         unit="spike",
         description=description,
-        tile=(bins, even_tile(height, min(_TILE, max(16, wanted))), columns),
+        tile=voxel_tile(bins, height, width, np.dtype(dtype).itemsize),
         attributes={"bins": bins, "counted": counted},
     )
 
@@ -155,7 +132,7 @@ def image_field(image: str, height: int, width: int) -> Field:
         row_shape=(height, width, 3),
         axes=("frame", "y", "x", "channel"),
         description=f"{image.capitalize()} image, RGB, row 0 = top",
-        tile=(even_tile(height, _TILE), even_tile(width, _TILE), 3),
+        tile=image_tile(height, width),
         attributes={"channels": ["red", "green", "blue"]},
     )
 
@@ -217,13 +194,18 @@ def sequence_offsets_field() -> Field:
     )
 
 
-def validate_spike(arrays: Mapping[str, ArrayInfo]) -> list[Problem]:
-    """Every way in which arrays are no spike store. Values (offsets in order, padding) are not looked at.
+def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
+    """Every way in which a set of arrays is no spike store.
+
+    Checked: required arrays with their shapes and dtypes, one row count for all columns of ``frames``,
+    extents of voxels and spikes, the sample count. Not checked: values.
 
     Parameters
     ----------
     arrays
-        Every array of the store by path.
+        Shape and dtype of every array of the store, by path.
+    attributes
+        The root's ``unistore`` attributes.
     """
     problems: list[Problem] = []
     voxels = [path for path in arrays if voxel_bins(path) is not None]
@@ -252,7 +234,13 @@ def validate_spike(arrays: Mapping[str, ArrayInfo]) -> list[Problem]:
             message = f"has {len(found.shape)} axes of {found.dtype}, expected {axes} of {dtype}"
             problems.append(Problem(path, message, kind="dtype"))
     problems += [problem for path in voxels for problem in _voxel_problems(path, arrays[path])]
-    return problems or _row_problems(arrays, [path for path in expected if path in arrays] + voxels)
+    if problems:
+        return problems
+    frames = arrays[SPIKE_EXTENT].shape[0]
+    count = attributes.get("samples", {}).get("count", frames)
+    if count != frames:
+        problems.append(Problem("samples", f"count is {count}, but there are {frames} frames", kind="count"))
+    return problems + _row_problems(arrays, [path for path in expected if path in arrays] + voxels)
 
 
 def _voxel_problems(path: str, found: ArrayInfo) -> list[Problem]:

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.spike import (
-    even_tile,
     file_table,
     image_field,
     spike_field,
-    validate_spike,
+    validate,
     voxel_bins,
     voxel_field,
     voxel_path,
 )
+from unistore.schemas.spike_tiles import even_tile
 
 GOOD = {
     "frames/spike": ArrayInfo((3, 88, 360, 80), "uint8"),
@@ -35,13 +35,15 @@ GOOD = {
     "sources/bytes": ArrayInfo((3,), "int64"),
 }
 
+ATTRIBUTES = {"samples": {"count": 3, "table": "frames"}}
+
 
 def test_a_whole_store_has_no_problem() -> None:
-    assert validate_spike(GOOD) == []
+    assert validate(GOOD, ATTRIBUTES) == []
     only_voxels = {
         path: info for path, info in GOOD.items() if path not in {"frames/spike", "frames/spike_length"}
     }
-    assert validate_spike(only_voxels) == []
+    assert validate(only_voxels, ATTRIBUTES) == []
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_a_whole_store_has_no_problem() -> None:
 )
 def test_a_missing_array_is_named(path: str) -> None:
     optional = {"frames/spike", "frames/blur", "frames/sharp_file/data"}
-    problems = validate_spike({key: info for key, info in GOOD.items() if key != path})
+    problems = validate({key: info for key, info in GOOD.items() if key != path}, ATTRIBUTES)
     assert [problem.location for problem in problems] == ([] if path in optional else [path])
 
 
@@ -70,12 +72,17 @@ def test_a_missing_array_is_named(path: str) -> None:
     ],
 )
 def test_every_contradiction_is_found(path: str, shape: tuple[int, ...], dtype: str, kind: str) -> None:
-    problems = validate_spike({**GOOD, path: replace(GOOD[path], shape=shape, dtype=dtype)})
+    problems = validate({**GOOD, path: replace(GOOD[path], shape=shape, dtype=dtype)}, ATTRIBUTES)
     assert [problem.kind for problem in problems] == [kind]
 
 
+def test_another_count_of_samples() -> None:
+    (problem,) = validate(GOOD, {"samples": {"count": 4}})
+    assert problem.message == "count is 4, but there are 3 frames"
+
+
 def test_nothing_at_all() -> None:
-    problems = validate_spike({})
+    problems = validate({}, ATTRIBUTES)
     assert {problem.kind for problem in problems} == {"missing"}
     assert any("neither frames/spike nor frames/voxel" in problem.message for problem in problems)
 
