@@ -249,25 +249,25 @@ class Stopping(Serial):
             yield item, outcome
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stopping() -> type[Stopping]:
     """An executor that is interrupted after some steps."""
     return Stopping
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def toy() -> type[Toy]:
     """The toy family's converter class."""
     return Toy
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def truth() -> Callable[[Path], Arrays]:
     """Function that gives every array by path."""
     return toy_truth
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_toys() -> Callable[..., Path]:
     """Function that writes toy sources into a folder."""
     return make_sources

@@ -26,10 +26,16 @@ class Event(NamedTuple):
     record: dict[str, Any] = {}  # noqa: RUF012
 
 
-@pytest.fixture
-def events(tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the sources and of the store."""
+    return tmp_path_factory.mktemp("operations")
+
+
+@pytest.fixture(scope="module")
+def events(place: Path, toy: Any, make_toys: Callable[..., Path]) -> list[Event]:
     """What a conversion to ``out.zarr`` that replaces an older store does, in order."""
-    run(toy(), [toys], tmp_path / "out.zarr")
+    toys = make_toys(place / "sources")
     found: list[Event] = []
 
     def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
@@ -48,19 +54,21 @@ def events(tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
 
         return rename
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unistore.layout.SHARD", 16 << 10)
+        run(toy(), [toys], place / "out.zarr")
         patch.setattr("os.fsync", fsync)
         patch.setattr("unistore.zarr3.durable.fsync", fsync)
         patch.setattr("unistore.zarr3.durable.rename", renaming(os.replace))
         patch.setattr("os.rename", renaming(os.rename))
         patch.setattr("os.replace", renaming(os.replace))
-        run(toy(brightness=1), [toys], tmp_path / "out.zarr", overwrite=True)
+        run(toy(brightness=1), [toys], place / "out.zarr", overwrite=True)
     return found
 
 
-@pytest.fixture
-def build(tmp_path: Path) -> Path:
-    return tmp_path / "out.zarr.unistore-build"
+@pytest.fixture(scope="module")
+def build(place: Path) -> Path:
+    return place / "out.zarr.unistore-build"
 
 
 def position(events: list[Event], *wanted: Any, after: int = -1) -> int:
@@ -130,14 +138,14 @@ def test_the_plan_is_recorded_before_the_first_shard(events: list[Event]) -> Non
     assert steps[-1] == "sealed"
 
 
-def test_the_root_is_written_last_of_all_files(events: list[Event], build: Path, tmp_path: Path) -> None:
+def test_the_root_is_written_last_of_all_files(events: list[Event], build: Path, place: Path) -> None:
     store = build / "store"
     inside = [e.target for e in events if e.what == "rename" and e.target and store in e.target.parents]
     assert inside[-1] == store / "zarr.json"
     assert inside[-2] == store / "unistore-manifest.jsonl"
     assert len(inside) == len(set(inside)), "no file is written twice"
-    root = durable_at(events, store / "zarr.json", (tmp_path / "out.zarr/zarr.json").stat().st_size)
-    manifest = (tmp_path / "out.zarr/unistore-manifest.jsonl").stat().st_size
+    root = durable_at(events, store / "zarr.json", (place / "out.zarr/zarr.json").stat().st_size)
+    manifest = (place / "out.zarr/unistore-manifest.jsonl").stat().st_size
     assert durable_at(events, store / "unistore-manifest.jsonl", manifest) < position(
         events, "sync", *[next(e.path for e in events if e.target == store / "zarr.json")]
     )
@@ -145,25 +153,25 @@ def test_the_root_is_written_last_of_all_files(events: list[Event], build: Path,
         assert position(events, "rename", *[e.path for e in events if e.target == path], path) < root
 
 
-def test_every_folder_is_synced_before_the_root(events: list[Event], build: Path, tmp_path: Path) -> None:
+def test_every_folder_is_synced_before_the_root(events: list[Event], build: Path, place: Path) -> None:
     """Also folders that a killed run made and never synced."""
     root = next(i for i, e in enumerate(events) if e.target == build / "store/zarr.json")
     written = max(i for i, e in enumerate(events[:root]) if "zarr.json" in str(e.target))
-    folders = [path for path in (tmp_path / "out.zarr").rglob("*") if path.is_dir()]
+    folders = [path for path in (place / "out.zarr").rglob("*") if path.is_dir()]
     assert len(folders) > 20
     for folder in folders:
-        inside = build / "store" / folder.relative_to(tmp_path / "out.zarr")
+        inside = build / "store" / folder.relative_to(place / "out.zarr")
         assert position(events, "sync", inside, after=written) < root
 
 
-def test_the_move_is_last(events: list[Event], build: Path, tmp_path: Path) -> None:
+def test_the_move_is_last(events: list[Event], build: Path, place: Path) -> None:
     """Sealed → recorded → old store aside → new one in place → both folders synced."""
-    destination = tmp_path / "out.zarr"
+    destination = place / "out.zarr"
     root = next(i for i, e in enumerate(events) if e.target == build / "store/zarr.json")
     sealed = next(i for i, e in enumerate(events) if e.record.get("step") == "sealed")
     aside = position(events, "rename", destination, build / "old")
     moved = position(events, "rename", build / "store", destination)
     assert root < sealed < aside < moved
     assert moved < position(events, "sync", build, after=moved)
-    assert moved < position(events, "sync", tmp_path, after=moved)
+    assert moved < position(events, "sync", place, after=moved)
     assert not [e for e in events[moved + 1 :] if e.what in ("rename", "journal")]

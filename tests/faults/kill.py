@@ -1,0 +1,272 @@
+"""Kill a conversion at its operations on the disk and at random moments; the same command must end the same.
+
+Every trial converts into a fresh folder in a forked process that is killed with SIGKILL: before its k-th
+operation (opening, making, renaming, removing a file or folder, fsync), or after a random time. Some trials
+are killed again while they resume. Then the command runs undisturbed, and the store must equal, byte for
+byte, the one of an uninterrupted run, with nothing beside it. With ``--overwrite`` an older store stands at
+the destination, and at every moment one whole store, the old or the new, must be found there or set aside.
+
+    python tests/faults/kill.py --operations 0 --moments 100          # 0: every operation
+    python tests/faults/kill.py --family point_cloud --moments 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import unistore.layout
+import unistore.zarr3.durable
+from unistore.convert import make_converter
+from unistore.errors import InputError, StoreError
+from unistore.execute.runner import run
+from unistore.store.names import build_folder
+from unistore.store.reader import Store
+
+HERE = Path(__file__).parent
+SAMPLES = HERE.parents[2] / "shared" / "samples"
+FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "rows": (("ct/derived_ct_cropped_lung_w1500_l-600.npy",), {}),
+    "point_cloud": (
+        ("pointcloud/derived_pointsuite_thin-1.h5", "pointcloud/derived_pointsuite_thin-2.h5"),
+        {},
+    ),
+    "ct": (("ct/derived_ct_cropped_hu_int16_fortran.npy",), {"windows": ("lung",)}),
+    "spike": (("spike/spikezoo_data.dat",), {"height": 250, "width": 400}),
+    "trajectory": (("robot/robosuite100_lift_panda_demo.hdf5",), {}),
+}
+OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
+
+
+@dataclass
+class Case:
+    """A conversion to torture: what it converts, and where its trials live."""
+
+    converter: Any
+    sources: list[Path]
+    work: Path
+    overwrite: bool
+
+    def convert(self, destination: Path) -> None:
+        """The command: done, or found to have been done."""
+        try:
+            run(self.converter, self.sources, destination, overwrite=self.overwrite)
+        except InputError as error:
+            if "finished store stands there" not in str(error):
+                raise
+
+
+def in_child(job: Callable[[], None], kill_after: float | None = None) -> bool:
+    """Run a job in a forked process; True if it ended by itself, False if it was killed."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            job()
+            code = 0
+        except BaseException as error:
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        finally:
+            os._exit(code)
+    if kill_after is not None:
+        time.sleep(kill_after)
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return False
+    if os.WEXITSTATUS(status):
+        sys.exit("FAILED: the command itself failed")
+    return True
+
+
+def watched(job: Callable[[], None], folder: Path, strike: Callable[[int, str], None]) -> Callable[[], None]:
+    """A job that calls ``strike(number, operation)`` before every operation below `folder`."""
+
+    def wrapped() -> None:
+        count = 0
+
+        def before(operation: str, path: object) -> None:
+            nonlocal count
+            if str(path).startswith(str(folder)):
+                count += 1
+                strike(count, f"{operation} {Path(str(path)).name}")
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            if event in OPERATIONS and arguments and not isinstance(arguments[0], int):
+                before(event, os.fsdecode(arguments[0]))
+
+        def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
+            before("fsync", Path(f"/proc/self/fd/{descriptor}").readlink())
+            original(descriptor)
+
+        os.fsync = fsync
+        unistore.zarr3.durable.fsync = fsync
+        sys.addaudithook(hook)
+        job()
+
+    return wrapped
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder."""
+    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def check_whole(destination: Path, digests: set[str]) -> None:
+    """One whole store, old or new, stands at the destination or beside it, ready to come back."""
+    old = build_folder(destination) / "old"
+    found = []
+    for path in (destination, old):
+        try:
+            found.append(Store(path).attributes["seal"]["digest"])
+        except StoreError:
+            continue
+    if not found or not set(found) <= digests:
+        sys.exit(f"FAILED: {destination}: no whole store after the kill, found {found}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the trials; exits with a message at the first that fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--family", choices=["toy", *FAMILIES], default="toy")
+    parser.add_argument("--operations", type=int, default=10, help="operations to kill before; 0: every one")
+    parser.add_argument("--moments", type=int, default=5, help="random moments to kill at")
+    parser.add_argument("--overwrite", action="store_true", help="an older store stands at the destination")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
+    )
+    given = parser.parse_args(arguments)
+    unistore.layout.SHARD = 16 << 10 if given.family == "toy" else 1 << 20
+    with tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work) as folder:
+        torture(given, Path(folder).resolve())
+
+
+def torture(given: argparse.Namespace, work: Path) -> None:
+    """All trials of one family."""
+    chance = random.Random(given.seed)
+    case, old = make_case(given, work)
+    whole = work / "whole" / "out.zarr"
+    prepare(whole, old)
+    began = time.perf_counter()
+    in_child(lambda: case.convert(whole))
+    seconds = time.perf_counter() - began
+    reference, digest = tree(whole), Store(whole).attributes["seal"]["digest"]
+    total = count_operations(case, work, old)
+    chosen = range(1, total + 1)
+    if 0 < given.operations < total:
+        chosen = sorted(chance.sample(chosen, given.operations))
+    tally: Counter[str] = Counter()
+    moments: list[int | float] = [*chosen, *(chance.uniform(0, seconds) for _ in range(given.moments))]
+    for number, moment in enumerate(moments):
+        destination = work / f"trial{number}" / "out.zarr"
+        prepare(destination, old)
+        strikes = [moment]
+        while chance.random() < 0.3:
+            strikes.append(
+                chance.randint(1, total) if isinstance(moment, int) else chance.uniform(0, seconds)
+            )
+        for strike in strikes:
+            killed = not convert_until(case, destination, strike)
+            tally["killed" if killed else "ended first"] += 1
+            if old is not None:
+                check_whole(destination, {digest, Store(old).attributes["seal"]["digest"]})
+        in_child(lambda destination=destination: case.convert(destination))
+        if tree(destination) != reference:
+            sys.exit(f"FAILED: {strikes}: the store differs from that of an uninterrupted run")
+        beside = sorted(path.name for path in destination.parent.iterdir())
+        if beside != ["out.zarr"]:
+            sys.exit(f"FAILED: {strikes}: left beside the store: {beside}")
+        shutil.rmtree(destination.parent)
+    print(
+        f"{given.family}: {len(moments)} trials over {total} operations, {tally['killed']} kills "
+        f"({tally['ended first']} came too late), every store byte-identical ({digest}), nothing left beside"
+    )
+
+
+def make_case(given: argparse.Namespace, work: Path) -> tuple[Case, Path | None]:
+    """The conversion, and the older store that it is to replace."""
+    if given.family == "toy":
+        toys = load_toys()
+        sources = [toys.make_sources(work / "sources", sources=3, rows=60)]
+        converter, other = toys.Toy(), toys.Toy(brightness=1)
+    else:
+        names, options = FAMILIES[given.family]
+        sources = [SAMPLES / name for name in names]
+        missing = [str(path) for path in sources if not path.exists()]
+        if missing:
+            sys.exit(f"no samples: {', '.join(missing)}")
+        converter = other = make_converter(given.family, options)
+    old = None
+    if given.overwrite:
+        old = work / "old" / "out.zarr"
+        codec = "none"
+        in_child(lambda: void(run(other, sources, old, codec=codec)))
+    return Case(converter, sources, work, given.overwrite), old
+
+
+def prepare(destination: Path, old: Path | None) -> None:
+    """Make the destination's folder, with the older store if there is one."""
+    destination.parent.mkdir(parents=True)
+    if old is not None:
+        shutil.copytree(old, destination)
+
+
+def count_operations(case: Case, work: Path, old: Path | None) -> int:
+    """Operations of an undisturbed conversion."""
+    destination = work / "counted" / "out.zarr"
+    prepare(destination, old)
+    reading, writing = os.pipe()
+    job = watched(
+        lambda: case.convert(destination), destination.parent, lambda *_: void(os.write(writing, b"."))
+    )
+    in_child(job)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        return len(pipe.read())
+
+
+def convert_until(case: Case, destination: Path, strike: float) -> bool:
+    """Convert; be killed before an operation (an int) or after seconds. True if it ended first."""
+    if not isinstance(strike, int):
+        return in_child(lambda: case.convert(destination), kill_after=strike)
+
+    def fall(number: int, operation: str) -> None:
+        if number == strike:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return in_child(watched(lambda: case.convert(destination), destination.parent, fall))
+
+
+def load_toys() -> Any:
+    """The toy family, which lives beside the tests that explain it."""
+    path = HERE.parent / "unistore" / "execute" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("toys", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["toys"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def void(_: object) -> None:
+    """Forget a value."""
+
+
+if __name__ == "__main__":
+    main()
