@@ -14,8 +14,8 @@ import numpy as np
 from numcodecs import blosc  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
-from unistore.errors import UnsupportedError
 from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
+from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["HEADER_SIZES", "VERSION", "Blosc", "blosc_into", "check_blosc"]
 
@@ -103,13 +103,12 @@ class Blosc:
         check_options(configuration, names, "blosc", where)
         cname, shuffle = configuration.get("cname"), configuration.get("shuffle", "noshuffle")
         if cname not in _CNAMES or shuffle not in _SHUFFLES:
-            msg = (
-                f"{where}: codec 'blosc' with cname {cname!r} and shuffle {shuffle!r} is not read by unistore"
-            )
-            raise UnsupportedError(msg)
+            raise unsupported(where, f"codec 'blosc' with cname {cname!r} and shuffle {shuffle!r}")
         if cname not in blosc.list_compressors():
-            msg = f"{where}: this build of numcodecs has no blosc cname {cname!r}"
-            raise UnsupportedError(msg)
+            known = ", ".join(blosc.list_compressors())
+            raise unsupported(
+                where, f"codec 'blosc' with cname {cname!r}, as numcodecs was built here,", known
+            )
         return cls(
             cname=cname,
             clevel=integer_option(configuration, "clevel", 5, (0, 9), where),

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError, UnsupportedError
+from unistore.errors import StoreError
 from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.compressors import Gzip, Zstd
 from unistore.zarr3.crc32c import Crc32c
 from unistore.zarr3.decoding import IntoDecoder, decoder
 from unistore.zarr3.frames import Buffers, ByteCodec
+from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["BYTE_CODECS", "CodecChain", "named"]
 
@@ -77,8 +78,7 @@ class CodecChain:
                 raise StoreError(msg)
             else:
                 known = ", ".join(["transpose", "bytes", *BYTE_CODECS, "sharding_indexed (outermost)"])
-                msg = f"{where}: codec {name!r} is not read by unistore ({known}); open it with zarr"
-                raise UnsupportedError(msg)
+                raise unsupported(where, f"codec {name!r}", known)
         if not seen_bytes:
             msg = f"{where}: the codec chain has no 'bytes'"
             raise StoreError(msg)

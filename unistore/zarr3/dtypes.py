@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from unistore.errors import StoreError, UnsupportedError
+from unistore.errors import StoreError
+from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["DTYPE_NAMES", "decode_fill", "encode_fill", "parse_dtype"]
 
@@ -51,10 +52,7 @@ def parse_dtype(name: object, where: str) -> np.dtype[Any]:
     if isinstance(name, str) and name in DTYPE_NAMES:
         return np.dtype(name)
     shown = name.get("name", name) if isinstance(name, dict) else name
-    msg = (
-        f"{where}: data type {shown!r} is not read by unistore ({', '.join(DTYPE_NAMES)}); open it with zarr"
-    )
-    raise UnsupportedError(msg)
+    raise unsupported(where, f"data type {shown!r}", ", ".join(DTYPE_NAMES))
 
 
 def decode_fill(value: object, dtype: np.dtype[Any], where: str) -> np.generic:

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError, UnsupportedError
+from unistore.errors import StoreError
+from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["Buffers", "ByteCodec", "Bytes", "FrameError", "check_options", "integer_option", "joined"]
 
@@ -56,8 +57,7 @@ def check_options(configuration: dict[str, Any], known: tuple[str, ...], codec: 
     """
     unknown = sorted(set(configuration) - set(known))
     if unknown:
-        msg = f"{where}: option {unknown[0]!r} of codec {codec!r} is not read by unistore; use zarr"
-        raise UnsupportedError(msg)
+        raise unsupported(where, f"option {unknown[0]!r} of codec {codec!r}", ", ".join(known))
 
 
 def integer_option(

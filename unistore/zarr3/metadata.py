@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from unistore.errors import StoreError, UnsupportedError
+from unistore.errors import StoreError
 from unistore.zarr3.codecs import CodecChain, named
 from unistore.zarr3.dtypes import decode_fill, encode_fill, parse_dtype
 from unistore.zarr3.sharding import ShardIndex
+from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["ArrayMetadata", "KeyEncoding"]
 
@@ -51,8 +52,7 @@ class KeyEncoding:
         """Parse ``chunk_key_encoding``."""
         name, configuration = named(item, f"{where}: chunk_key_encoding")
         if name not in {"default", "v2"}:
-            msg = f"{where}: chunk key encoding {name!r} is not read by unistore (default, v2); use zarr"
-            raise UnsupportedError(msg)
+            raise unsupported(where, f"chunk key encoding {name!r}", "default, v2")
         separator = configuration.get("separator", "/" if name == "default" else ".")
         if separator not in {"/", "."}:
             msg = f"{where}: chunk key separator must be '/' or '.', found {separator!r}"
@@ -133,8 +133,7 @@ class ArrayMetadata:
         dtype = parse_dtype(document["data_type"], where)
         grid, configuration = named(document["chunk_grid"], f"{where}: chunk_grid")
         if grid != "regular":
-            msg = f"{where}: chunk grid {grid!r} is not read by unistore (regular); open it with zarr"
-            raise UnsupportedError(msg)
+            raise unsupported(where, f"chunk grid {grid!r}", "regular")
         outer = _extents(configuration.get("chunk_shape"), "chunk_shape", where, least=1, ndim=len(shape))
         chain = document["codecs"]
         index = None
@@ -218,13 +217,11 @@ def _check_kind(document: Mapping[str, Any], where: str) -> None:
             msg = f"{where}: zarr.json has no {name!r}"
             raise StoreError(msg)
     if document.get("storage_transformers"):
-        msg = f"{where}: storage transformers are not read by unistore; open the array with zarr"
-        raise UnsupportedError(msg)
+        raise unsupported(where, "an array with storage transformers")
     for name in sorted(set(document) - _KNOWN):
         value = document[name]
         if not (isinstance(value, dict) and value.get("must_understand") is False):
-            msg = f"{where}: metadata member {name!r} is not understood by unistore; open the array with zarr"
-            raise UnsupportedError(msg)
+            raise unsupported(where, f"metadata member {name!r}")
     if not isinstance(document.get("attributes", {}), dict):
         msg = f"{where}: attributes must be an object, found {document['attributes']!r}"
         raise StoreError(msg)

@@ -10,8 +10,9 @@ import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError, UnsupportedError
+from unistore.errors import StoreError
 from unistore.zarr3.frames import FrameError
+from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["EMPTY", "ShardIndex"]
 
@@ -54,20 +55,17 @@ class ShardIndex:
             If other codecs surround the sharding codec, shards are nested, or the index is compressed.
         """
         if len(chain) != 1:
-            msg = f"{where}: codecs around 'sharding_indexed' are not read by unistore; use zarr"
-            raise UnsupportedError(msg)
+            raise unsupported(where, "codec 'sharding_indexed' among other codecs")
         item = chain[0]
         configuration = item.get("configuration") if isinstance(item, dict) else None
         if not isinstance(configuration, dict) or not {"chunk_shape", "codecs"} <= configuration.keys():
             msg = f"{where}: codec 'sharding_indexed' needs chunk_shape and codecs, found {item!r}"
             raise StoreError(msg)
         for name in sorted(configuration.keys() - _OPTIONS):
-            msg = f"{where}: option {name!r} of codec 'sharding_indexed' is not read by unistore"
-            raise UnsupportedError(msg)
+            raise unsupported(where, f"option {name!r} of codec 'sharding_indexed'")
         inner = configuration["codecs"]
         if isinstance(inner, list) and any("sharding_indexed" in (c, _name(c)) for c in inner):
-            msg = f"{where}: 'sharding_indexed' inside 'sharding_indexed' is not read by unistore; use zarr"
-            raise UnsupportedError(msg)
+            raise unsupported(where, "codec 'sharding_indexed' inside 'sharding_indexed'")
         location = configuration.get("index_location", "end")
         if location not in {"start", "end"}:
             msg = f"{where}: index_location must be 'start' or 'end', found {location!r}"
@@ -155,8 +153,7 @@ def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
     names = [item if isinstance(item, str) else _name(item) for item in chain]
     if names not in (["bytes"], ["bytes", "crc32c"]):
         other = next((name for name in names if name not in {"bytes", "crc32c"}), names)
-        msg = f"{where}: index codec {other!r} is not read by unistore (bytes, crc32c); use zarr"
-        raise UnsupportedError(msg)
+        raise unsupported(where, f"index codec {other!r}", "bytes, crc32c")
     endian = chain[0].get("configuration", {}).get("endian") if isinstance(chain[0], dict) else None
     if endian not in {"little", "big"}:
         msg = f"{where}: the index codec 'bytes' needs endian 'little' or 'big', found {endian!r}"

@@ -52,7 +52,9 @@ def write() -> Write:
         for shard_coord in itertools.product(*map(range, metadata.objects)):
             low = [at * step for at, step in zip(shard_coord, metadata.object_shape, strict=True)]
             block = values[tuple(slice(a, a + n) for a, n in zip(low, metadata.object_shape, strict=True))]
-            write_shard(folder, metadata.keys.key(shard_coord), encode_shard(metadata, shard_coord, np.asarray(block)))
+            write_shard(
+                folder, metadata.keys.key(shard_coord), encode_shard(metadata, shard_coord, np.asarray(block))
+            )
         return Array.open(LocalStorage(root), path)
 
     return write

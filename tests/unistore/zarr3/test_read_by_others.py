@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.zarr3 import array_metadata
+from unistore.zarr3.dtypes import DTYPE_NAMES
 
 tensorstore = pytest.importorskip("tensorstore")
-
-DTYPES = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
 
 
 def read_by_zarr(folder: str | Path) -> Any:
@@ -39,7 +38,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "shape": shape,
         "chunk": chunk,
         "shard": tuple(step * draw(st.integers(1, 4)) for step in chunk),
-        "dtype": np.dtype(draw(st.sampled_from(DTYPES))),
+        "dtype": np.dtype(draw(st.sampled_from(DTYPE_NAMES))),
         "codec": draw(st.sampled_from(["fast", "balanced", "small", "none"])),
         "fill": draw(st.sampled_from([0, 1, float("nan")])),
         "kind": draw(st.sampled_from(["bits", "smooth", "fill", "mixed"])),
@@ -105,7 +104,9 @@ def test_no_axes(tmp_path: Path, write: Any) -> None:
 
 
 def test_metadata_is_what_zarr_python_writes(tmp_path: Path) -> None:
-    metadata = array_metadata((100, 3), "f4", (10, 3), (50, 3), "fast", fill=float("nan"), attributes={"k": [1]})
+    metadata = array_metadata(
+        (100, 3), "f4", (10, 3), (50, 3), "fast", fill=float("nan"), attributes={"k": [1]}
+    )
     blosc = zarr.codecs.BloscCodec(cname="lz4", clevel=5, shuffle="shuffle", typesize=4)
     zarr.create_array(
         tmp_path,

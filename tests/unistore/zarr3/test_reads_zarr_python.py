@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, TransposeCodec, ZstdCodec
 
 from unistore.zarr3 import Array, LocalStorage
+from unistore.zarr3.dtypes import DTYPE_NAMES
 
-DTYPES = "bool i1 i2 i4 i8 u1 u2 u4 u8 f2 f4 f8 c8 c16".split()
 FILLS = [0, 1, -0.0, 2.5, float("nan"), float("inf"), float("-inf")]
 
 
@@ -37,7 +37,9 @@ def compressors(draw: st.DrawFn) -> list[Any]:
         st.builds(GzipCodec, level=st.integers(0, 9)),
         st.just(Crc32cCodec()),
     )
-    return draw(st.one_of(st.just([]), st.lists(one, max_size=3), st.tuples(blosc, st.just(Crc32cCodec())).map(list)))
+    return draw(
+        st.one_of(st.just([]), st.lists(one, max_size=3), st.tuples(blosc, st.just(Crc32cCodec())).map(list))
+    )
 
 
 @st.composite
@@ -47,7 +49,7 @@ def arrays(draw: st.DrawFn) -> dict[str, Any]:
     largest = (0, 40, 12, 7, 5)[ndim]
     shape = tuple(draw(st.integers(0, largest)) if draw(st.booleans()) else largest for _ in range(ndim))
     chunks = tuple(draw(st.integers(1, extent + 2)) for extent in shape)
-    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    dtype = np.dtype(draw(st.sampled_from(DTYPE_NAMES)))
     fill = np.array(draw(st.sampled_from(FILLS if dtype.kind in "fc" else [0, 1]))).astype(dtype)[()]
     arguments: dict[str, Any] = {
         "shape": shape,
@@ -67,7 +69,11 @@ def arrays(draw: st.DrawFn) -> dict[str, Any]:
             "name": draw(st.sampled_from(["default", "v2"])),
             "separator": draw(st.sampled_from(["/", "."])),
         }
-    return {"create": arguments, "seed": draw(st.integers(0, 999)), "filled": draw(st.sampled_from([0.0, 0.4, 1.0]))}
+    return {
+        "create": arguments,
+        "seed": draw(st.integers(0, 999)),
+        "filled": draw(st.sampled_from([0.0, 0.4, 1.0])),
+    }
 
 
 def random_bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -149,8 +155,14 @@ def test_tensorstore_arrays(tmp_path: Path, same_bits: Any) -> None:
     tensorstore = pytest.importorskip("tensorstore")
     values = np.arange(5 * 7 * 3, dtype="<i2").reshape(5, 7, 3)
     inner = [
-        [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 3}}],
-        [{"name": "bytes", "configuration": {"endian": "big"}}, {"name": "gzip", "configuration": {"level": 3}}],
+        [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            {"name": "zstd", "configuration": {"level": 3}},
+        ],
+        [
+            {"name": "bytes", "configuration": {"endian": "big"}},
+            {"name": "gzip", "configuration": {"level": 3}},
+        ],
         [
             {"name": "transpose", "configuration": {"order": [2, 0, 1]}},
             {"name": "bytes", "configuration": {"endian": "little"}},
@@ -159,7 +171,11 @@ def test_tensorstore_arrays(tmp_path: Path, same_bits: Any) -> None:
         ],
     ]
     for number, codecs in enumerate(inner):
-        sharding = {"chunk_shape": [2, 3, 3], "codecs": codecs, "index_location": ["start", "end"][number % 2]}
+        sharding = {
+            "chunk_shape": [2, 3, 3],
+            "codecs": codecs,
+            "index_location": ["start", "end"][number % 2],
+        }
         metadata = {
             "shape": values.shape,
             "data_type": "int16",

@@ -1,0 +1,218 @@
+"""Reading: bounds, output arrays, duplicates, how often chunks are decoded, and what is kept of them."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unistore.zarr3 import Array, cache
+from unistore.zarr3.cache import CHUNKS, ChunkCache, IndexCache
+from unistore.zarr3.chunks import ChunkReader
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Numbers of the chunks that were decoded."""
+    seen: list[int] = []
+    into, each = ChunkReader.decode_into, ChunkReader.decode_each
+
+    def decode_into(self: Any, located: Any, targets: Any) -> None:
+        seen.extend((located.shard * 1000 + located.chunk).tolist())
+        into(self, located, targets)
+
+    def decode_each(self: Any, located: Any, *, fresh: bool) -> Any:
+        seen.extend((located.shard * 1000 + located.chunk).tolist())
+        return each(self, located, fresh=fresh)
+
+    monkeypatch.setattr(ChunkReader, "decode_into", decode_into)
+    monkeypatch.setattr(ChunkReader, "decode_each", decode_each)
+    CHUNKS.renew()
+    return seen
+
+
+VOLUMES = np.arange(5 * 8 * 12, dtype="f4").reshape(5, 8, 12)
+
+
+def volumes(write: Any, root: Path) -> Array:
+    array: Array = write(root, VOLUMES, (1, 4, 4), (2, 8, 16))
+    return array
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi"),
+    [
+        ([-1, 0, 0], [1, 1, 1]),
+        ([0, 0, 0], [6, 1, 1]),
+        ([2, 0, 0], [1, 1, 1]),
+        ([0, 0], [1, 1]),
+        ([0, 0, 0], [1, 1]),
+    ],
+)
+def test_boxes_outside(tmp_path: Path, write: Any, lo: Any, hi: Any) -> None:
+    with pytest.raises(IndexError, match=r"array 'a' of shape \(5, 8, 12\) has no box from \("):
+        volumes(write, tmp_path).read_box(lo, hi)
+
+
+def test_rows_outside(tmp_path: Path, write: Any) -> None:
+    array = volumes(write, tmp_path)
+    for rows, wrong in [([0, 5], 5), ([-1], -1), ([4, 99, 3], 99)]:
+        with pytest.raises(IndexError, match=f"array 'a' of 5 rows has no row {wrong}"):
+            array.read_rows(rows)
+    for rows in ([[0, 1]], [0.5], [True]):
+        with pytest.raises(IndexError, match="rows must be one axis of integers"):
+            array.read_rows(rows)
+    with pytest.raises(IndexError, match="no range from 3 to 2"):
+        array.read_ranges([0, 3], [1, 2])
+    with pytest.raises(IndexError, match="no range from 0 to 6"):
+        array.read_ranges([0], [6])
+    with pytest.raises(IndexError, match="1 starts and 2 ends"):
+        array.read_ranges([0], [1, 2])
+
+
+def test_arrays_without_axes_have_no_rows(tmp_path: Path, write: Any) -> None:
+    array = write(tmp_path, np.array(1.5), (), ())
+    with pytest.raises(IndexError, match="has no axis to take rows of"):
+        array.read_rows([0])
+    with pytest.raises(TypeError, match="has no axis"):
+        len(array)
+
+
+def test_out_must_fit(tmp_path: Path, write: Any) -> None:
+    array = volumes(write, tmp_path)
+    locked = np.empty((1, 8, 12), "f4")
+    locked.flags.writeable = False
+    for out in (
+        np.empty((2, 8, 12), "f4"),
+        np.empty((1, 8, 12), "f8"),
+        np.empty((1, 8, 24), "f4")[..., ::2],
+        np.empty((1, 8, 12), ">f4"),
+        locked,
+    ):
+        with pytest.raises(ValueError, match="out must be writeable, C-contiguous, float32"):
+            array.read_rows([0], out)
+
+
+def test_nothing_asked_is_nothing_read(tmp_path: Path, write: Any, decoded: list[int]) -> None:
+    array = volumes(write, tmp_path)
+    assert array.read_rows([]).shape == (0, 8, 12)
+    assert array.read_ranges([2, 2], [2, 2]).shape == (0, 8, 12)
+    assert array.read_box([1, 2, 3], [1, 8, 12]).shape == (0, 6, 9)
+    assert not decoded
+
+
+def test_rows_that_are_chunks_are_decoded_once(tmp_path: Path, write: Any, decoded: list[int]) -> None:
+    values = np.arange(40 * 6, dtype="i4").reshape(40, 6)
+    values[7] = 0
+    array = write(tmp_path, values, (1, 6), (8, 12))
+    rows = np.array([39, 3, 3, 0, 39, 7, 12, 7, 3])
+    np.testing.assert_array_equal(array.read_rows(rows), values[rows])
+    assert sorted(decoded) == [2 * 0, 2 * 3, 1008, 4014]  # shards of (8, 2) chunks; row 7 is empty
+    assert not CHUNKS.nbytes
+
+
+def test_chunks_of_a_batch_are_decoded_once(tmp_path: Path, write: Any, decoded: list[int]) -> None:
+    array = write(tmp_path, np.arange(1000), (10,), (100,))
+    rows = np.random.default_rng(0).integers(0, 1000, 5000)
+    np.testing.assert_array_equal(array.read_rows(rows), rows)
+    assert len(decoded) == len(set(decoded)) == 100
+    starts = np.random.default_rng(0).integers(0, 800, 50)
+    CHUNKS.renew()
+    decoded.clear()
+    found = array.read_ranges(starts, starts + 200)
+    np.testing.assert_array_equal(found, np.concatenate([np.arange(a, a + 200) for a in starts]))
+    assert len(decoded) == len(set(decoded))
+
+
+def test_partly_needed_chunks_are_kept(tmp_path: Path, write: Any, decoded: list[int]) -> None:
+    array = volumes(write, tmp_path)
+    box = [1, 2, 2], [2, 8, 10]
+    for _ in range(3):
+        np.testing.assert_array_equal(array.read_box(*box), VOLUMES[1:2, 2:8, 2:10])
+    assert len(decoded) == 6 + 1 + 1  # the one chunk that is needed whole is decoded every time
+    assert CHUNKS.nbytes == 5 * 4 * 4 * 4
+
+
+def test_chunks_that_are_part_of_the_output_are_decoded_into_it(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.arange(64 * 3, dtype="f8").reshape(64, 3)
+    array = write(tmp_path, values, (8, 3), (32, 3))
+    targets: list[Any] = []
+    into = ChunkReader.decode_into
+    monkeypatch.setattr(
+        ChunkReader,
+        "decode_into",
+        lambda self, located, into_: (targets.extend(into_), into(self, located, into_)),
+    )
+    out = np.empty((64, 3))
+    array.read_ranges([4, 40], [36, 64], out[:56])
+    assert len(targets) == 3 + 3
+    assert all(np.shares_memory(target, out) for target in targets)
+    np.testing.assert_array_equal(out[:56], np.concatenate([values[4:36], values[40:]]))
+
+
+def test_pickles_small_and_opens_nothing(tmp_path: Path, write: Any) -> None:
+    array = volumes(write, tmp_path)
+    stored = pickle.dumps(array)
+    assert len(stored) < 300 + len(str(tmp_path))
+    again = pickle.loads(stored)
+    assert not again.storage._files
+    np.testing.assert_array_equal(again.read_rows([4, 1]), VOLUMES[[4, 1]])
+    assert pickle.loads(pickle.dumps(array.storage)).size("a/zarr.json")
+
+
+def test_the_chunk_cache_is_bounded() -> None:
+    chunks = ChunkCache(limit=1000)
+    assert chunks.keeps(125)
+    assert not chunks.keeps(126)
+    for number in range(50):
+        chunks.put(number, np.zeros(100, "u1"))
+        chunks.put(number, np.zeros(90, "u1"))
+        assert chunks.nbytes <= 1000
+        chunks.get(0)
+    assert chunks.get(0) is not None, "recently used"
+    assert chunks.get(1) is None
+    chunks.renew()
+    assert chunks.nbytes == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(lookups=st.lists(st.lists(st.tuples(st.integers(0, 19), st.integers(0, 3)), max_size=12), max_size=8))
+def test_the_index_cache_is_bounded_and_right(lookups: list[list[tuple[int, int]]]) -> None:
+    def load(shard: int) -> Any:
+        return np.arange(8).reshape(4, 2) + shard * 100
+
+    indexes = IndexCache(20, 4, load, limit=16 * 4 * 3)
+    assert indexes._table.nbytes == 16 * 4 * 3
+    for lookup in lookups:
+        shard, chunk = np.array(lookup, np.int64).reshape(-1, 2).T
+        expected = np.stack([shard * 100 + 2 * chunk, shard * 100 + 2 * chunk + 1], -1)
+        np.testing.assert_array_equal(indexes.entries(shard, chunk), expected)
+
+
+def test_indexes_are_read_once(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = volumes(write, tmp_path)
+    loads: list[int] = []
+    load = ChunkReader._load_index
+    monkeypatch.setattr(
+        ChunkReader, "_load_index", lambda self, shard: (loads.append(shard), load(self, shard))[1]
+    )
+    for _ in range(3):
+        array.read_box([0, 0, 0], [5, 8, 12])
+    assert loads == [0, 1, 2]
+
+
+def test_large_chunks_are_not_kept(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch, same_bits: Any
+) -> None:
+    monkeypatch.setattr(cache.CHUNKS, "limit", 100)
+    CHUNKS.renew()
+    array = volumes(write, tmp_path)
+    same_bits(array.read_box([1, 2, 2], [3, 8, 10]), VOLUMES[1:3, 2:8, 2:10])
+    assert CHUNKS.nbytes == 0

@@ -1,0 +1,198 @@
+"""Damaged stores: an error that names array, shard and chunk, or a correct read; never wrong data."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.errors import CorruptionError, StoreError
+from unistore.zarr3 import Array, LocalStorage, array_metadata
+from unistore.zarr3.blosc import Blosc
+from unistore.zarr3.codecs import CodecChain
+from unistore.zarr3.compressors import Gzip, Zstd
+from unistore.zarr3.crc32c import Crc32c
+from unistore.zarr3.frames import FrameError
+from unistore.zarr3.sharding import ShardIndex
+
+CHAINS = {
+    "fast": (Blosc(typesize=2), Crc32c()),
+    "balanced": (Blosc(cname="zstd", typesize=2), Crc32c()),
+    "none": (Crc32c(),),
+    "zstd": (Zstd(level=3), Crc32c()),
+    "gzip": (Gzip(level=3), Crc32c()),
+    "inner": (Crc32c(), Blosc(cname="zlib", typesize=1)),
+}
+
+
+def sharded(chain: tuple[Any, ...], location: str = "end") -> Any:
+    metadata = array_metadata((12, 30), "i2", (2, 30), (6, 30), "fast")
+    codecs = dataclasses.replace(metadata.codecs, byte_codecs=chain)
+    return dataclasses.replace(metadata, codecs=codecs, index=ShardIndex(location=location))
+
+
+def values() -> Any:
+    numbers = (np.arange(12 * 30) // 3).astype("i2").reshape(12, 30)
+    numbers[8:10] = 0  # an empty chunk
+    return numbers
+
+
+DAMAGED = re.compile(r"array 'a': shard a/c/1/0 of .*(: .*shard index|, chunk \((3|5), 0\): )")
+
+
+def read_or_message(root: Path) -> tuple[Any, str]:
+    """Everything read by a reader that knows nothing yet, or the message of its error."""
+    try:
+        return Array.open(LocalStorage(root), "a").read_box([0, 0], [12, 30]), ""
+    except CorruptionError as error:
+        return None, str(error)
+
+
+@pytest.mark.parametrize("location", ["start", "end"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_flipped_byte_anywhere(tmp_path: Path, write: Any, name: str, location: str) -> None:
+    expected = values()
+    write(tmp_path, expected, metadata=sharded(CHAINS[name], location))
+    file = tmp_path / "a" / "c" / "1" / "0"
+    whole = file.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= int(rng.integers(1, 256))
+        file.write_bytes(damaged)
+        found, message = read_or_message(tmp_path)
+        if message:
+            refused += 1
+            assert DAMAGED.search(message), message
+        else:
+            np.testing.assert_array_equal(found, expected)
+    assert refused == len(whole) if isinstance(CHAINS[name][-1], Crc32c) else refused > 0.9 * len(whole)
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_a_shard_cut_off_anywhere(tmp_path: Path, write: Any, name: str, location: str) -> None:
+    write(tmp_path, values(), metadata=sharded(CHAINS[name], location))
+    file = tmp_path / "a" / "c" / "1" / "0"
+    whole = file.read_bytes()
+    for size in range(0, len(whole), 7):
+        file.write_bytes(whole[:size])
+        with pytest.raises(CorruptionError, match=r"array 'a': shard a/c/1/0"):
+            Array.open(LocalStorage(tmp_path), "a").read_box([0, 0], [12, 30])
+
+
+def test_a_shard_cut_off_while_it_is_open(tmp_path: Path, write: Any) -> None:
+    array = write(tmp_path, values(), metadata=sharded(CHAINS["fast"]))
+    array.read_rows([0])
+    file = tmp_path / "a" / "c" / "0" / "0"
+    file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(
+        CorruptionError, match=r"chunk \(1, 0\): .*a/c/0/0: ends at byte 20, inside a range of \d+ bytes"
+    ):
+        array.read_rows([1, 2])
+
+
+def test_a_missing_shard_is_fill_unless_sealed(tmp_path: Path, write: Any) -> None:
+    expected = values()
+    write(tmp_path, expected, metadata=sharded(CHAINS["fast"]))
+    (tmp_path / "a" / "c" / "1" / "0").unlink()
+    found = Array.open(LocalStorage(tmp_path), "a").read_box([0, 0], [12, 30])
+    np.testing.assert_array_equal(found[:6], expected[:6])
+    assert not found[6:].any()
+    sealed = Array.open(LocalStorage(tmp_path), "a", sealed=True)
+    np.testing.assert_array_equal(sealed.read_box([0, 0], [6, 30]), expected[:6])
+    with pytest.raises(
+        CorruptionError, match=r"array 'a': a/c/1/0 of .* is missing, but the store is sealed"
+    ):
+        sealed.read_rows([7])
+
+
+def test_a_missing_chunk_of_an_unsharded_array(tmp_path: Path, write: Any) -> None:
+    metadata = dataclasses.replace(sharded(CHAINS["fast"]), index=None, shard_shape=None)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "zarr.json").write_bytes(metadata.to_bytes())
+    assert not Array.open(LocalStorage(tmp_path), "a").read_rows([3]).any()
+    with pytest.raises(CorruptionError, match=r"array 'a': a/c/1/0 of .* is missing"):
+        Array.open(LocalStorage(tmp_path), "a", sealed=True).read_rows([3])
+
+
+def test_a_shard_that_vanishes_after_its_index_was_read(tmp_path: Path, write: Any) -> None:
+    array = write(tmp_path, values(), metadata=sharded(CHAINS["fast"]))
+    array.read_rows([0])
+    (tmp_path / "a" / "c" / "0" / "0").unlink()
+    array.storage.renew()
+    with pytest.raises(StoreError, match=r"array 'a': shard a/c/0/0 of .*, chunk \(1, 0\): .*no such file"):
+        array.read_rows([2])
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ((10**6, 10), r"index puts chunk 1 at 1000000\+10, outside the shard of \d+ bytes"),
+        ((0, 10**6), r"index puts chunk 1 at 0\+1000000"),
+        ((2**63, 5), r"index puts chunk 1 at 9223372036854775808\+5"),
+        ((2**64 - 1, 5), r"index puts chunk 1 at 18446744073709551615\+5"),
+        ((2**63 - 1, 2**63 - 1), "index puts chunk 1"),
+    ],
+)
+def test_an_index_that_points_outside(
+    tmp_path: Path, write: Any, entry: tuple[int, int], message: str
+) -> None:
+    index = ShardIndex()
+    write(tmp_path, values(), metadata=sharded(CHAINS["fast"]))
+    file = tmp_path / "a" / "c" / "0" / "0"
+    whole = file.read_bytes()
+    entries = np.frombuffer(whole[-52:-4], "<u8").reshape(3, 2).copy()
+    entries[1] = entry
+    file.write_bytes(whole[:-52] + index.encode(entries.view("<i8")))
+    with pytest.raises(CorruptionError, match=rf"array 'a': shard a/c/0/0 .*{message}"):
+        Array.open(LocalStorage(tmp_path), "a").read_rows([0])
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        Blosc(cname="lz4", typesize=4),
+        Blosc(cname="blosclz", shuffle="bitshuffle", typesize=4),
+        Blosc(cname="zstd", shuffle="noshuffle", typesize=4),
+        Zstd(level=3),
+        Gzip(level=3),
+    ],
+    ids=lambda codec: codec.to_json()["name"],
+)
+def test_frames_without_checksum_never_crash_or_overrun(codec: Any) -> None:
+    """Without crc32c wrong values cannot be told from right ones, but sizes are checked before decoding."""
+    numbers = (np.arange(3000) // 7).astype("i4")
+    raw = b"".join(CodecChain(byte_codecs=(codec,)).encode(numbers))
+    decode = CodecChain(byte_codecs=(codec,)).decoder(numbers.nbytes)
+    guarded = np.full(len(numbers) + 64, 77, "i4")
+    out, rng = guarded[32:-32], np.random.default_rng(0)
+    refused = 0
+    for _ in range(2000):
+        damaged = bytearray(raw)
+        for position in rng.integers(0, rng.choice([20, len(raw)]), 2):
+            damaged[position] = int(rng.integers(0, 256))
+        try:
+            decode(bytes(damaged[: rng.integers(0, len(raw) + 1)] if rng.random() < 0.2 else damaged), out)
+        except FrameError:
+            refused += 1
+        assert (guarded[:32] == 77).all()
+        assert (guarded[-32:] == 77).all()
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    "codec", [Blosc(typesize=4), Zstd(), Gzip()], ids=lambda codec: codec.to_json()["name"]
+)
+@pytest.mark.parametrize("count", [99, 101, 10_000])
+def test_frames_of_another_size_are_refused(codec: Any, count: int) -> None:
+    raw = b"".join(CodecChain(byte_codecs=(codec, Crc32c())).encode(np.arange(count, dtype="i4")))
+    for chain in [(codec, Crc32c()), (codec, Crc32c(), Crc32c())]:
+        stored = raw if len(chain) == 2 else b"".join(Crc32c().encode([raw]))
+        with pytest.raises(FrameError, match=r"40[0 ]|400"):
+            CodecChain(byte_codecs=chain).decoder(400)(stored, np.empty(100, "i4"))

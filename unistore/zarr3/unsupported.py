@@ -1,0 +1,25 @@
+"""The error of valid Zarr features that the engine does not implement: one wording, one cure."""
+
+from __future__ import annotations
+
+from unistore.errors import UnsupportedError
+
+__all__ = ["unsupported"]
+
+
+def unsupported(where: str, feature: str, known: str = "") -> UnsupportedError:
+    """Make the error.
+
+    Parameters
+    ----------
+    where
+        Store and array.
+    feature
+        What was found: ``"codec 'zfpy'"``.
+    known
+        What the engine does implement there.
+    """
+    instead = f" (it knows {known})" if known else ""
+    return UnsupportedError(
+        f"{where}: {feature} is not read by unistore's engine{instead}; read the array with zarr: unistore.open"
+    )
