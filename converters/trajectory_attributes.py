@@ -7,7 +7,9 @@ from typing import Any
 import h5py
 import numpy as np
 
-__all__ = ["plain_attributes", "plain_value"]
+from unistore.errors import InputError, Problem
+
+__all__ = ["plain_attributes", "plain_value", "small_values"]
 
 
 def plain_value(value: Any) -> Any:
@@ -34,3 +36,18 @@ def plain_attributes(group: h5py.Group) -> dict[str, Any]:
         except (OSError, TypeError, ValueError) as error:
             values[key] = f"unreadable: {error}"
     return values
+
+
+def small_values(dataset: h5py.Dataset, location: str) -> Any:
+    """All values of a small dataset as JSON.
+
+    Raises
+    ------
+    InputError
+        If they cannot be read.
+    """
+    try:
+        return plain_value(dataset[()])
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        message = f"cannot be read: {error}"
+        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.hdf5 import open_hdf5, place, read_rows
 from unistore.converters.protocol import Emit, Facts, Source
-from unistore.converters.trajectory_attributes import plain_attributes, plain_value
+from unistore.converters.trajectory_attributes import plain_attributes, small_values
 from unistore.converters.trajectory_features import Feature
 from unistore.converters.trajectory_images import whole
 from unistore.converters.trajectory_index import Index, Span
@@ -42,7 +42,7 @@ def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit)
         `kept`, (steps,) i8.
     """
     with open_hdf5(source.path, source.name) as file:
-        summary = {"following": _following(file, source.name, index), **_attributes(file, index)}
+        summary = {"following": _following(file, source.name, index), **_attributes(file, source.name, index)}
         sizes = {f"sizes/{n}": _keep(file, source.name, index, table, emit) for n, table in enumerate(kept)}
     return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}
 
@@ -131,12 +131,12 @@ def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> N
     return sizes
 
 
-def _attributes(file: h5py.File, index: Index) -> dict[str, Any]:
+def _attributes(file: h5py.File, source: str, index: Index) -> dict[str, Any]:
     """Attributes and small arrays, of the file and of each episode."""
     parts = [
         {
             **plain_attributes(file[group] if group else file),
-            **_values(file, group, index.variants[number].values),
+            **_values(file, source, group, index.variants[number].values),
         }
         for group, number in dict.fromkeys(zip(index.groups, index.variant, strict=True))
     ]
@@ -148,5 +148,6 @@ def _attributes(file: h5py.File, index: Index) -> dict[str, Any]:
     return {"source": parts[0], "episodes": [{} for _ in index.names]}
 
 
-def _values(file: h5py.File, group: str, names: Sequence[str]) -> dict[str, Any]:
-    return {name: plain_value(file[f"{group}/{name}".strip("/")][()]) for name in names}
+def _values(file: h5py.File, source: str, group: str, names: Sequence[str]) -> dict[str, Any]:
+    paths = {name: f"{group}/{name}".strip("/") for name in names}
+    return {name: small_values(file[path], place(source, path)) for name, path in paths.items()}

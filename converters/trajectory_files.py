@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.hdf5 import Tree, open_hdf5, place, read_rows, walk
 from unistore.converters.paths import natural_key
-from unistore.converters.trajectory_attributes import plain_value
+from unistore.converters.trajectory_attributes import small_values
 from unistore.converters.trajectory_features import Episode, describe, not_per_step
 from unistore.converters.trajectory_images import Colour
 from unistore.converters.trajectory_naming import Naming
@@ -222,7 +222,7 @@ def _find_masks(found: Found, name: str, tree: Tree) -> None:
     for item, dataset in tree.datasets.items():
         if not item.startswith("mask/"):
             continue
-        listed = plain_value(dataset[()])
+        listed = small_values(dataset, place(name, item))
         names = [listed] if isinstance(listed, str) else list(listed or [])
         absent = [entry for entry in names if entry not in known]
         if absent:

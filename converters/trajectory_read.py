@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import h5py
@@ -119,7 +120,7 @@ class Reader:
                 rows = read_rows(dataset, location, first + lo, first + hi)
                 np.copyto(out[lo:hi], rows.transpose(0, 2, 3, 1))
         elif native(dataset.dtype) == out.dtype:
-            read_rows(dataset, location, first, stop, out.reshape(len(out), *dataset.shape[1:]))
+            _read_direct(dataset, location, first, stop, out.reshape(len(out), *dataset.shape[1:]))
         else:
             for lo, hi in blocks(feature, len(out)):
                 rows = read_rows(dataset, location, first + lo, first + hi)
@@ -134,6 +135,18 @@ class Reader:
             message = f"the frame is {image.shape}, the first one {shape}"
             raise InputError(Problem(location, message, "keep frames of mixed sizes apart", "shape"))
         return image
+
+
+def _read_direct(dataset: h5py.Dataset, location: str, lo: int, hi: int, out: NDArray[Any]) -> None:
+    """Read rows straight into place; where that fails, find the chunk whose rows cannot be read."""
+    try:
+        read_rows(dataset, location, lo, hi, out)
+    except InputError:
+        rows = dataset.chunks[0] if dataset.chunks else hi
+        bounds = [lo, *range(lo - lo % rows + rows, hi, rows), hi]
+        for start, stop in pairwise(bounds):
+            read_rows(dataset, location, start, stop)
+        raise
 
 
 def feature_column(table: str, column: str) -> str:
