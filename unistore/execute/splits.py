@@ -23,7 +23,7 @@ def parse_shares(text: str) -> dict[str, float]:
     Raises
     ------
     InputError
-        If a share is not a number above 0, or they do not add up to 1.
+        If a share is not a number above 0, a name comes twice, or they do not add up to 1.
     """
     shares: dict[str, float] = {}
     for part in text.split(","):
@@ -32,7 +32,9 @@ def parse_shares(text: str) -> dict[str, float]:
             shares[name.strip()] = float(share)
         except ValueError:
             shares[name.strip()] = 0.0
-    if any(share <= 0 for share in shares.values()) or "" in shares or abs(sum(shares.values()) - 1) > 1e-6:
+    # written so that NaN, which compares false, is refused
+    fair = all(share > 0 for share in shares.values()) and abs(sum(shares.values()) - 1) <= 1e-6
+    if not fair or "" in shares or len(shares) < text.count(",") + 1:
         msg = f"--split {text}: expected shares above 0 that add up to 1, as in train=0.8,val=0.2"
         raise InputError(msg)
     return shares
