@@ -9,6 +9,8 @@ take batches in turn stay with their own lanes and never decode each other's chu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
@@ -71,6 +73,15 @@ class BlockShuffle:
         blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
         options = {"seed": self.seed, "group": self.group, "lanes": self.lanes, "deal": self.deal}
         return {"kind": "blocks", "length": len(self), "blocks": blocks, **options}
+
+    def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
+        """See `unistore.order_plan.EpochSequence.arranged`: group, lanes and deal, which only tune."""
+        tuned = {
+            name: value
+            for name in ("group", "lanes", "deal")
+            if isinstance(value := description.get(name, getattr(self, name)), int)
+        }
+        return BlockShuffle(self.offsets, self.seed, **tuned)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `unistore.order_plan.EpochSequence.indices`."""

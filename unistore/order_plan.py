@@ -7,7 +7,7 @@ stops after ``delivered`` positions continues exactly, whatever it continues wit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,10 @@ class EpochSequence(Protocol):
         """Everything that the sequence depends on, as JSON; equal descriptions mean equal sequences."""
         ...
 
+    def arranged(self, description: Mapping[str, object]) -> EpochSequence:
+        """Sequence over the same samples, arranged as one that described itself so; self if it has no say."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class InOrder:
@@ -59,6 +63,10 @@ class InOrder:
     def describe(self) -> dict[str, str | int]:
         """See `EpochSequence.describe`."""
         return {"kind": "in order", "length": self.length}
+
+    def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
+        """See `EpochSequence.arranged`."""
+        return self
 
 
 class Shuffled:
@@ -91,6 +99,10 @@ class Shuffled:
     def describe(self) -> dict[str, str | int]:
         """See `EpochSequence.describe`."""
         return {"kind": "shuffled", "length": self.length, "seed": self.seed}
+
+    def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
+        """See `EpochSequence.arranged`."""
+        return self
 
 
 class Weighted:
@@ -164,6 +176,10 @@ class Weighted:
         """See `EpochSequence.describe`."""
         return {"kind": "weighted", "length": self.length, "seed": self.seed, "weights": self._digest}
 
+    def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
+        """See `EpochSequence.arranged`."""
+        return self
+
 
 class Subset:
     """A sequence over some of the samples: episodes, a split, what a filter let through.
@@ -191,6 +207,10 @@ class Subset:
     def describe(self) -> dict[str, str | int]:
         """See `EpochSequence.describe`."""
         return {**self._sequence.describe(), "subset": self._digest}
+
+    def arranged(self, description: Mapping[str, object]) -> EpochSequence:
+        """See `EpochSequence.arranged`."""
+        return Subset(self._sequence.arranged(description), self._samples)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

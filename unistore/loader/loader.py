@@ -184,7 +184,10 @@ class Loader:
         LoaderError
             The state belongs to other samples or another order.
         """
-        self._progress.load(state, self.sequence)
+        order = state.get("order")
+        sequence = self.sequence.arranged(order) if isinstance(order, Mapping) else self.sequence
+        self._progress.load(state, sequence)
+        self.sequence = sequence
         self._current = None
 
     def stats(self) -> dict[str, int | float]:

@@ -66,7 +66,7 @@ class Producer(Protocol):
         ...
 
     def offer(self, request: Request) -> bool:
-        """Take a request, the next one by number; False: enough are under way, of this iteration or before."""
+        """Take a request, the next one by number; False: enough are under way, stale ones included."""
         ...
 
     def settle(self) -> None:

@@ -102,7 +102,7 @@ class Random(Plain):
         return {
             "index": index,
             "python": random.random(),
-            "numpy": np.random.random(),
+            "numpy": np.random.random(),  # noqa: NPY002 - what is tested
             "torch": torch.rand(()),
         }
 
@@ -130,11 +130,11 @@ def descriptors() -> list[str]:
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(entry)
+            target = str(entry.readlink())
         except OSError:
             continue
         if target.startswith(("socket:", "pipe:", "/memfd:", "/dev/shm")):
-            found.append(target.split(":")[0])
+            found.append(target.split(":", maxsplit=1)[0])
     maps = Path("/proc/self/maps").read_text().splitlines()
     return sorted(found) + [line.split()[-2] for line in maps if "memfd:unistore" in line]
 

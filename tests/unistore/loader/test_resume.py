@@ -1,0 +1,172 @@
+"""Exact resume: the sequence goes on, whatever it goes on with."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from unistore.loader import Loader, LoaderError
+from unistore.loader.state import Progress
+from unistore.order_plan import InOrder, Share, Shuffled
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+def ranks(dataset, world, **options):
+    return [Loader(dataset, rank=rank, world_size=world, **options) for rank in range(world)]
+
+
+@pytest.mark.parametrize("shuffle", [True, "blocks"])
+def test_random_interruptions_with_changing_workers_ranks_and_batches(data, shuffle):
+    """Each run delivers a few steps on all ranks, saves, and another one goes on from there."""
+    dataset = data.Batched(509, 2)
+    rng = random.Random(7)
+    options = {"shuffle": shuffle, "seed": 11, "drop_last": False}
+    reference = Loader(dataset, 1, workers=0, **options)
+    sequence = [reference.sequence.indices(epoch, 0, 509).tolist() for epoch in range(24)]
+    state, interruptions = reference.state_dict(), 0
+    reference.close()
+    while state["epoch"] < 24:
+        world = rng.choice((1, 2, 3))
+        batch_size = rng.choice((4, 8, 12))
+        loaders = [
+            Loader(
+                dataset,
+                batch_size,
+                workers=0 if rng.random() < 0.9 else 2,
+                prefetch=rng.randrange(1, 4),
+                rank=rank,
+                world_size=world,
+                **options,
+            )
+            for rank in range(world)
+        ]
+        for loader in loaders:
+            loader.load_state_dict(json.loads(json.dumps(state)))
+        epoch, done = state["epoch"], state["delivered"]
+        iterators = [iter(loader) for loader in loaders]
+        for _ in range(rng.randrange(1, 14)):
+            step = [next(iterator, None) for iterator in iterators]
+            found = [i for batch in step if batch is not None for i in batch["index"].tolist()]
+            assert found == sequence[epoch][done : done + len(found)]
+            done += len(found)
+            if not found:
+                assert done == 509
+                break
+        states = [loader.state_dict() for loader in loaders]
+        if done < 509 - batch_size * world:
+            assert all(each == states[0] for each in states)
+        state = max(states, key=lambda each: (each["epoch"], each["delivered"]))
+        interruptions += 1
+        for loader in loaders:
+            loader.close()
+    assert interruptions > 100
+
+
+def test_a_state_counts_what_was_delivered_and_not_what_was_prefetched(data):
+    with Loader(data.Batched(), 8, workers=2, prefetch=4) as loader:
+        batches = iter(loader)
+        assert loader.state_dict()["delivered"] == 0
+        for number in range(1, 26):
+            next(batches)
+            assert loader.state_dict()["delivered"] == 8 * number
+        assert next(batches, None) is None
+        assert (loader.state_dict()["epoch"], loader.state_dict()["delivered"]) == (1, 0)
+
+
+def test_a_state_saved_after_the_last_batch_resumes_into_an_empty_epoch(data):
+    with Loader(data.Batched(), 8, workers=0, seed=2) as loader:
+        for batch in loader:
+            del batch
+            state = loader.state_dict()
+        following = [batch["index"].tolist() for batch in loader]
+    assert state["delivered"] == 200
+    with Loader(data.Batched(), 8, workers=0, seed=2) as loader:
+        loader.load_state_dict(state)
+        assert list(loader) == []
+        assert [batch["index"].tolist() for batch in loader] == following
+
+
+def test_states_of_other_runs_are_refused_with_the_difference(data):
+    dataset = data.Batched()
+    state = Loader(dataset, 8, seed=1, workers=0).state_dict()
+    with pytest.raises(LoaderError, match="seed was 1 and is 2"):
+        Loader(dataset, 8, seed=2, workers=0).load_state_dict(state)
+    with pytest.raises(LoaderError, match="kind was 'shuffled' and is 'in order'"):
+        Loader(dataset, 8, False, seed=1, workers=0).load_state_dict(state)
+    with pytest.raises(LoaderError, match="subset was None and is"):
+        Loader(dataset, 8, seed=1, workers=0, subset=range(200)).load_state_dict(state)
+    with pytest.raises(LoaderError, match=r"length was 200 and is 199.*other samples"):
+        Loader(data.Batched(199), 8, seed=1, workers=0).load_state_dict(state)
+    with pytest.raises(LoaderError, match="lacks delivered"):
+        Loader(dataset, 8, workers=0).load_state_dict({k: v for k, v in state.items() if k != "delivered"})
+    with pytest.raises(LoaderError, match="201 samples delivered of 200"):
+        Loader(dataset, 8, seed=1, workers=0).load_state_dict({**state, "delivered": 201})
+
+
+def test_set_epoch_keeps_a_resumed_position(data):
+    progress = Progress("d")
+    sequence = InOrder(100)
+    progress.load(
+        {"version": 1, "epoch": 3, "delivered": 40, "digest": "d", "order": sequence.describe()}, sequence
+    )
+    progress.set_epoch(3)
+    assert progress.begin() == (3, 40)
+    progress.deliver(50)
+    assert progress.begin() == (4, 0)
+    progress.set_epoch(9)
+    assert progress.begin() == (9, 0)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 24, 25, 97])
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("start", [0, 5])
+def test_ranks_share_every_position_once(length, world, start):
+    for batch in (1, 2, 4):
+        given = {"length": length, "start": start, "batch_size": batch, "world_size": world}
+        shares = [Share(rank=rank, drop_last=False, **given) for rank in range(world)]
+        covered = [p for share in shares for step in range(share.steps) for p in range(*share.span(step))]
+        assert sorted(covered) == list(range(min(start, length), length))
+        assert max(share.steps for share in shares) - min(share.steps for share in shares) <= 1
+        equal = [Share(rank=rank, drop_last=True, **given) for rank in range(world)]
+        assert len({share.steps for share in equal}) == 1
+        spans = [share.span(step) for share in equal for step in range(share.steps)]
+        assert all(stop - first == batch for first, stop in spans)
+        covered = sorted(p for span in spans for p in range(*span))
+        assert covered == list(range(start, start + len(covered)))
+        assert length - start - len(covered) < batch * world
+
+
+def test_evaluation_is_uneven_and_training_even_by_default(data):
+    dataset = data.Batched(101)
+    train = ranks(dataset, 2, batch_size=10, workers=0)
+    assert [len(loader) for loader in train] == [5, 5]
+    assert [len(list(loader)) for loader in train] == [5, 5]
+    evaluation = ranks(dataset, 2, batch_size=10, workers=0, shuffle=False)
+    found = [[batch["index"].tolist() for batch in loader] for loader in evaluation]
+    assert [len(batches) for batches in found] == [6, 5]
+    assert sorted(i for batches in found for batch in batches for i in batch) == list(range(101))
+    for loader in train + evaluation:
+        loader.close()
+
+
+def test_ranks_come_from_the_environment(data, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    where = Loader(data.Batched(), 8, workers=0).placement
+    assert (where.rank, where.world_size) == (1, 4)
+    assert Loader(data.Batched(), 8, workers=0, rank=0, world_size=1).placement.world_size == 1
+
+
+def test_shuffled_is_the_order_of_the_sampler():
+    from unistore.order import Shuffle
+
+    sampler = Shuffle(1000, seed=4)
+    sampler.set_epoch(2)
+    assert [at.index for at in sampler] == Shuffled(1000, 4).indices(2, 0, 1000).tolist()
+    assert np.array_equal(
+        Shuffled(1000, 4).indices(2, 300, 500), Shuffled(1000, 4).indices(2, 0, 1000)[300:500]
+    )

@@ -1,0 +1,63 @@
+"""Every start method, whatever the parent was doing; nothing hangs and nothing stays behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+METHODS = [
+    method for method in ("fork", "forkserver", "spawn") if method in multiprocessing.get_all_start_methods()
+]
+STATES = ("idle", "has read", "reading in a thread")
+
+SCRIPT = """
+    import sys, threading
+    from tests.unistore.loader.conftest import Batched, Plain, children
+    from unistore.loader import Loader
+
+    def read(dataset, stop):
+        while not stop.is_set():
+            dataset[1]
+
+    def main(method, state, repetitions):
+        import torch
+        for repetition in range(repetitions):
+            dataset = (Batched, Plain)[repetition % 2]()
+            stop = threading.Event()
+            if state != "idle":
+                dataset[0]
+                torch.ones(1000, 1000).sum()
+            if state == "reading in a thread":
+                thread = threading.Thread(target=read, args=(dataset, stop))
+                thread.start()
+            with Loader(dataset, 10, workers=2, start_method=method) as loader:
+                for epoch in range(2):
+                    assert sum(len(next(iter(batch.values()))) for batch in loader) == 200
+            stop.set()
+        print("done", repetitions)
+
+    if __name__ == "__main__":
+        main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_start_method_in_every_state(tmp_path, method, state):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT))
+    repetitions = 4 if method == "fork" else 2
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), method, state, str(repetitions)],
+        env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.stdout.split() == ["done", str(repetitions)]

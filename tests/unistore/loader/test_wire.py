@@ -1,0 +1,169 @@
+"""Batches of any structure through memory and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from unistore.loader.arena import ALIGNMENT, Arena
+from unistore.loader.memory import Segment
+from unistore.loader.wire import INLINE_BYTES, decode, encode
+
+
+class Point(NamedTuple):
+    x: object
+    y: object
+
+
+@dataclasses.dataclass
+class Holder:
+    inside: object
+
+
+class Memory:
+    """An arena of private memory, and what the parent would see of it."""
+
+    def __init__(self, size=1 << 16):
+        self.slab = Segment.private(size) if size else None
+        self.grown = []
+        self.arena = Arena(self.slab, self.grow)
+
+    def grow(self, size):
+        self.grown.append(Segment.private(size))
+        return self.grown[-1]
+
+    def leases(self):
+        return [self.slab.lease() if self.slab else b"", *(segment.lease() for segment in self.grown)]
+
+
+def there_and_back(batch, size=1 << 16, *, copy=False):
+    memory = Memory(size)
+    return decode(encode(batch, memory.arena), memory.leases(), copy=copy)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    array=npst.arrays(
+        st.one_of(
+            npst.scalar_dtypes(),
+            npst.unicode_string_dtypes(),
+            npst.array_dtypes(npst.integer_dtypes(), max_size=3),
+        ),
+        npst.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6),
+    ),
+    data=st.data(),
+    copy=st.booleans(),
+    size=st.sampled_from([0, 1 << 16]),
+)
+def test_any_array_and_any_view_of_it(array, data, copy, size):
+    axes = data.draw(st.permutations(range(array.ndim)))
+    view = array.transpose(axes)
+    if view.ndim and view.shape[0] > 1:
+        view = view[:: data.draw(st.sampled_from([1, 2, -1]))]
+    found = there_and_back({"a": [view]}, size, copy=copy)["a"][0]
+    assert found.dtype == view.dtype
+    assert found.tobytes() == view.tobytes()
+    assert found.flags.writeable
+
+
+def test_arrays_in_the_slab_are_not_copied():
+    memory = Memory()
+    array = memory.arena.allocate((4, 5, 3), np.dtype(np.float32))
+    array[:] = np.arange(60).reshape(4, 5, 3)
+    used = memory.arena.needed
+    image = array.transpose(2, 0, 1)
+    message = encode({"image": image, "tensor": torch.from_numpy(array[1:3])}, memory.arena)
+    assert memory.arena.needed == used
+    found = decode(message, memory.leases())
+    array[2] = 7
+    assert np.array_equal(found["image"], image)
+    assert found["image"].strides == image.strides
+    assert (found["tensor"][1] == 7).all()
+
+
+def test_structures_and_objects():
+    batch = {
+        "point": Point(np.arange(3), [torch.arange(4), None]),
+        "holder": Holder({"a": (1, 2.5, "text")}),
+        "object": np.array(["a", None], dtype=object),
+        "record": np.array([(1, 2.0)], dtype=[("n", "i4"), ("v", "f8")]),
+        "time": np.array(["2020-01-01"], dtype="datetime64[ns]"),
+        "scalar": np.float32(2.5),
+        "sparse": torch.eye(3).to_sparse(),
+        "half": torch.ones(4, dtype=torch.bfloat16),
+        "bool": torch.tensor([True, False]),
+        "zero-dim": torch.tensor(3.5),
+        "conjugate": torch.tensor([1 + 2j]).conj(),
+        "expanded": torch.arange(3).expand(4, 3),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+        "buffer": bytearray(b"abc"),
+    }
+    for copy in (False, True):
+        found = there_and_back(batch, copy=copy)
+        assert found["point"].x.tolist() == [0, 1, 2]
+        assert found["point"].y[0].tolist() == [0, 1, 2, 3]
+        assert found["holder"] == batch["holder"]
+        assert found["object"].tolist() == ["a", None]
+        assert found["record"]["v"].tolist() == [2.0]
+        assert found["time"] == batch["time"]
+        assert type(found["scalar"]) is np.float32
+        assert torch.equal(found["sparse"].to_dense(), torch.eye(3))
+        assert found["half"].dtype is torch.bfloat16
+        for key in ("bool", "zero-dim", "conjugate", "expanded", "parameter"):
+            assert torch.equal(found[key], batch[key])
+        assert isinstance(found["parameter"], torch.nn.Parameter)
+        assert found["buffer"] == b"abc"
+
+
+def test_the_same_object_stays_the_same_memory():
+    offsets = np.arange(5)
+    tensor = torch.arange(5)
+    found = there_and_back([offsets, offsets, tensor, tensor])
+    found[0][2] = 9
+    found[2][3] = 8
+    assert found[1][2] == 9
+    assert found[3][3] == 8
+
+
+def test_masked_arrays_and_large_pickles_travel_in_memory():
+    masked = np.ma.masked_array(np.arange(10_000), np.arange(10_000) % 2 == 0)
+    text = ["sample"] + [f"name {i}" for i in range(20_000)]
+    memory = Memory(1 << 22)
+    message = encode((masked, text), memory.arena)
+    assert not isinstance(message.stream, bytes)
+    for copy in (False, True):
+        found = decode(message, memory.leases(), copy=copy)
+        assert found[1] == text
+        assert (found[0] == masked).all()
+        assert found[0].mask.tolist() == masked.mask.tolist()
+
+
+def test_messages_stay_small():
+    message = encode({str(i): np.arange(100) for i in range(100)}, Memory().arena)
+    assert isinstance(message.stream, tuple) or len(message.stream) <= INLINE_BYTES
+
+
+def test_copies_leave_the_memory_free():
+    memory = Memory()
+    found = decode(encode(np.arange(100), memory.arena), memory.leases(), copy=True)
+    memory.slab.map[:] = bytes(memory.slab.size)
+    assert found.tolist() == list(range(100))
+
+
+@pytest.mark.parametrize("size", [0, 1 << 16])
+def test_arena_aligns_and_grows(size):
+    memory = Memory(size)
+    arrays = [memory.arena.allocate((n,), np.dtype(np.uint8)) for n in (1, 5000, 60_000, 3, 200_000, 70_000)]
+    for number, array in enumerate(arrays):
+        assert array.ctypes.data % ALIGNMENT == 0
+        array[:] = number
+    assert all((array == number).all() for number, array in enumerate(arrays))
+    assert sum(segment.size for segment in memory.grown) < 3 * memory.arena.needed + (1 << 17)
+    assert memory.arena.find(np.zeros(3).ctypes.data, 24) is None
