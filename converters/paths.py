@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from unistore.errors import InputError, Problem
@@ -91,9 +91,9 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     for path in paths:
         location = printable(str(path))
         if path.is_dir():
-            inside = [file for file in _walk(path) if file.name.lower().endswith(tuple(suffixes))]
-            outside = [file for file in inside if not is_inside(file, paths)]
-            problems += [_leaving(file) for file in outside]
+            files, folders = _search(path)
+            inside = [file for file in files if file.name.lower().endswith(tuple(suffixes))]
+            problems += [_leaving(link) for link in (*inside, *folders) if not is_inside(link, paths)]
             if not inside:
                 message = f"no {' or '.join(suffixes)} file in this folder"
                 problems.append(Problem(location, message, kind="missing"))
@@ -111,24 +111,27 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     return sorted(unique.values(), key=lambda path: natural_key(path.as_posix()))
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Files below a folder; linked folders are entered when they stay inside it, each real folder once."""
+def _search(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Files below a folder, and the links to folders outside it; each real folder is entered once."""
+    files: list[Path] = []
+    leaving: list[Path] = []
     root = folder.resolve()
     seen = {root}
     stack = [root]
     while stack:
         with os.scandir(stack.pop()) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.name.startswith("."):
-                    continue
-                path = Path(entry.path)
-                if not entry.is_dir():
-                    yield path
-                    continue
-                real = path.resolve()
-                if real.is_relative_to(root) and real not in seen:
-                    seen.add(real)
-                    stack.append(real)
+            visible = [entry for entry in entries if not entry.name.startswith(".")]
+        for entry in visible:
+            if not entry.is_dir():
+                files.append(Path(entry.path))
+                continue
+            real = Path(entry.path).resolve()
+            if not real.is_relative_to(root):
+                leaving.append(Path(entry.path))
+            elif real not in seen:
+                seen.add(real)
+                stack.append(real)
+    return sorted(files), sorted(leaving)
 
 
 def _leaving(path: Path) -> Problem:

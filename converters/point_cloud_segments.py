@@ -132,7 +132,7 @@ def _with_rest(order: Ints, lengths: Ints, numbers: Ints, unassigned: NDArray[np
 
 
 def blocks(lengths: Ints, limit: int) -> Iterator[tuple[int, int]]:
-    """Cut segments into ranges of whole segments that hold at most `limit` points, or one segment each."""
+    """Cut segments into ranges of whole segments: at most `limit` points, or one segment that has more."""
     first, held = 0, 0
     for segment, length in enumerate(lengths.tolist()):
         if held and held + length > limit:
