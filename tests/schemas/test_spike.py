@@ -107,6 +107,7 @@ def test_tiles_of_known_cameras() -> None:
     assert voxel_field(5, "uint8", 360, 640, counted=True).tile == (5, 120, 128)
     assert voxel_field(10, "uint8", 360, 640, counted=True).tile == (10, 60, 128)
     assert image_field("blur", 720, 1280).tile == (120, 128, 3)
+    assert voxel_field(5, "uint8", 250, 400, counted=True).tile == (5, 125, 200), "columns in groups of 8"
 
 
 @given(st.integers(1, 2_000), st.integers(1, 1_500), st.integers(1, 1_500), st.integers(1, 64))
