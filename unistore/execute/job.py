@@ -213,9 +213,9 @@ def _reading(source: Source, guard: Guard) -> Iterator[None]:
     """Tell a file that changed under the converter from one that is bad, and name the source of an error."""
     try:
         yield
-    except (InputError, OSError) as error:
+    except Exception as error:  # a file that is replaced while it is read fails in any way
         check_unchanged(guard)
-        if isinstance(error, InputError) or error.filename is not None:
+        if not isinstance(error, OSError) or error.filename is not None:
             raise
         msg = f"{source.path}: reading failed ({error}); the same command continues"
         raise ConversionError(msg) from error

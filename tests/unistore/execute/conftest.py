@@ -32,7 +32,7 @@ SPLITS = ("train", "val", "test")
 
 
 def _load(path: Path) -> Arrays:
-    with np.load(path) as members:
+    with path.open("rb") as file, np.load(file) as members:
         return {name: members[name] for name in members.files}
 
 

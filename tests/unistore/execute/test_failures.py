@@ -1,0 +1,239 @@
+"""Disks that fill, rights that lack, sources that vanish or change: each its own error, each resumable."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.errors import ConversionError
+from unistore.execute.executors import Serial
+from unistore.execute.runner import run
+from unistore.store.reader import Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr"
+
+
+@pytest.fixture
+def whole(tmp_path: Path, toys: Path, toy: Any) -> str:
+    """Digest of an undisturbed conversion of the toys."""
+    digest: str = run(toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
+    return digest
+
+
+class Disturbed(Serial):
+    """Does something between two steps."""
+
+    def __init__(self, after: int, disturb: Callable[[], None]) -> None:
+        self._left = after
+        self._disturb = disturb
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:
+        for item in items:
+            if self._left == 0:
+                self._disturb()
+            self._left -= 1
+            yield item, job(item)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 160 KiB, if this process may mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = shutil.which("mount")
+    made = mount and subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=160k", "unistore-test", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if not made or made.returncode:
+        pytest.skip("may not mount a small file system here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True, capture_output=True)
+
+
+def test_a_full_disk_for_real(small_disk: Path, toys: Path, toy: Any, whole: str) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(40 << 10))
+    with pytest.raises(ConversionError, match=r"No space left on device.*free.*same command"):
+        run(toy(), [toys], small_disk / "out.zarr")
+    with pytest.raises(ConversionError, match="No space left on device"):
+        run(toy(), [toys], small_disk / "out.zarr")
+    ballast.unlink()
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True, capture_output=True)
+    report = run(toy(), [toys], small_disk / "out.zarr")
+    assert report.digest == whole
+    assert [path.name for path in small_disk.iterdir()] == ["out.zarr"]
+
+
+@pytest.mark.parametrize("writes", [0, 1, 7, 20, 40])
+def test_a_full_disk_at_any_shard(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    left = writes
+
+    def full(descriptor: int, buffers: Any) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.write(descriptor, b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return os.writev(descriptor, buffers)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.zarr3.durable.writev", full)
+        with pytest.raises(ConversionError, match=r"No space left on device.*free space, then run the same"):
+            run(toy(), [toys], store)
+    assert not store.exists()
+    assert not list(store.parent.rglob("*.part"))
+    assert run(toy(), [toys], store).digest == whole
+
+
+@pytest.mark.parametrize("failing", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_the_journal(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    left = 7
+
+    def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
+        nonlocal left
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "journal.jsonl":
+            left -= 1
+            if left < 0:
+                raise OSError(failing, os.strerror(failing))
+        original(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fsync)
+        with pytest.raises(ConversionError, match=os.strerror(failing)):
+            run(toy(), [toys], store)
+    assert run(toy(), [toys], store).digest == whole, "the lock is free, the journal whole"
+
+
+def test_a_disk_that_fills_while_spilling(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, facts: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.execute.spill.SpillWriter.finish", full)
+        with pytest.raises(ConversionError, match=r"out\.zarr: No space left.*free space there"):
+            run(toy(), [toys], store)
+    assert run(toy(), [toys], store).digest == whole
+
+
+def test_a_parent_that_is_a_file(tmp_path: Path, toys: Path, toy: Any) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(ConversionError, match=r"file"):
+        run(toy(), [toys], tmp_path / "file" / "out.zarr")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_target_without_rights(toys: Path, toy: Any, store: Path, whole: str, monkeypatch: Any) -> None:
+    """Root writes anywhere, so the refusal is played."""
+
+    def refuse(self: Path, *rest: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        with pytest.raises(ConversionError, match=r"Permission denied; mend the rights or choose another"):
+            run(toy(), [toys], store)
+    assert run(toy(), [toys], store).digest == whole
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_target_without_rights_for_real(tmp_path: Path, toys: Path, toy: Any) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    with pytest.raises(ConversionError, match=r"Permission denied; mend the rights"):
+        run(toy(), [toys], locked / "out.zarr")
+    assert list(locked.iterdir()) == []
+
+
+def test_a_read_only_file_system(tmp_path: Path, toys: Path, toy: Any, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, capture_output=True)
+    with pytest.raises(ConversionError, match=r"Read-only file system; choose a destination that can be"):
+        run(toy(), [toys], small_disk / "out.zarr")
+
+
+@pytest.mark.parametrize("after", [2, 5], ids=["deriving", "writing"])
+def test_a_source_that_vanishes(toys: Path, toy: Any, store: Path, whole: str, after: int) -> None:
+    path, away = toys / "val/s2.npz", toys.parent / "away.npz"
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: vanished while it was converted") as caught:
+        run(toy(), [toys], store, executor=Disturbed(after, lambda: void(path.rename(away))))
+    assert "bring it back" in str(caught.value)
+    away.rename(path)
+    report = run(toy(), [toys], store)
+    assert report.digest == whole
+    assert report.resumed >= after - 4
+
+
+def rewritten(path: Path) -> None:
+    arrays = dict(np.load(path))
+    np.savez(path, **{name: values[: len(values) // 2] for name, values in arrays.items()})
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("change", [rewritten, truncated])
+@pytest.mark.parametrize("after", [2, 5], ids=["deriving", "writing"])
+def test_a_source_that_changes(
+    toys: Path, toy: Any, store: Path, after: int, change: Callable[[Path], None]
+) -> None:
+    """Also when the change makes it unreadable: that is no reason to throw away what was done."""
+    path = toys / "val/s2.npz"
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: changed while it was converted") as caught:
+        run(toy(), [toys], store, executor=Disturbed(after, lambda: change(path)))
+    assert "--restart" in str(caught.value)
+    assert (store.parent / "out.zarr.unistore-build").exists()
+    if change is rewritten:
+        with pytest.raises(ConversionError, match=r"sources\.val/s2\.npz"):
+            run(toy(), [toys], store)
+        run(toy(), [toys], store, restart=True)
+        assert Store(store).sample_count == len(np.load(path)["value"]) + 100 + 1 + 211
+
+
+def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    """h5py raises OSError without a file name; the message has it all the same, and the work stays."""
+
+    class Failing(toy):  # type: ignore[misc]
+        def read(self, scan: Any, table: str, source: int, lo: int, hi: int, out: Mapping[str, Any]) -> None:
+            if source == 3:
+                raise OSError("Can't synchronously read data")
+            super().read(scan, table, source, lo, hi, out)
+
+    Failing.__name__ = "Toy"
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: reading failed .Can't synchronously read data."):
+        run(Failing(), [toys], store)
+    report = run(toy(), [toys], store)
+    assert report.digest == whole
+    assert report.resumed > 0
+
+
+def test_an_interrupt_leaves_the_lock_free(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=Disturbed(3, interrupt))
+    assert not (store.parent / "out.zarr.unistore-build/lock").exists()
+    assert run(toy(), [toys], store).digest == whole
+
+
+def void(_: object) -> None:
+    """Forget a value."""
