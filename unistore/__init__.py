@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         UnistoreError,
         UnsupportedError,
     )
+    from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
     from unistore.order import At, Shuffle
     from unistore.samples import Patches, Rows, Segments, SparsePoints, Volumes
     from unistore.store.reader import Store
@@ -41,9 +42,12 @@ __all__ = [
     "CorruptionError",
     "Dataset",
     "InputError",
+    "Loader",
+    "LoaderError",
     "Patches",
     "Problem",
     "Rows",
+    "SampleError",
     "Segments",
     "Shuffle",
     "SparsePoints",
@@ -52,6 +56,7 @@ __all__ = [
     "UnistoreError",
     "UnsupportedError",
     "Volumes",
+    "WorkerDiedError",
     "collate",
     "convert",
     "open",
@@ -64,9 +69,12 @@ _HOME = {
     "CorruptionError": "errors",
     "Dataset": "dataset",
     "InputError": "errors",
+    "Loader": "loader",
+    "LoaderError": "loader",
     "Patches": "samples",
     "Problem": "errors",
     "Rows": "samples",
+    "SampleError": "loader",
     "Segments": "samples",
     "Shuffle": "order",
     "SparsePoints": "samples",
@@ -75,6 +83,7 @@ _HOME = {
     "UnistoreError": "errors",
     "UnsupportedError": "errors",
     "Volumes": "samples",
+    "WorkerDiedError": "loader",
     "collate": "collate",
     "convert": "convert",
 }
