@@ -166,9 +166,8 @@ class _OpenFile:
         while done < size:
             part = self.read(size - done, offset + done)
             if not part:
-                msg = (
-                    f"{self.path}: ends at byte {offset + done}, inside a range of {size} bytes from {offset}"
-                )
+                length = os.fstat(self._fd).st_size
+                msg = f"{self.path}: {length} bytes long, too short for {size} bytes from {offset}"
                 raise CorruptionError(msg)
             parts.append(part)
             done += len(part)

@@ -48,10 +48,10 @@ if __name__ == "__main__":
         for _ in range(20 if method == "fork" else 1):
             for array, wanted in zip(arrays, expected):
                 here, there = context.Pipe()
-                process = context.Process(target=child, args=(array, there))
+                process = context.Process(target=child, args=(array, there), daemon=True)
                 process.start()
                 there.close()
-                assert here.poll(30), "the child hangs"
+                assert here.poll(20), "the child hangs"
                 assert here.recv() == wanted
                 process.join(30)
                 assert process.exitcode == 0
