@@ -238,7 +238,7 @@ def _check(
     before, handles = _state(paths), _open_files()
     assert pickle.loads(pickle.dumps(converter)) == converter
     converted = _convert(converter, paths)
-    assert converted.scan.modality == converter.modality
+    assert converted.scan.modality == converter.modality, f"scan of modality {converted.scan.modality}"
     _check_json(converted.scan)
     _check_fields(converted)
     _check_samples(converted)
@@ -279,3 +279,9 @@ def samples() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real samples are not at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def bundled() -> Path:
+    """Folder of the real sample files of this repository."""
+    return Path(__file__).resolve().parents[1] / "data"

@@ -90,6 +90,33 @@ def check_voxels(converted, group: str, segment: int, xyz: np.ndarray, size: flo
     np.testing.assert_array_equal(arrays[f"{group}/point_voxel"][first:last], inverse.reshape(-1))
 
 
+def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
+    paths = [bundled / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")]
+    converted = check_contract(PointCloudConverter(voxel_size=(20.0, 100.0)), paths)
+    arrays = converted.arrays
+    assert converted.settled.samples == 24
+    np.testing.assert_array_equal(arrays["segments/number"], [*range(12), -1] * 2)
+    last = 0
+    for segment, (source, number, lo, hi) in enumerate(segments_of(converted)):
+        with h5py.File(paths[source]) as file:
+            cloud = np.stack([file[f"data/{axis}"][:] for axis in COORDINATES], axis=1)
+            inside = {key: group["indices"][:] for key, group in file["segments"].items()}
+            classes = file["data/classification"][:]
+        assigned = np.concatenate(list(inside.values()))
+        rest = np.setdiff1d(np.arange(len(cloud)), assigned)
+        rows = rest if number == -1 else inside[f"segment_{number:04d}"]
+        np.testing.assert_array_equal(arrays["points/source_row"][lo:hi], rows)
+        np.testing.assert_array_equal(arrays["points/classification"][lo:hi], classes[rows])
+        np.testing.assert_array_equal(bits(restored(converted, slice(lo, hi), source)), bits(cloud[rows]))
+        if number == -1:
+            assert (arrays["voxels/20/point_voxel"][lo:hi] == -1).all()
+        else:
+            check_voxels(converted, "voxels/20", segment, cloud[rows], 20.0)
+            check_voxels(converted, "voxels/100", segment, cloud[rows], 100.0)
+        last = hi
+    assert last == len(arrays["points/xyz"])
+
+
 def test_columns_inside_segments(samples: Path, check_contract) -> None:
     path = samples / "pointcloud" / "derived_pointsuite_thin-1_fast.h5"
     converted = check_contract(PointCloudConverter(), [path])

@@ -220,6 +220,14 @@ def test_splits_from_names(tmp_path: Path, convert_in_memory) -> None:
     assert splits == {"test/a.npy": "test", "train/a.npy": "train", "train/b.npy": "train"}
 
 
+def test_bundled_rows(bundled: Path, check_contract) -> None:
+    path = bundled / "rows" / "autzen_returns.h5"
+    with h5py.File(path) as file:
+        oracle = {f"rows/{name}": file[name][:] for name in ("data", "label")}
+    converted = check_contract(RowsConverter(), [path], oracle)
+    assert converted.settled.samples == 1065
+
+
 def test_unknown_mode_is_refused() -> None:
     with pytest.raises(InputError, match="expected one of exact, union, intersection"):
         RowsConverter(columns="all")
