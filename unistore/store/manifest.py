@@ -45,13 +45,22 @@ class Entry:
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> Entry:
-        """Read one line's object."""
+        """Read one line's object.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If it is no such object.
+        """
         rows = line.get("rows")
+        if rows is not None:
+            lo, hi = rows
+            rows = int(lo), int(hi)
         return cls(
             key=line["key"],
             bytes=line["bytes"],
             checksum=line["checksum"],
-            rows=None if rows is None else (rows[0], rows[1]),
+            rows=rows,
             content=line.get("content"),
         )
 
@@ -109,15 +118,20 @@ def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
 
 
 def sign_root(document: bytes) -> bytes:
-    """Put the root document's own digest into its seal: xxh3-128 of it with 32 zeros in that place."""
+    """Put the root document's own digest into its seal: xxh3-128 of it with 32 zeros in that place.
+
+    The seal comes last in the document, so its ``root`` is the last member of that name.
+    """
     digest = xxhash.xxh3_128_hexdigest(document).encode()
-    return document.replace(_SIGNATURE % _UNSIGNED.encode(), _SIGNATURE % digest, 1)
+    before, _, after = document.rpartition(_SIGNATURE % _UNSIGNED.encode())
+    return before + _SIGNATURE % digest + after
 
 
 def root_is_intact(document: bytes) -> bool:
     """Whether the root document is byte for byte the one that was signed."""
-    found = re.search(_SIGNATURE % b"([0-9a-f]{32})", document)
-    if found is None:
+    found = list(re.finditer(_SIGNATURE % b"([0-9a-f]{32})", document))
+    if not found:
         return False
-    unsigned = document[: found.start(1)] + _UNSIGNED.encode() + document[found.end(1) :]
-    return xxhash.xxh3_128_hexdigest(unsigned).encode() == found.group(1)
+    lo, hi = found[-1].span(1)
+    unsigned = document[:lo] + _UNSIGNED.encode() + document[hi:]
+    return xxhash.xxh3_128_hexdigest(unsigned).encode() == document[lo:hi]

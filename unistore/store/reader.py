@@ -82,8 +82,7 @@ class Store:
 
     def group(self, path: str) -> dict[str, Any]:
         """Attributes of the group at `path` (``"windows/lung"``)."""
-        attributes: dict[str, Any] = json.loads(self._storage.get(f"{path}/zarr.json")).get("attributes", {})
-        return attributes
+        return self._document(f"{path}/{ROOT}")
 
     def text(self, path: str) -> list[str]:
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
@@ -99,16 +98,13 @@ class Store:
     def _root_attributes(self) -> dict[str, Any]:
         if not self._storage_has_root():
             raise StoreError(self._why_no_root())
-        try:
-            root = json.loads(self._storage.get(ROOT))
-            attributes = root.get("attributes", {})
-        except (ValueError, AttributeError) as error:
-            msg = f"{self.path}: {ROOT} is not readable as JSON ({error}); run 'unistore verify {self.path}'"
-            raise StoreError(msg) from error
-        unistore: dict[str, Any] | None = attributes.get("unistore")
-        if unistore is None:
+        attributes = self._document(ROOT)
+        if "unistore" not in attributes:
             msg = f"{self.path}: a Zarr group, but not a unistore store; read it with unistore.open() or zarr"
             raise StoreError(msg)
+        unistore: dict[str, Any] = attributes["unistore"]
+        if not isinstance(unistore, dict):
+            raise self._damaged(ROOT, f"attribute 'unistore' is {unistore!r}, expected an object")
         if unistore.get("format_version") != FORMAT_VERSION:
             msg = (
                 f"{self.path}: format version {unistore.get('format_version')}, this unistore reads "
@@ -118,7 +114,23 @@ class Store:
         if "seal" not in unistore:
             msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"
             raise StoreError(msg)
+        if missing := {"modality", "samples", "fields"} - set(unistore):
+            raise self._damaged(ROOT, f"attribute 'unistore' lacks {', '.join(sorted(missing))}")
         return unistore
+
+    def _document(self, key: str) -> dict[str, Any]:
+        """Attributes of a ``zarr.json``."""
+        try:
+            document = json.loads(self._storage.get(key))
+        except ValueError as error:
+            raise self._damaged(key, f"not readable as JSON ({error})") from error
+        attributes: Any = document.get("attributes", {}) if isinstance(document, dict) else None
+        if not isinstance(attributes, dict):
+            raise self._damaged(key, "not the metadata of a Zarr group")
+        return attributes
+
+    def _damaged(self, key: str, why: str) -> StoreError:
+        return StoreError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
 
     def _storage_has_root(self) -> bool:
         return self._storage.size(ROOT) is not None

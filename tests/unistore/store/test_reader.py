@@ -1,0 +1,184 @@
+"""Opening stores: what is found in them, and what is refused, with the cure."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from unistore.errors import StoreError
+from unistore.store.names import build_folder
+from unistore.store.reader import Store
+
+VALUES = np.arange(60, dtype=np.float32).reshape(20, 3)
+NAMES = ["plain", "", "höhe 🗻", "tab\tand\nnewline"]
+
+
+@pytest.fixture
+def path(make_store: Any) -> Path:
+    store: Path = make_store(
+        "rows",
+        {"rows/data": VALUES, "rows/deep/label": np.arange(20), "names": NAMES},
+        count=20,
+        splits={"train": range(15), "val": range(15, 20)},
+        groups={"rows/deep": {"level": 3}},
+    )
+    return store
+
+
+def root_of(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((path / "zarr.json").read_text())
+    return document
+
+
+def change_root(path: Path, **changes: Any) -> None:
+    document = root_of(path)
+    unistore = document["attributes"]["unistore"]
+    for name, value in changes.items():
+        if value is None:
+            del unistore[name]
+        else:
+            unistore[name] = value
+    (path / "zarr.json").write_text(json.dumps(document))
+
+
+def test_what_a_store_holds(path: Path) -> None:
+    store = Store(path)
+    assert (store.modality, store.sample_table, store.sample_count) == ("rows", "rows", 20)
+    assert store.paths() == [
+        "names/data",
+        "names/offsets",
+        "rows/data",
+        "rows/deep/label",
+        "splits/code",
+    ]
+    assert set(store.arrays()) == set(store.paths())
+    assert store.has("rows/data")
+    assert not store.has("rows")
+    array = store.array("rows/data")
+    assert array is store.array("rows/data")
+    np.testing.assert_array_equal(array.read_box([0, 0], [20, 3]), VALUES)
+    assert store.group("rows/deep") == {"level": 3}
+    assert store.text("names") == NAMES
+    codes, names = store.splits()
+    assert names == ["train", "val"]
+    np.testing.assert_array_equal(codes, [0] * 15 + [1] * 5)
+
+
+def test_text_without_strings(make_store: Any) -> None:
+    path = make_store("rows", {"t/data": np.zeros(0, np.uint8), "t/offsets": np.zeros(1, np.int64)}, count=0)
+    assert Store(path).text("t") == []
+
+
+def test_a_missing_array_is_told_with_those_there_are(path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no array 'rows/x'; this rows store has: names/data, .*rows/data"):
+        Store(path).array("rows/x")
+
+
+def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    original = Store.__init__.__globals__["LocalStorage"].get
+
+    def get(self: Any, key: str) -> bytes:
+        read.append(key)
+        data: bytes = original(self, key)
+        return data
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr("unistore.zarr3.storage.LocalStorage.get", get)
+    Store(path)
+    assert read == ["zarr.json"]
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_pickles_as_its_path(path: Path) -> None:
+    store = Store(path)
+    store.array("rows/data").read_rows([3])
+    data = pickle.dumps(store)
+    assert len(data) < 300 + len(str(path))
+    again = pickle.loads(data)
+    np.testing.assert_array_equal(again.array("rows/data").read_rows([3]), VALUES[3:4])
+
+
+def test_no_such_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"nowhere: no such store"):
+        Store(tmp_path / "nowhere")
+
+
+def test_an_unfinished_conversion_beside(tmp_path: Path) -> None:
+    build_folder(tmp_path / "out.zarr").mkdir()
+    with pytest.raises(
+        StoreError, match=r"out\.zarr\.unistore-build\); run the same convert command to resume"
+    ):
+        Store(tmp_path / "out.zarr")
+
+
+@pytest.mark.parametrize("kind", ["empty folder", "folder", "file"])
+def test_not_a_store(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "thing"
+    if kind == "file":
+        path.write_text("text")
+    else:
+        path.mkdir()
+        if kind == "folder":
+            (path / "notes.txt").write_text("text")
+    with pytest.raises(StoreError, match=r"thing: not a unistore store .*unistore inspect"):
+        Store(path)
+
+
+def test_a_plain_zarr_group(tmp_path: Path) -> None:
+    zarr.create_group(tmp_path / "plain.zarr")
+    with pytest.raises(StoreError, match=r"a Zarr group, but not a unistore store; .*unistore\.open"):
+        Store(tmp_path / "plain.zarr")
+
+
+def test_a_plain_zarr_array(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "plain.zarr", shape=(3,), dtype="i4")
+    with pytest.raises(StoreError, match=r"not a unistore store"):
+        Store(tmp_path / "plain.zarr")
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_another_format(path: Path, version: Any) -> None:
+    change_root(path, format_version=version)
+    with pytest.raises(StoreError, match=f"format version {version}, this unistore reads 1; install"):
+        Store(path)
+
+
+def test_a_store_without_seal(path: Path) -> None:
+    change_root(path, seal=None)
+    with pytest.raises(StoreError, match=r"unfinished conversion \(no seal\); run the same convert command"):
+        Store(path)
+
+
+@pytest.mark.parametrize("name", ["modality", "samples", "fields"])
+def test_a_root_that_lacks_something(path: Path, name: str) -> None:
+    change_root(path, **{name: None})
+    with pytest.raises(StoreError, match=f"{name}.*unistore verify"):
+        Store(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '"text"', '{"attributes": 3}', '{"attributes": {"unistore": []}}', "\ud800"],
+)
+def test_a_damaged_root(path: Path, text: str) -> None:
+    (path / "zarr.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(StoreError, match="zarr"):
+        Store(path)
+
+
+def test_a_missing_group(path: Path) -> None:
+    with pytest.raises(StoreError, match="nowhere"):
+        Store(path).group("nowhere")
+
+
+def test_a_damaged_group(path: Path) -> None:
+    (path / "rows/deep/zarr.json").write_text("{")
+    with pytest.raises(StoreError, match=r"rows/deep/zarr\.json.*unistore verify"):
+        Store(path).group("rows/deep")
