@@ -1,4 +1,4 @@
-"""Convert the bundled samples of every family, inspect the stores, load batches with 0 and 2 workers.
+"""Convert samples of every family, inspect the stores, load batches with 0 and 2 workers.
 
 Run by ``make demo``; everything it writes goes to ``demo-out/``, which is made anew.
 """
@@ -6,12 +6,16 @@ Run by ``make demo``; everything it writes goes to ``demo-out/``, which is made 
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from synthetic import robot_episodes, spike_sequences
 from torch.utils.data import DataLoader
 
 import unistore
@@ -19,67 +23,118 @@ import unistore
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 OUT = ROOT / "demo-out"
+UNISTORE = Path(sys.executable).with_name("unistore")
 
 
 @dataclass(frozen=True)
-class Family:
-    """One conversion of the demo: sources below tests/data, and what they are."""
+class Conversion:
+    """One conversion: its sources, the command's options, and the samples to load."""
 
     name: str
     about: str
-    sources: list[str]
-    modality: str
-    options: dict[str, Any] = field(default_factory=dict)
+    family: str
+    sources: Sequence[Path]
+    options: Sequence[str] = ()
     samples: Any = None
+    fields: Sequence[str] | None = field(default=None)
 
 
-def families() -> list[Family]:
-    """Conversions that the demo shows, in order."""
+def conversions() -> list[Conversion]:
+    """What the demo shows, in order."""
     return [
-        Family(
-            "pointcloud",
-            "real airborne lidar (PDAL test data, BSD-3)",
-            ["pointcloud/derived_pointsuite_thin-1.h5"],
-            "point_cloud",
-            {"voxel_size": (50.0,)},
+        Conversion(
+            "clouds",
+            "REAL airborne lidar (PDAL test data)",
+            "point-cloud",
+            [DATA / "pointcloud" / "thin_a.h5", DATA / "pointcloud" / "thin_b.h5"],
+            ["--voxel-size", "50"],
+            unistore.Segments(voxel=50),
+        ),
+        Conversion(
+            "ct",
+            "REAL computed tomography (crops of a TotalSegmentator test volume)",
+            "ct",
+            [DATA / "ct"],
+            ["--window", "lung", "--window", "bone"],
+            unistore.SparsePoints(window="bone", max_points=5000),
+        ),
+        Conversion(
+            "spike",
+            "REAL spike-camera stream (Spike-Zoo, scene from REDS)",
+            "spike",
+            [DATA / "spike" / "reds_frames_140_162.dat"],
+            ["--voxels", "5"],
+            unistore.Clips(length=1, crop=128),
+        ),
+        Conversion(
+            "spike-sequences",
+            "SYNTHETIC spike sequences with blurred and sharp frames",
+            "spike",
+            [spike_sequences(OUT / "sources" / "spike")],
+            ["--height", "96", "--width", "160", "--voxels", "4"],
+            unistore.Clips(length=3, crop=64),
+        ),
+        Conversion(
+            "robot",
+            "REAL human teleoperation in simulation (robosuite)",
+            "trajectory",
+            sorted((DATA / "trajectory").glob("*.hdf5"))[-1:],
+            (),
+            unistore.Windows(history=2, horizon=8),
+        ),
+        Conversion(
+            "robot-cameras",
+            "SYNTHETIC episodes with three cameras",
+            "trajectory",
+            [robot_episodes(OUT / "sources" / "episodes.hdf5")],
+            (),
+            unistore.Transitions(),
+        ),
+        Conversion(
+            "rows",
+            "REAL plain arrays (PDAL test data)",
+            "rows",
+            [DATA / "rows" / "autzen_returns.h5"],
         ),
     ]
 
 
-def show(family: Family) -> None:
-    """Convert, inspect and load one family."""
-    store = OUT / f"{family.name}.zarr"
-    print(f"\n=== {family.name}: {family.about}")
-    began = time.perf_counter()
-    report = unistore.convert(
-        [DATA / source for source in family.sources], store, family.modality, **family.options
-    )
-    print(
-        f"converted {report.sources} sources ({report.source_bytes:,} B) into {report.samples} samples, "
-        f"{report.stored_bytes:,} B, in {time.perf_counter() - began:.2f} s"
-    )
-    print(unistore.inspect(store))
-    dataset = unistore.Dataset(store, samples=family.samples)
-    batches: list[dict[str, torch.Tensor]] = []
+def run(*command: object) -> None:
+    """Show a command and run it."""
+    words = [str(word) for word in command]
+    print("$ unistore " + " ".join(word.removeprefix(f"{ROOT}/") for word in words), flush=True)
+    subprocess.run([str(UNISTORE), *words], check=True, cwd=ROOT)
+
+
+def load(conversion: Conversion, store: Path) -> None:
+    """Load the first batches with 0 and 2 workers and compare them."""
+    dataset = unistore.Dataset(store, samples=conversion.samples)
+    first = []
     for workers in (0, 2):
-        loader = DataLoader(dataset, batch_size=2, num_workers=workers, collate_fn=unistore.collate)
         began = time.perf_counter()
-        loaded = list(loader)
-        print(f"DataLoader, {workers} workers: {len(loaded)} batches in {time.perf_counter() - began:.2f} s")
-        batches.append(loaded[0])
-    for key, value in batches[0].items():
+        loader = DataLoader(
+            dataset, batch_size=min(4, len(dataset)), num_workers=workers, collate_fn=unistore.collate
+        )
+        batches = list(loader)
+        print(f"DataLoader, {workers} workers: {len(batches)} batches in {time.perf_counter() - began:.2f} s")
+        first.append(batches[0])
+    for key, value in first[0].items():
         if isinstance(value, torch.Tensor):
-            same = "equal with 0 and 2 workers" if torch.equal(value, batches[1][key]) else "DIFFERS"
-            print(f"  {key}: {tuple(value.shape)} {value.dtype}, {same}")
+            verdict = "equal with 0 and 2 workers" if torch.equal(value, first[1][key]) else "DIFFERENT"
+            print(f"  {key}: {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}, {verdict}")
 
 
 def main() -> None:
     """Run the demo."""
     shutil.rmtree(OUT, ignore_errors=True)
-    OUT.mkdir()
-    for family in families():
-        show(family)
-    print(f"\nStores are in {OUT.name}/; look at one: .venv/bin/unistore inspect {OUT.name}/pointcloud.zarr")
+    (OUT / "sources").mkdir(parents=True)
+    for conversion in conversions():
+        store = OUT / f"{conversion.name}.zarr"
+        print(f"\n=== {conversion.name}: {conversion.about}", flush=True)
+        run("convert", conversion.family, *conversion.sources, store, *conversion.options)
+        run("inspect", store)
+        load(conversion, store)
+    print(f"\nThe stores are in {OUT.name}/. Try: .venv/bin/unistore inspect {OUT.name}/clouds.zarr")
 
 
 if __name__ == "__main__":
