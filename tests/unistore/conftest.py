@@ -30,7 +30,8 @@ class StoreMaker:
         table: str = "rows",
         chunks: Mapping[str, tuple[int, ...]] | None = None,
         splits: Mapping[str, Sequence[int]] | None = None,
-        groups: Mapping[str, Mapping[str, Any]] | None = None,
+        axes: Mapping[str, Sequence[str]] | None = None,
+        attributes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Path:
         self.made += 1
         path = self.folder / f"{modality}-{self.made}.zarr"
@@ -46,13 +47,13 @@ class StoreMaker:
         ]
         if splits:
             root["splits"].attrs["names"] = list(splits)
-        for group, attributes in (groups or {}).items():
-            root[group].attrs.update(attributes)
+        for array, values in (attributes or {}).items():
+            root[array].attrs.update(values)
         root.attrs["unistore"] = {
             "format_version": 1,
             "modality": modality,
             "samples": {"count": count, "table": table},
-            "fields": {name: {} for name in written},
+            "fields": {name: {"axes": (axes or {}).get(name, [])} for name in written},
             "seal": {"manifest": "unistore-manifest.jsonl"},
         }
         return path
@@ -81,6 +82,7 @@ def _write(root: zarr.Group, path: str, value: Any, chunks: Mapping[str, tuple[i
         shards=tuple(max(step, extent) for step, extent in zip(chunk, shard, strict=True)),
         compressors=[zarr.codecs.BloscCodec(cname="lz4"), zarr.codecs.Crc32cCodec()],
         fill_value=0,
+        config={"write_empty_chunks": True},  # a sealed store has every shard
     )
     array[...] = value
     return [path]

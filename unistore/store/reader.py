@@ -65,7 +65,7 @@ class Store:
                 known = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.modality} store has: {known}"
                 raise StoreError(msg)
-            found = self._arrays[path] = Array.open(self._storage, path)
+            found = self._arrays[path] = Array.open(self._storage, path, sealed=True)
         return found
 
     def has(self, path: str) -> bool:

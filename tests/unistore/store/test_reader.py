@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from unistore.errors import StoreError
+from unistore.errors import CorruptionError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
@@ -182,3 +182,10 @@ def test_a_damaged_group(path: Path) -> None:
     (path / "rows/deep/zarr.json").write_text("{")
     with pytest.raises(StoreError, match=r"rows/deep/zarr\.json.*unistore verify"):
         Store(path).group("rows/deep")
+
+
+def test_a_missing_shard_is_an_error_and_never_fill(path: Path) -> None:
+    shards = sorted((path / "rows/data/c").rglob("0"))
+    next(shard for shard in shards if shard.is_file()).unlink()
+    with pytest.raises(CorruptionError, match=r"rows/data.*missing, but the store is sealed"):
+        Store(path).array("rows/data").read_rows([0])
