@@ -27,7 +27,17 @@ from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, ROOT
 from unistore.zarr3.writer import write_shard
 
-__all__ = ["IndexArrays", "check_schema", "root_attributes", "seal", "shared_index", "source_digests"]
+__all__ = [
+    "IndexArrays",
+    "check_schema",
+    "merged_statistics",
+    "metadata_documents",
+    "root_attributes",
+    "root_document",
+    "seal",
+    "shared_index",
+    "source_digests",
+]
 
 IndexArrays = Sequence[tuple[Field, NDArray[Any]]]
 
@@ -71,9 +81,9 @@ def shared_index(
     ]
 
 
-def source_digests(plan: Plan, journal: Journal) -> NDArray[np.uint8]:
-    """Content digest of every source, (F, 16) u1, from the pieces that were digested while converting."""
-    recorded = {record["task"]: record["pieces"] for record in journal.of("shard")}
+def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
+    """Content digest of every source, (F, 16) u1, from the ``pieces`` that the tasks' records hold."""
+    recorded = {record["task"]: record["pieces"] for record in records}
     pieces: dict[int, list[str]] = defaultdict(list)
     for task in plan.tasks():
         for source, digest in recorded[task.id]:
@@ -144,9 +154,17 @@ def seal(
     manifest = manifest_bytes(entries)
     write_shard(root, MANIFEST, [manifest])
     sealed = seal_of(entries, manifest)
-    unistore = {**attributes, "statistics": _statistics(plan, journal), "seal": sealed}
-    write_shard(root, ROOT, [sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))])
+    document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
+    write_shard(root, ROOT, [document])
     return sealed
+
+
+def root_document(
+    attributes: Mapping[str, Any], statistics: Mapping[str, Any], sealed: Mapping[str, Any]
+) -> bytes:
+    """The root's ``zarr.json``, signed: what `root_attributes` gave, statistics, the seal last."""
+    unistore = {**attributes, "statistics": statistics, "seal": sealed}
+    return sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))
 
 
 def _tidy(root: Path, keys: AbstractSet[str]) -> None:
@@ -181,18 +199,22 @@ def _write_index(root: Path, array: ArrayPlan, codec: str, values: NDArray[Any])
 
 
 def _write_metadata(root: Path, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
-    """``zarr.json`` of every array and of every group but the root."""
+    entries = []
+    for key, document in metadata_documents(plan, groups).items():
+        written = write_shard(root, key, [document])
+        entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
+    return entries
+
+
+def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """``zarr.json`` of every array and of every group but the root, by key."""
     documents: dict[str, bytes] = {}
     paths = [array.field.path for array in plan.arrays()]
     for array in plan.arrays():
         documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
     for path in sorted({*_parents(paths), *groups}):
         documents[path] = _group(dict(groups.get(path, {})))
-    entries = []
-    for path, document in documents.items():
-        written = write_shard(root, f"{path}/zarr.json", [document])
-        entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
-    return entries
+    return {f"{path}/{ROOT}": document for path, document in documents.items()}
 
 
 def _parents(paths: Iterable[str]) -> set[str]:
@@ -219,8 +241,9 @@ def _fields(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _statistics(plan: Plan, journal: Journal) -> dict[str, Any]:
-    recorded = {record["task"]: record["statistics"] for record in journal.of("shard")}
+def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Statistics of every column that has them, merged in row order from the tasks' records."""
+    recorded = {record["task"]: record["statistics"] for record in records}
     moments: dict[str, Moments] = {}
     for task in plan.tasks():
         for path, plain in recorded[task.id].items():

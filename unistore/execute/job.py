@@ -16,7 +16,7 @@ from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.spill import Spill, SpillWriter
 from unistore.execute.statistics import Moments
-from unistore.plan import ArrayPlan, Plan, ShardTask
+from unistore.plan import ArrayPlan, Plan, ShardTask, TablePlan
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
@@ -31,6 +31,7 @@ __all__ = [
     "guard_of",
     "metadata_of",
     "shard_key",
+    "shard_statistics",
     "source_digest",
     "write_array",
 ]
@@ -83,6 +84,33 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Assemble the task's rows from its sources, encode, write."""
+        try:
+            blocks, digests = self.assemble(task)
+        except InputError as error:
+            return Outcome(problems=error.problems)
+        table = self.plan.table(task.table)
+        files = [
+            write_array(self.root, array, self.plan.codec, task.number, task.lo, blocks[array.column])
+            for array in table.arrays
+            if not array.is_empty
+        ]
+        record = {
+            "step": "shard",
+            "task": task.id,
+            "files": [file.to_json() for file in files],
+            "pieces": digests,
+            "statistics": shard_statistics(table, blocks),
+        }
+        return Outcome(record)
+
+    def assemble(self, task: ShardTask) -> tuple[dict[str, NDArray[Any]], list[Any]]:
+        """Rows of every column of a task, (rows, *row_shape), and source and digest of each of its pieces.
+
+        Raises
+        ------
+        InputError
+            With the problems of the source that cannot be read.
+        """
         table = self.plan.table(task.table)
         rows = task.hi - task.lo
         blocks = {
@@ -97,26 +125,9 @@ class ShardJob:
                 with _reading(source, self.guards[piece.source]):
                     self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
-                return Outcome(problems=_problems(error, source))
+                raise InputError(_problems(error, source)) from error
             digests.append([piece.source, _digest_of(out)])
-        files = [
-            write_array(self.root, array, self.plan.codec, task.number, task.lo, blocks[array.column])
-            for array in table.arrays
-            if not array.is_empty
-        ]
-        statistics = {
-            array.field.path: Moments.of(blocks[array.column]).to_json()
-            for array in table.arrays
-            if array.field.statistics
-        }
-        record = {
-            "step": "shard",
-            "task": task.id,
-            "files": [file.to_json() for file in files],
-            "pieces": digests,
-            "statistics": statistics,
-        }
-        return Outcome(record)
+        return blocks, digests
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
         spilled = self.spilled.get(table)
@@ -127,6 +138,15 @@ class ShardJob:
         for column, target in out.items():
             rows = spill.read(table, column, lo, hi)
             self.converter.pack(self.scan, spilled, column, source, rows, target)
+
+
+def shard_statistics(table: TablePlan, blocks: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Moments of the columns of a task that have statistics, as JSON for the journal."""
+    return {
+        array.field.path: Moments.of(blocks[array.column]).to_json()
+        for array in table.arrays
+        if array.field.statistics
+    }
 
 
 def metadata_of(array: ArrayPlan, codec: str) -> ArrayMetadata:

@@ -7,23 +7,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from unistore.converters.protocol import Converter, Facts, Scan, Settled
+from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.build import Build, check_destination
 from unistore.execute.executors import Executor, Serial
 from unistore.execute.failure import writing_failed
-from unistore.execute.finish import check_schema, root_attributes, seal, shared_index, source_digests
+from unistore.execute.finish import check_schema, seal, source_digests
 from unistore.execute.job import DeriveJob, Guard, Outcome, ShardJob, guard_of
+from unistore.execute.planning import plan_conversion, versions
 from unistore.execute.spill import Spill
-from unistore.execute.splits import assign_splits
-from unistore.plan import ArrayPlan, Plan, TablePlan, plan_table
-from unistore.schemas.tables import Field, Table
+from unistore.plan import Plan
+from unistore.schemas.tables import Table
 
 __all__ = ["Progress", "Report", "Silent", "run"]
 
@@ -146,37 +145,17 @@ class _Conversion:
         """Derive, settle, write every shard, seal, move into place."""
         facts = self._derive()
         settled = self.converter.settle(self.scan, facts)
-        codes, names = assign_splits(self.scan, settled, shares)
-        no_digests = np.zeros((len(self.guards), 16), np.uint8)
-        tables = _tables(self.scan, settled, self.build.spill)
-        main_rows = _rows_of(self.scan.main_table, tables)
-        index = [*settled.arrays, *shared_index(self.scan, main_rows, no_digests, codes)]
-        plan = Plan(
-            modality=self.scan.modality,
-            sample_table=self.scan.sample_table,
-            codec=codec,
-            sources=tuple(source.name for source in self.scan.sources),
-            tables=tables,
-            index=tuple(_index_plan(field, len(values)) for field, values in index),
-            options={
-                **self.scan.options,
-                "codec": codec,
-                "split": None if shares is None else dict(shares),
-            },
-            versions=_versions(),
-        )
-        attributes = root_attributes(self.scan, settled, plan)
-        check_schema(plan, attributes)
-        resumed = self._write_shards(plan, {table.name: table for table in settled.spilled})
-        digests = source_digests(plan, self.build.journal)
-        index = [*settled.arrays, *shared_index(self.scan, main_rows, digests, codes)]
+        planned = plan_conversion(self.scan, settled, codec, shares, self.build.spill)
+        plan = planned.plan
+        check_schema(plan, planned.attributes)
+        resumed = self._write_shards(plan, planned.spilled)
         sealed = seal(
             self.build.store,
             plan,
             self.build.journal,
-            index,
-            attributes,
-            {**settled.groups, "splits": {"names": list(names)}},
+            planned.index(source_digests(plan, self.build.journal.of("shard"))),
+            planned.attributes,
+            planned.groups,
         )
         report = Report(
             destination=str(self.build.destination),
@@ -255,36 +234,6 @@ class _Conversion:
             raise InputError(tuple(problems))
 
 
-def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
-    """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
-    sources = range(len(scan.sources))
-    direct = [
-        plan_table(table, [source.rows.get(table.name, 0) for source in scan.sources])
-        for table in scan.tables
-        if not table.spilled
-    ]
-    spills = [Spill(spill / str(source)) for source in sources] if settled.spilled else []
-    spilled = [plan_table(table, [each.rows(table.name) for each in spills]) for table in settled.spilled]
-    counted = [plan_table(table, settled.rows[table.name]) for table in settled.direct]
-    return (*direct, *spilled, *counted)
-
-
-def _rows_of(name: str, tables: Sequence[TablePlan]) -> tuple[int, ...]:
-    """Rows that each source contributes to a table."""
-    for table in tables:
-        if table.name == name:
-            return table.source_rows
-    msg = (
-        f"main table {name!r} is none of: {', '.join(table.name for table in tables)} (the converter's fault)"
-    )
-    raise ConversionError(msg)
-
-
-def _index_plan(field: Field, rows: int) -> ArrayPlan:
-    table = Table(name=field.path.rpartition("/")[0], fields=(field,))
-    return plan_table(table, [rows]).arrays[0]
-
-
 def _check_shares(scan: Scan, shares: Mapping[str, float] | None) -> None:
     """Refuse more splits than sources: whole sources are dealt out, so that some split would stay empty."""
     if shares is not None and len(scan.sources) < len(shares):
@@ -304,7 +253,7 @@ def _identity(
         "converter": type(converter).__name__,
         "options": {**scan.options, "codec": codec, "split": None if shares is None else dict(shares)},
         "sources": {source.name: _look(guard) for source, guard in zip(scan.sources, guards, strict=True)},
-        "versions": _versions(),
+        "versions": versions(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))
     return plain
@@ -321,10 +270,6 @@ def _look(guard: Guard) -> str | dict[str, str]:
         return next(iter(looks.values()))
     common = os.path.commonpath(list(looks)) if looks else ""
     return {Path(path).relative_to(common).as_posix(): look for path, look in looks.items()}
-
-
-def _versions() -> dict[str, str]:
-    return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
 def _stands(path: Path, size: int) -> bool:
