@@ -8,7 +8,7 @@ stops after ``delivered`` positions continues exactly, whatever it continues wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -241,22 +241,19 @@ class Share:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
+    _whole: int = field(init=False, repr=False)
+    _tail: tuple[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        whole, left = divmod(max(0, self.length - self.start), self._stride)
+        each, more = divmod(0 if self.drop_last else left, self.world_size)
+        first = self.rank * each + min(self.rank, more)
+        object.__setattr__(self, "_whole", whole)
+        object.__setattr__(self, "_tail", (first, first + each + (self.rank < more)))
 
     @property
     def _stride(self) -> int:
         return self.batch_size * self.world_size
-
-    @property
-    def _whole(self) -> int:
-        return max(0, self.length - self.start) // self._stride
-
-    @property
-    def _tail(self) -> tuple[int, int]:
-        """Part of this rank in the last, incomplete step, relative to the step's first position."""
-        left = 0 if self.drop_last else max(0, self.length - self.start) % self._stride
-        each, more = divmod(left, self.world_size)
-        first = self.rank * each + min(self.rank, more)
-        return first, first + each + (self.rank < more)
 
     @property
     def steps(self) -> int:
@@ -269,8 +266,7 @@ class Share:
         first = self.start + step * self._stride
         if step < self._whole:
             return first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size
-        tail = self._tail
-        return first + tail[0], first + tail[1]
+        return first + self._tail[0], first + self._tail[1]
 
     def delivered(self, steps: int) -> int:
         """Positions of the epoch that all ranks together have delivered after so many steps."""

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import array
 import os
 import pickle
 import socket
 import struct
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
+
+from unistore.loader.errors import LoaderError
 
 __all__ = ["Channel", "open_channel"]
 
 _HEADER = struct.Struct("<QB")
-_MAX_DESCRIPTORS = 64
+_AT_ONCE = 64 * 1024
+_DESCRIPTOR = array.array("i").itemsize
+_ANCILLARY = socket.CMSG_SPACE(64 * _DESCRIPTOR)
+_NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()
 
@@ -23,10 +30,15 @@ class Channel:
 
     The sockets are streams, so the other end's death reads as end of file whatever kills it. That holds
     only while nobody else has a copy of that end: forked children close the ones they inherit.
+
+    Descriptors arrive no later than the first byte of their message and in order, so messages take them from
+    a queue.
     """
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
+        self._buffer = bytearray()
+        self._descriptors: deque[int] = deque()
 
     def fileno(self) -> int:
         """Return the descriptor, for waiting."""
@@ -41,49 +53,69 @@ class Channel:
             The other end is gone.
         """
         data = pickle.dumps(message, protocol=5)
-        header = _HEADER.pack(len(data), len(descriptors))
+        data = _HEADER.pack(len(data), len(descriptors)) + data
+        sent = 0
         if descriptors:
-            socket.send_fds(self.socket, [header], descriptors)
-            self.socket.sendall(data)
-        else:
-            self.socket.sendall(header + data)
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            sent = self.socket.sendmsg([data], [rights])
+        if sent < len(data):
+            self.socket.sendall(memoryview(data)[sent:])
 
-    def receive(self) -> tuple[Any, list[int]]:
-        """Wait for a message; return it with the descriptors it brought, which are the caller's to close.
+    def receive(self) -> list[tuple[Any, list[int]]]:
+        """Wait for messages; return those that have come, each with the descriptors it brought.
+
+        The descriptors are the caller's to close.
 
         Raises
         ------
         EOFError
             The other end is gone.
         """
+        messages: list[tuple[Any, list[int]]] = []
+        while not messages:
+            self._read()
+            while (message := self._cut()) is not None:
+                messages.append(message)
+        return messages
+
+    def _read(self) -> None:
         try:
-            header, descriptors, _, _ = socket.recv_fds(self.socket, _HEADER.size, _MAX_DESCRIPTORS)
-            header += self._exactly(_HEADER.size - len(header)) if header else b""
-            if not header:
-                raise EOFError
-            for descriptor in descriptors:
-                os.set_inheritable(descriptor, False)
-            length, count = _HEADER.unpack(header)
-            if len(descriptors) != count:
-                message = f"{count} descriptors were sent and {len(descriptors)} arrived: raise `ulimit -n`"
-                raise OSError(message)
-            return pickle.loads(self._exactly(length)), descriptors  # noqa: S301 - from our own process
+            data, ancillary, flags, _ = self.socket.recvmsg(_AT_ONCE, _ANCILLARY, _NOT_INHERITED)
         except ConnectionError as error:
             raise EOFError from error
+        for level, kind, rights in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                whole = len(rights) - len(rights) % _DESCRIPTOR
+                received = array.array("i", rights[:whole])
+                if not _NOT_INHERITED:
+                    for descriptor in received:
+                        os.set_inheritable(descriptor, False)
+                self._descriptors.extend(received)
+        if flags & socket.MSG_CTRUNC:
+            msg = "no file descriptors left to receive a batch's memory: raise `ulimit -n`"
+            raise LoaderError(msg)
+        if not data:
+            raise EOFError
+        self._buffer += data
 
-    def _exactly(self, count: int) -> bytes:
-        parts = []
-        while count:
-            part = self.socket.recv(min(count, 1 << 20))
-            if not part:
-                raise EOFError
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+    def _cut(self) -> tuple[Any, list[int]] | None:
+        """Take one message off the buffer, if a whole one is there."""
+        if len(self._buffer) < _HEADER.size:
+            return None
+        length, count = _HEADER.unpack_from(self._buffer)
+        end = _HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        with memoryview(self._buffer) as view:
+            message = pickle.loads(view[_HEADER.size : end])  # noqa: S301 - from our own process
+        del self._buffer[:end]
+        return message, [self._descriptors.popleft() for _ in range(count)]
 
     def close(self) -> None:
-        """Close this end."""
+        """Close this end, and descriptors that nobody took."""
         self.socket.close()
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
 
 
 def open_channel() -> tuple[Channel, socket.socket]:

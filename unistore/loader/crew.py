@@ -6,9 +6,10 @@ import contextlib
 import mmap
 import multiprocessing
 import os
+import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
@@ -40,6 +41,7 @@ class _Worker:
         self.known: set[int] = set()
         self.forget: list[int] = []
         self.tasks: dict[tuple[int, int], tuple[Request, Slab | None]] = {}
+        self.queued = 0
         process: Any = context.Process(  # type: ignore[attr-defined]
             target=main, args=(orders, theirs), name=f"unistore-loader-{orders.worker}", daemon=True
         )
@@ -52,10 +54,6 @@ class _Worker:
         finally:
             theirs.close()
         self.channel.send(None, [control])
-
-    @property
-    def queued(self) -> int:
-        return sum(request.indices.nbytes for request, _ in self.tasks.values())
 
 
 class Crew:
@@ -95,10 +93,11 @@ class Crew:
             raise
         finally:
             os.close(control)
-        self._watched: list[Any] = [worker.channel for worker in self._workers]
-        self._watched += [worker.process.sentinel for worker in self._workers]
-        self._by_channel: dict[Any, _Worker] = {worker.channel: worker for worker in self._workers}
-        self._by_sentinel: dict[Any, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        self._poll = select.poll()
+        self._by_descriptor = {worker.channel.fileno(): worker for worker in self._workers}
+        self._by_sentinel: dict[int, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        for descriptor in (*self._by_descriptor, *self._by_sentinel):
+            self._poll.register(descriptor, select.POLLIN)
 
     def begin(self) -> None:
         """See `Producer.begin`."""
@@ -109,41 +108,59 @@ class Crew:
                 self._ring.put(slab)
         self._ready.clear()
 
-    def offer(self, request: Request) -> bool:
-        """See `Producer.offer`."""
-        busy = sum(len(worker.tasks) for worker in self._workers)
-        if busy + len(self._ready) >= self._ring.batches_in_flight:
-            return False
-        worker = self._next_worker(request.number)
-        if worker.tasks and worker.queued + request.indices.nbytes > QUEUED_BYTES:
-            return False
-        slab = self._ring.take()
-        gone = self._ring.retired()
-        for each in self._workers:
-            each.forget.extend(number for number in gone if number in each.known)
-            each.known.difference_update(gone)
-        descriptors = []
-        if slab is not None and slab.number not in worker.known:
-            assert slab.descriptor is not None
-            worker.known.add(slab.number)
-            descriptors.append(slab.descriptor)
-        where = (slab.number, slab.segment.size) if slab is not None else (0, 0)
-        task = Task(
-            self._generation,
-            request.number,
-            request.epoch,
-            request.position,
-            np.ascontiguousarray(request.indices, np.int64).tobytes(),
-            *where,
-            tuple(worker.forget),
-        )
-        worker.forget.clear()
-        worker.tasks[self._generation, request.number] = request, slab
-        try:
-            worker.channel.send(tuple(task), descriptors)
-        except OSError:
-            self._mourn(worker)
-        return True
+    @property
+    def capacity(self) -> int:
+        """See `Producer.capacity`."""
+        return self._ring.batches_in_flight
+
+    def room(self) -> int:
+        """See `Producer.room`."""
+        return self.capacity - len(self._ready) - sum(len(worker.tasks) for worker in self._workers)
+
+    def submit(self, requests: Sequence[Request]) -> int:
+        """See `Producer.submit`."""
+        outgoing: dict[_Worker, list[Task]] = {}
+        descriptors: dict[_Worker, list[int]] = {}
+        accepted = 0
+        for request in requests:
+            worker = self._next_worker(request.number)
+            size = request.indices.nbytes
+            if worker.tasks and worker.queued + size > QUEUED_BYTES:
+                break
+            slab = self._ring.take()
+            if slab is not None and slab.number not in worker.known:
+                assert slab.descriptor is not None
+                worker.known.add(slab.number)
+                descriptors.setdefault(worker, []).append(slab.descriptor)
+                brings = True
+            else:
+                brings = False
+            where = (slab.number, slab.segment.size) if slab is not None else (0, 0)
+            indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
+            task = Task(
+                self._generation, request.number, request.epoch, request.position, indices, *where, brings
+            )
+            worker.tasks[self._generation, request.number] = request, slab
+            worker.queued += size
+            outgoing.setdefault(worker, []).append(task)
+            accepted += 1
+        self._tell_retired()
+        for worker, tasks in outgoing.items():
+            try:
+                gone = tuple(worker.forget)
+                worker.channel.send((gone, [tuple(task) for task in tasks]), descriptors.get(worker, ()))
+            except OSError:
+                self._mourn(worker)
+            worker.forget.clear()
+        return accepted
+
+    def _tell_retired(self) -> None:
+        """Note slabs that workers may forget; they are told with their next tasks."""
+        for number in self._ring.retired():
+            for worker in self._workers:
+                if number in worker.known:
+                    worker.known.discard(number)
+                    worker.forget.append(number)
 
     def _next_worker(self, number: int) -> _Worker:
         if self._in_turn:
@@ -176,22 +193,25 @@ class Crew:
 
     def settle(self) -> None:
         """See `Producer.settle`: wait for answers, or for a death."""
-        ready: list[Any] = wait(self._watched)
-        for source in ready:
-            worker = self._by_channel.get(source)
+        events = self._poll.poll()
+        for descriptor, _ in events:
+            worker = self._by_descriptor.get(descriptor)
             if worker is not None:
                 self._receive(worker)
-        for source in ready:
-            worker = self._by_sentinel.get(source)
+        for descriptor, _ in events:
+            worker = self._by_sentinel.get(descriptor)
             if worker is not None and not wait([worker.channel.socket], timeout=0):
                 self._mourn(worker)
 
     def _receive(self, worker: _Worker) -> None:
         try:
-            message, descriptors = worker.channel.receive()
+            messages = worker.channel.receive()
         except EOFError:
             self._mourn(worker)
-        answer = Answer(*message)
+        for message, descriptors in messages:
+            self._note(worker, Answer(*message), descriptors)
+
+    def _note(self, worker: _Worker, answer: Answer, descriptors: list[int]) -> None:
         try:
             extra = [
                 Segment.shared(descriptor, size)
@@ -200,7 +220,8 @@ class Crew:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        _, slab = worker.tasks.pop((answer.generation, answer.number))
+        request, slab = worker.tasks.pop((answer.generation, answer.number))
+        worker.queued -= request.indices.nbytes
         if answer.generation != self._generation or answer.result is None:
             if slab is not None:
                 self._ring.put(slab)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
+import struct
 import sys
 from typing import Any
 
 import numpy as np
 
 from unistore.packed import Allocate
-from unistore.randomness import words
 
 __all__ = ["Environment", "settle"]
 
+_DRAWS = struct.Struct("<QIq")
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -48,14 +50,15 @@ class Environment:
 
     def reseed(self, epoch: int, position: int) -> None:
         """Reseed for the batch that starts at a position of an epoch."""
-        draws = words(self._info[2], np.array([epoch]), np.array([position]), 3)[0].tolist()
+        key = f"{self._info[2]} {epoch} {position}".encode()
+        draws = _DRAWS.unpack(hashlib.blake2b(key, digest_size=_DRAWS.size).digest())
         random.seed(draws[0])
-        np.random.seed(draws[1] & 0xFFFFFFFF)  # noqa: NPY002 - the generator that user code draws from
+        np.random.seed(draws[1])  # noqa: NPY002 - the generator that user code draws from
         if self._torch is None:
             self.settle_torch()
         if self._torch is not None:
             # not torch.manual_seed: it queues one more call for every accelerator each time
-            self._torch.default_generator.manual_seed(draws[2] >> 1)
+            self._torch.default_generator.manual_seed(draws[2])
 
     def settle_torch(self) -> None:
         """Prepare torch, if it has been imported."""

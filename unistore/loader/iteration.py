@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.loader.production import Producer, Request
+from unistore.loader.production import Arrival, Producer, Request
 from unistore.order_plan import EpochSequence, Share
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ __all__ = ["Iteration", "Positions"]
 
 WINDOW = 4096
 """Positions whose samples are computed at a time: hashing many costs little more than hashing few."""
+QUICK = 0.002
+"""Seconds that a batch may take to make to count as quick, see `Iteration.request_ahead`."""
 
 
 class Positions:
@@ -63,6 +65,7 @@ class Iteration:
         self._positions = positions
         self._epoch = epoch
         self._share = share
+        self._steps = share.steps
         self._next = 0
         self._offered = 0
         self._over = False
@@ -72,36 +75,45 @@ class Iteration:
 
     def __len__(self) -> int:
         """Batches left."""
-        return self._share.steps - self._next
+        return self._steps - self._next
 
     def __next__(self) -> Any:
         if self._over:
             raise StopIteration
         return self._loader._deliver(self)
 
-    def advance(self) -> Any:
+    def advance(self) -> tuple[Arrival, int] | None:
         """Return the next arrival and its number of samples, or None at the end of the epoch."""
-        if self._next >= self._share.steps:
+        if self._next >= self._steps:
             self._over = True
             return None
-        self.request_ahead()
+        self.request_ahead(at_once=self._offered == self._next)
         while self._offered == self._next:
             self._producer.settle()
-            self.request_ahead()
+            self.request_ahead(at_once=True)
         number, self._next = self._next, self._next + 1
         arrival = self._producer.take(number)
-        self.request_ahead()
+        self.request_ahead(at_once=arrival.seconds > QUICK)
         start, stop = self._share.span(number)
         return arrival, stop - start
 
-    def request_ahead(self) -> None:
-        """Offer as many batches as the producer takes."""
-        while self._offered < self._share.steps:
-            start, stop = self._share.span(self._offered)
-            request = Request(self._offered, self._epoch, start, self._positions(start, stop))
-            if not self._producer.offer(request):
-                return
-            self._offered += 1
+    def request_ahead(self, *, at_once: bool) -> None:
+        """Request as many batches as there is room for.
+
+        Parameters
+        ----------
+        at_once
+            False: only when half of what may be under way can be requested together, so that batches which
+            are quick to make do not cost a message each.
+        """
+        room = min(self._producer.room(), self._steps - self._offered)
+        if room <= 0 or (not at_once and 2 * room < self._producer.capacity and self._offered < self._steps):
+            return
+        requests = []
+        for number in range(self._offered, self._offered + room):
+            start, stop = self._share.span(number)
+            requests.append(Request(number, self._epoch, start, self._positions(start, stop)))
+        self._offered += self._producer.submit(requests)
 
     @property
     def delivered(self) -> int:

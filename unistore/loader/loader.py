@@ -155,7 +155,7 @@ class Loader:
         iteration = Iteration(self, producer, Positions(self.sequence, epoch), epoch, self._share(start))
         self._current = weakref.ref(iteration)
         self._reported = replace(self._stats), time.perf_counter()
-        iteration.request_ahead()
+        iteration.request_ahead(at_once=True)
         return iteration
 
     def set_epoch(self, epoch: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -65,8 +66,17 @@ class Producer(Protocol):
         """Forget all requests: an iteration starts."""
         ...
 
-    def offer(self, request: Request) -> bool:
-        """Take a request, the next one by number; False: enough are under way, stale ones included."""
+    def room(self) -> int:
+        """Batches that may be requested now, beside those that are under way, stale ones included."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Batches that may be under way at a time."""
+        ...
+
+    def submit(self, requests: Sequence[Request]) -> int:
+        """Take requests, the next ones by number, not more than there is room for; return how many."""
         ...
 
     def settle(self) -> None:

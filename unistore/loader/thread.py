@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,17 +74,25 @@ class ReadingThread:
         self._generation[0] += 1
         self._ready.clear()
 
-    def offer(self, request: Request) -> bool:
-        """See `Producer.offer`."""
-        if self._under_way + len(self._ready) >= self._ring.batches_in_flight:
-            return False
-        slab = self._ring.take()
-        lease = None if slab is None else self._ring.lend(slab, [])[0]
-        all_held = slab is None and self._ring.slab_size > 0
-        segment = None if slab is None else slab.segment
-        self._jobs.put(_Job(self._generation[0], request, segment, lease, all_held))
-        self._under_way += 1
-        return True
+    @property
+    def capacity(self) -> int:
+        """See `Producer.capacity`."""
+        return self._ring.batches_in_flight
+
+    def room(self) -> int:
+        """See `Producer.room`."""
+        return self.capacity - self._under_way - len(self._ready)
+
+    def submit(self, requests: Sequence[Request]) -> int:
+        """See `Producer.submit`."""
+        for request in requests:
+            slab = self._ring.take()
+            lease = None if slab is None else self._ring.lend(slab, [])[0]
+            all_held = slab is None and self._ring.slab_size > 0
+            segment = None if slab is None else slab.segment
+            self._jobs.put(_Job(self._generation[0], request, segment, lease, all_held))
+            self._under_way += 1
+        return len(requests)
 
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""

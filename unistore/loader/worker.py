@@ -67,8 +67,8 @@ class Task(NamedTuple):
     slab, slab_size
         Where to decode; slab 0: the worker makes memory itself. A slab's descriptor comes with its first
         task.
-    forget
-        Slabs that are gone.
+    brings
+        Whether it comes with the descriptor of its slab.
     """
 
     generation: int
@@ -78,7 +78,7 @@ class Task(NamedTuple):
     indices: bytes
     slab: int
     slab_size: int
-    forget: tuple[int, ...]
+    brings: bool
 
 
 class Failure(NamedTuple):
@@ -149,13 +149,14 @@ class _Bench:
             return failed
         return None
 
-    def map_slabs(self, task: Task, descriptors: list[int]) -> None:
-        for number in task.forget:
+    def map_slabs(self, forget: tuple[int, ...], tasks: list[Task], descriptors: list[int]) -> None:
+        for number in forget:
             self._slabs.pop(number, None)
-        for descriptor in descriptors:
-            try:
+        try:
+            for task, descriptor in zip((task for task in tasks if task.brings), descriptors, strict=True):
                 self._slabs[task.slab] = Segment.shared(descriptor, task.slab_size)
-            finally:
+        finally:
+            for descriptor in descriptors:
                 os.close(descriptor)
 
     def make(self, task: Task, growth: SharedGrowth) -> Answer:
@@ -189,31 +190,35 @@ class _Bench:
 
 
 def _serve(orders: Orders, channel: Channel) -> None:
-    _, (control,) = channel.receive()
+    ((_, (control,)), *early) = channel.receive()
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
     os.close(control)
     bench = _Bench(orders, np.frombuffer(page, np.int64))
     broken = bench.prepare()
     parent = multiprocessing.parent_process()
-    watched: list[Any] = [channel, *([parent.sentinel] if parent is not None else [])]
+    watched = [channel.fileno(), *([parent.sentinel] if parent is not None else [])]
+    messages = early
     while True:
-        ready: list[Any] = wait(watched)
-        if channel not in ready:
+        for (forget, told), descriptors in messages:
+            tasks = [Task(*task) for task in told]
+            bench.map_slabs(forget, tasks, descriptors)
+            for task in tasks:
+                _answer(bench, task, channel, broken)
+        if channel.fileno() not in wait(watched):
             return
-        task, descriptors = channel.receive()
-        if task is None:
-            return
-        task = Task(*task)
-        bench.map_slabs(task, descriptors)
-        growth = SharedGrowth()
-        try:
-            if broken is not None:
-                answer = Answer(task.generation, task.number, task.slab, pack_failure(broken))
-            else:
-                answer = bench.make(task, growth)
-            channel.send(answer, growth.descriptors)
-        finally:
-            growth.close()
+        messages = channel.receive()
+
+
+def _answer(bench: _Bench, task: Task, channel: Channel, broken: LoaderError | None) -> None:
+    growth = SharedGrowth()
+    try:
+        if broken is not None:
+            answer = Answer(task.generation, task.number, task.slab, pack_failure(broken))
+        else:
+            answer = bench.make(task, growth)
+        channel.send(tuple(answer), growth.descriptors)
+    finally:
+        growth.close()
 
 
 def main(orders: Orders, end: socket.socket) -> None:
