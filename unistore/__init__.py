@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     )
     from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
     from unistore.order import At, Shuffle
-    from unistore.samples import Patches, Rows, Segments, SparsePoints, Volumes
+    from unistore.replay import ReplayBuffer
+    from unistore.samples import Clips, Patches, Rows, Segments, SparsePoints, Transitions, Volumes, Windows
     from unistore.store.reader import Store
 
 __all__ = [
     "At",
+    "Clips",
     "Collate",
     "ConversionError",
     "CorruptionError",
@@ -46,6 +48,7 @@ __all__ = [
     "LoaderError",
     "Patches",
     "Problem",
+    "ReplayBuffer",
     "Rows",
     "SampleError",
     "Segments",
@@ -53,9 +56,11 @@ __all__ = [
     "SparsePoints",
     "Store",
     "StoreError",
+    "Transitions",
     "UnistoreError",
     "UnsupportedError",
     "Volumes",
+    "Windows",
     "WorkerDiedError",
     "collate",
     "convert",
@@ -64,6 +69,7 @@ __all__ = [
 
 _HOME = {
     "At": "order",
+    "Clips": "samples",
     "Collate": "collate",
     "ConversionError": "errors",
     "CorruptionError": "errors",
@@ -73,6 +79,7 @@ _HOME = {
     "LoaderError": "loader",
     "Patches": "samples",
     "Problem": "errors",
+    "ReplayBuffer": "replay",
     "Rows": "samples",
     "SampleError": "loader",
     "Segments": "samples",
@@ -80,9 +87,11 @@ _HOME = {
     "SparsePoints": "samples",
     "Store": "store.reader",
     "StoreError": "errors",
+    "Transitions": "samples",
     "UnistoreError": "errors",
     "UnsupportedError": "errors",
     "Volumes": "samples",
+    "Windows": "samples",
     "WorkerDiedError": "loader",
     "collate": "collate",
     "convert": "convert",

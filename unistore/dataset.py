@@ -144,7 +144,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If stored bytes are damaged; names array, shard and chunk.
         """
         picks = self._picks(indices)
-        return {INDEX: placed(picks.index, allocate)} | self.reader.read(picks, allocate)
+        batch = self.reader.read(picks, allocate)
+        return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
 
     def source_of(self, index: int) -> str:
         """Name of the source that a sample comes from."""

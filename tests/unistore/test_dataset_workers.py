@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 import unistore
+from unistore.schemas.trajectory import IMAGE_AXES
 
 HANG = 60
 """Seconds after which a worker that says nothing is taken for hung."""
@@ -61,6 +63,49 @@ def test_workers_equal_serial_after_the_parent_has_read(segments: unistore.Datas
     parallel = batches(segments, num_workers=2, multiprocessing_context=start)
     assert_equal(parallel, serial)
     assert serial[0]["offsets"][0] == 0
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("family", ["rows", "ct", "spike", "trajectory"])
+def test_every_family_under_every_start_method(
+    make_store: Any, make_scans: Any, family: str, start: str
+) -> None:
+    rng = np.random.default_rng(0)
+    image = rng.integers(0, 255, (8, 12, 14, 3)).astype(np.uint8)
+    kinds: dict[str, Any] = {
+        "rows": (None, {"rows/data": rng.random((8, 3))}),
+        "spike": (
+            unistore.Clips(2, crop=6, voxel_bins=3),
+            {
+                "frames/spike": np.packbits(rng.integers(0, 2, (8, 9, 12, 14)).astype(np.uint8), axis=-1),
+                "frames/spike_length": np.full(8, 9, np.int32),
+                "frames/spike_extent": np.tile(np.array([12, 14], np.int32), (8, 1)),
+                "frames/image_extent": np.tile(np.array([12, 14], np.int32), (8, 1)),
+                "frames/blur": image,
+                "sequences/offsets": np.array([0, 8]),
+                "sequences/name": ["a"],
+            },
+        ),
+        "trajectory": (
+            unistore.Transitions(),
+            {
+                "steps/observation/left": image,
+                "steps/action": rng.random((8, 2)),
+                "steps/next_valid": np.arange(8) != 7,
+                "steps/terminated": np.zeros(8, bool),
+                "episodes/offsets": np.array([0, 8]),
+            },
+        ),
+    }
+    if family == "ct":
+        dataset = unistore.Dataset(make_scans().path, unistore.SparsePoints(max_points=20))
+    else:
+        kind, arrays = kinds[family]
+        axes = {"steps/observation/left": IMAGE_AXES}
+        path = make_store(family, arrays, count=1 if family == "trajectory" else 8, axes=axes)
+        dataset = unistore.Dataset(path, kind)
+    serial = batches(dataset)
+    assert_equal(batches(dataset, num_workers=1, multiprocessing_context=start), serial)
 
 
 def test_persistent_workers_see_each_epoch(segments: unistore.Dataset) -> None:

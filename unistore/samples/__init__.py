@@ -6,15 +6,29 @@ from collections.abc import Callable
 
 from unistore.errors import InputError
 from unistore.samples.boxes import IMAGE
+from unistore.samples.clips import Clips
 from unistore.samples.patches import Patches
 from unistore.samples.protocol import SampleKind
 from unistore.samples.rows import Rows
 from unistore.samples.segments import Segments
 from unistore.samples.sparse_points import SparsePoints, point_groups
+from unistore.samples.transitions import Transitions
 from unistore.samples.volumes import Volumes
+from unistore.samples.windows import Windows
 from unistore.store.reader import Store
 
-__all__ = ["Patches", "Rows", "SampleKind", "Segments", "SparsePoints", "Volumes", "natural_kind"]
+__all__ = [
+    "Clips",
+    "Patches",
+    "Rows",
+    "SampleKind",
+    "Segments",
+    "SparsePoints",
+    "Transitions",
+    "Volumes",
+    "Windows",
+    "natural_kind",
+]
 
 
 def natural_kind(store: Store) -> SampleKind:
@@ -40,4 +54,6 @@ _NATURAL: dict[str, Callable[[Store], SampleKind]] = {
     "rows": lambda _: Rows(),
     "point_cloud": lambda _: Segments(),
     "ct": _ct_kind,
+    "spike": lambda _: Clips(),
+    "trajectory": lambda _: Transitions(),
 }

@@ -1,0 +1,214 @@
+"""`ReplayBuffer`: random batches of transitions straight from a store, read ahead in the background."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from unistore.collate import collate
+from unistore.dataset import Dataset
+from unistore.errors import InputError
+from unistore.randomness import below, words
+from unistore.samples.columns import whole
+from unistore.samples.transitions import Transitions
+from unistore.store.reader import Store
+
+__all__ = ["ReplayBuffer"]
+
+_FLAT = (
+    ("left_image", "left_wrist_image"),
+    ("right_image", "right_wrist_image"),
+    ("global_image",),
+    ("joint",),
+)
+"""Observations of the flat layout in the order of its tuple, each under the names it goes by."""
+
+
+class ReplayBuffer:
+    """Uniform random transitions of a trajectory store, with replacement, decoded ahead by a thread.
+
+    Steps whose next observation was not recorded are never drawn, terminal ones apart (there `not_done` is
+    0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size).
+
+    Parameters
+    ----------
+    store
+        Folder of the store, or an open `Store`.
+    output
+        ``"tuple"``: (left, right, global, joint, action, next left, next right, next global, next joint,
+        reward, not_done): images (B, 3, H, W) u1, everything else float32, reward and not_done (B, 1).
+        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`. ``"auto"``: a tuple where the
+        store has the observations of the flat layout.
+    fields
+        Keys of the dict; None: all.
+    limit
+        Draw from the first `limit` transitions only.
+    split
+        Name of a split, or several; None: all episodes.
+    image_size
+        Side of a resized set that the store holds, to be taken in place of the full images (tuple only).
+    seed
+        Seed of the draws.
+    prefetch
+        Batches read ahead; 0: none, and no thread.
+    device
+        Where batches are moved to; None: they stay in host memory.
+
+    Attributes
+    ----------
+    action_mean, action_std
+        (A,) float32, over all actions of the store; computed in float64, ddof 0.
+
+    Raises
+    ------
+    InputError
+        If it is no trajectory store, or a tuple is asked for and observations are missing.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | Store,
+        *,
+        output: Literal["auto", "tuple", "dict"] = "auto",
+        fields: Sequence[str] | None = None,
+        limit: int | None = None,
+        split: str | Sequence[str] | None = None,
+        image_size: int | None = None,
+        seed: int = 0,
+        prefetch: int = 2,
+        device: torch.device | str | None = None,
+    ) -> None:
+        path = store.path if isinstance(store, Store) else store
+        kind = Transitions(only_valid=True)
+        known = Dataset(path, kind).fields
+        self._flat = _flat_keys(known, image_size) if output != "dict" and fields is None else []
+        if output == "tuple" and len(self._flat) < len(_FLAT):
+            wanted = ", ".join("|".join(names) for names in _FLAT)
+            held = ", ".join(known)
+            msg = f"{os.fspath(path)}: a tuple needs the observations {wanted}; the store has {held}"
+            raise InputError(msg)
+        self._tuple = len(self._flat) == len(_FLAT)
+        if self._tuple:
+            fields = [*self._flat, "action", *(f"next.{key}" for key in self._flat), "reward", "terminated"]
+        self._dataset = Dataset(path, kind, fields, split)
+        self._length = len(self._dataset) if limit is None else min(limit, len(self._dataset))
+        self._seed = seed
+        self._device = device
+        self._served = 0
+        self._prefetch = prefetch
+        self._ahead: deque[tuple[int, Future[Any]]] = deque()
+        self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
+        self._closed = False
+        mean, std = _action_statistics(self._dataset.store)
+        self.action_mean = torch.from_numpy(mean.astype(np.float32))
+        self.action_std = torch.from_numpy(std.astype(np.float32))
+
+    def __len__(self) -> int:
+        """Transitions that are drawn from."""
+        return self._length
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def sample(self, batch_size: int) -> Any:
+        """Next batch.
+
+        Parameters
+        ----------
+        batch_size
+            Transitions B; batches are read ahead in the size that was asked for last.
+
+        Returns
+        -------
+        tuple or dict of tensors
+            See `output`.
+
+        Raises
+        ------
+        ValueError
+            If the buffer is closed or has no transitions.
+        CorruptionError
+            If stored bytes are damaged; names array, shard and chunk.
+        """
+        if self._closed:
+            msg = "this ReplayBuffer is closed"
+            raise ValueError(msg)
+        if not self._length:
+            msg = f"{self._dataset.path}: there are no transitions to draw from"
+            raise ValueError(msg)
+        if self._ahead and self._ahead[0][0] != batch_size:
+            self._forget()
+        number = self._served
+        self._served += 1
+        ready = self._ahead.popleft()[1] if self._ahead else None
+        if self._thread is not None:
+            while len(self._ahead) < self._prefetch:
+                later = number + 1 + len(self._ahead)
+                self._ahead.append((batch_size, self._thread.submit(self._read, later, batch_size)))
+        return self._read(number, batch_size) if ready is None else ready.result()
+
+    def close(self) -> None:
+        """Stop reading ahead; batches that were handed out stay valid."""
+        self._closed = True
+        self._forget()
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    def _forget(self) -> None:
+        for _, future in self._ahead:
+            future.cancel()
+        self._ahead.clear()
+
+    def _read(self, number: int, batch_size: int) -> Any:
+        drawn = words(self._seed, np.array([number]), np.array([batch_size]), batch_size)
+        index = below(drawn[0], self._length)
+        batch = collate(self._dataset.__getitems__(index.tolist()))
+        if self._device is not None:
+            batch = {
+                key: value.to(self._device) if isinstance(value, torch.Tensor) else value
+                for key, value in batch.items()
+            }
+        return self._as_tuple(batch) if self._tuple else batch
+
+    def _as_tuple(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        now = [_ready(batch[key]) for key in self._flat]
+        after = [_ready(batch[f"next.{key}"]) for key in self._flat]
+        reward = batch["reward"].float().reshape(-1, 1)
+        not_done = 1.0 - batch["terminated"].float().reshape(-1, 1)
+        return (*now, batch["action"].float(), *after, reward, not_done)
+
+
+def _flat_keys(known: Sequence[str], image_size: int | None) -> list[str]:
+    """Keys of the flat layout's observations, as far as they are there."""
+    found = []
+    for names in _FLAT:
+        suffix = f"_{image_size}" if image_size is not None and names != ("joint",) else ""
+        keys = [f"observation.{name}{suffix}" for name in names]
+        found += [key for key in keys if key in known][:1]
+    return found
+
+
+def _ready(values: torch.Tensor) -> torch.Tensor:
+    """Images as they are, everything else float32."""
+    return values if values.dtype == torch.uint8 and values.ndim == 4 else values.float()
+
+
+def _action_statistics(store: Store) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    held = store.attributes.get("statistics", {}).get("steps/action")
+    if held is not None and None not in (*np.ravel(held["mean"]), *np.ravel(held["std"])):
+        return np.array(held["mean"], np.float64), np.array(held["std"], np.float64)
+    actions = whole(store.array("steps/action")).astype(np.float64)
+    return actions.mean(axis=0), actions.std(axis=0)
