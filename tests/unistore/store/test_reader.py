@@ -26,7 +26,7 @@ def path(make_store: Any) -> Path:
         {"rows/data": VALUES, "rows/deep/label": np.arange(20), "names": NAMES},
         count=20,
         splits={"train": range(15), "val": range(15, 20)},
-        groups={"rows/deep": {"level": 3}},
+        attributes={"rows/deep": {"level": 3}},
     )
     return store
 
