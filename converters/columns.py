@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from unistore.converters.paths import printable
 from unistore.errors import InputError, Problem
 
 __all__ = [
@@ -175,7 +176,10 @@ def _difference(
         look = tuple(str(columns[name]) if name in columns else "-" for name in names)
         alike.setdefault(look, []).append(source)
     heads = [members[0] + (f" (+{len(members) - 1})" if members[1:] else "") for members in alike.values()]
-    lines = [["column", *heads], *([name, *(look[i] for look in alike)] for i, name in enumerate(names))]
+    lines = [
+        ["column", *heads],
+        *([printable(name), *(look[i] for look in alike)] for i, name in enumerate(names)),
+    ]
     shown = [line[: _SHOWN + 1] for line in lines]
     widths = [max(len(line[i]) for line in shown) for i in range(len(shown[0]))]
     table = "\n".join(

@@ -73,6 +73,7 @@ class PointCloudConverter:
     columns: Columns = "exact"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "voxel_size", tuple(self.voxel_size))
         check_mode(self.columns)
         if self.segment is not None:
             parse_window(self.segment)
@@ -188,15 +189,18 @@ class PointCloudConverter:
     def _notes(self, found: Sequence[Found], sources: Sequence[Source]) -> list[str]:
         kinds = [each.kind for _, _, each in found]
         counted = ", ".join(f"{kinds.count(kind)} of layout {kind}" for kind in dict.fromkeys(kinds))
-        notes = [f"point cloud: {len(found)} file(s), {counted}"]
+        stored = sum(each.segments for _, _, each in found if each.kind != COLUMNS)
+        notes = [f"point cloud: {len(found)} file(s), {counted}; {stored} segments of their own"]
         uncut = [name for name, _, each in found if each.kind == COLUMNS]
         others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
         if uncut and self.segment is None:
             notes.append(
-                f"{uncut[0]}{others}: no segments, so the whole file is one (--segment window:50 cuts it)"
+                f"{uncut[0]}{others}: no segments, so each file is one (--segment window:50 cuts it)"
             )
-        if self.segment is not None and len(uncut) < len(found):
-            notes.append(f"{len(found) - len(uncut)} file(s) have segments of their own, which are kept")
+        elif uncut:
+            notes.append(f"{uncut[0]}{others}: no segments, so cut by {self.segment}")
+        elif self.segment is not None:
+            notes.append(f"every file has segments of its own, so nothing is cut by {self.segment}")
         remarks = [f"{name}: {note}" for name, _, each in found for note in each.notes]
         notes += remarks[:_NOTES]
         if len(remarks) > _NOTES:

@@ -9,6 +9,7 @@ import h5py
 from unistore.converters import hdf5
 from unistore.converters.columns import Column
 from unistore.converters.hdf5 import Tree, place
+from unistore.converters.paths import printable
 from unistore.converters.point_cloud_columns import (
     form_problems,
     lengths_problem,
@@ -84,7 +85,9 @@ def recognise_batches(file: h5py.File, tree: Tree, name: str, mapping: Mapping[s
         header=header_of(file),
         files=tuple(sorted(tree.files)),
         notes=tuple(
-            f"left out, being no column: {path}" for path, each in tree.datasets.items() if not each.shape
+            f"left out, being no column: {printable(path)}"
+            for path, each in tree.datasets.items()
+            if not each.shape
         ),
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from unistore.converters.columns import Column, storable
 from unistore.converters.hdf5 import check_dataset, place
+from unistore.converters.paths import printable
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 
@@ -73,7 +74,7 @@ def choose(datasets: Mapping[str, h5py.Dataset], group: str, mapping: Mapping[st
     stored, problems = _named(own, datasets, mapping, name)
     missing = [] if "xyz" in stored else [role for role in ROLES if role not in stored]
     if missing:
-        listed = ", ".join(own) or "none"
+        listed = printable(", ".join(own)) or "none"
         message = f"has no {', '.join(missing)}; columns: {listed}"
         problems.append(Problem(place(name, group), message, _CURE, "missing"))
     xyz = ("xyz",) if "xyz" in stored else ROLES
@@ -112,7 +113,7 @@ def _named(
         source = wanted.strip("/") or key
         path = own.get(source) or (source if source in datasets else None)
         if path is None and wanted:
-            listed = ", ".join(datasets) if len(datasets) <= 40 else f"{len(datasets)} datasets"
+            listed = printable(", ".join(list(datasets)[:40]))
             message = f"--map {key}={wanted}: there is no {source!r}; datasets: {listed}"
             problems.append(Problem(name, message, kind="missing"))
         elif path is not None and wanted:
@@ -128,7 +129,7 @@ def _named(
             role = key
         taken = stored.get(role) or mapped.get(role)
         if taken is not None:
-            message = f"would be stored as {role!r}, as {taken} is"
+            message = f"would be stored as {role!r}, as {printable(taken)} is"
             problems.append(Problem(place(name, path), message, _RENAME, "ambiguous"))
         stored.setdefault(role, path)
     return {**stored, **mapped}, problems
@@ -157,7 +158,7 @@ def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: s
             problems.append(Problem(place(name, stored[key]), message, _RENAME, "name"))
     for keys in alike.values():
         if len(keys) > 1:
-            message = f"holds both {' and '.join(keys)}"
+            message = f"holds both {printable(' and '.join(keys))}"
             problems.append(Problem(name, message, _RENAME, "ambiguous"))
     return problems
 
@@ -179,7 +180,7 @@ def _form_problems_of(
 
 def lengths_problem(shapes: Mapping[str, tuple[int, ...]], name: str) -> Problem | None:
     """Problem holding a table of lengths, if columns do not all have the same."""
-    lengths = {path: shape[0] if shape else 0 for path, shape in shapes.items()}
+    lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
     if len(set(lengths.values())) <= 1:
         return None
     width = max(map(len, lengths))

@@ -10,6 +10,7 @@ import h5py
 
 from unistore.converters import hdf5
 from unistore.converters.hdf5 import Tree, place
+from unistore.converters.paths import printable
 from unistore.converters.point_cloud_batches import is_batches, recognise_batches
 from unistore.converters.point_cloud_columns import ROLES, Chosen, choose
 from unistore.converters.point_cloud_layout import (
@@ -28,6 +29,8 @@ from unistore.errors import InputError, Problem
 __all__ = ["layout_of", "recognise"]
 
 _GROUPS = frozenset({"segments"})
+_SUMMARIES = ("unique_labels", "indices")
+"""What a segment may hold beside its columns."""
 
 
 def recognise(path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str, str]) -> Layout:
@@ -100,7 +103,8 @@ def _pointsuite(
     inside = hdf5.walk(first, location, roots)
     if inside.problems:
         raise InputError(inside.problems)
-    chosen = choose(inside.datasets, "", mapping, location)
+    columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
+    chosen = choose(columns, "", mapping, location)
     return _layout(IN_SEGMENTS, file, tree, chosen, segments=len(numbers), notes=notes)
 
 
@@ -113,7 +117,7 @@ def _layout(
     notes: tuple[str, ...] = (),
 ) -> Layout:
     header = header_of(file)
-    scalars = tuple(f"left out, being no column: {path}" for path in chosen.left_out)
+    scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
     points = chosen.rows
     if kind == IN_SEGMENTS:
         counted = header.get("num_points", header.get("point_count", 0))
@@ -145,10 +149,10 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
         groups = [path.rpartition("/")[0] for path in tree.datasets if path.endswith(f"/{anchor}")]
     if len(groups) > 1:
         cure = f"choose one: --map x={groups[0]}/x" if groups[0] else "choose one: --map x=PATH"
-        message = f"several groups hold x, y, z: {', '.join(group or '/' for group in groups)}"
+        message = f"several groups hold x, y, z: {printable(', '.join(group or '/' for group in groups))}"
         raise InputError(Problem(name, message, cure, "ambiguous"))
     if not groups:
-        listed = ", ".join(list(tree.datasets)[:40]) or "none"
+        listed = printable(", ".join(list(tree.datasets)[:40])) or "none"
         cure = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
         raise InputError(Problem(name, f"has no x, y, z; datasets: {listed}", cure, "missing"))
     return groups[0]

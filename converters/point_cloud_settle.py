@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.columns import Column, Columns, Merged, reconcile
 from unistore.converters.point_cloud_derive import is_label
 from unistore.converters.protocol import Facts, Scan, Settled, Source
+from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud import (
     NO_SEGMENT,
     POINTS,
@@ -120,11 +121,19 @@ def settle_points(
         What was done with columns that some sources lack.
     unit
         Of the coordinates.
+
+    Raises
+    ------
+    InputError
+        If no segment is left.
     """
     lengths = np.concatenate([each["lengths"] for each in facts])
     numbers = np.concatenate([each["numbers"] for each in facts])
     of_source = np.repeat(np.arange(len(facts)), [len(each["numbers"]) for each in facts])
     real = numbers != NO_SEGMENT
+    if not real.any():
+        message = "no point belongs to a segment, so there would be no sample"
+        raise InputError(Problem(f"{len(facts)} file(s)", message, "lower min_points", "empty"))
     run = _typical(lengths[real])
     voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
     dtype = _xyz_dtype(scan.sources, facts)

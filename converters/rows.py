@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.array_files import SUFFIXES, list_arrays, open_arrays
+from unistore.converters.array_files import NPY_NAME, SUFFIXES, ArrayFile, list_arrays, open_arrays
 from unistore.converters.columns import (
     Column,
     Columns,
@@ -19,32 +18,32 @@ from unistore.converters.columns import (
     check_mode,
     missing_value,
     reconcile,
-    storable,
 )
 from unistore.converters.detection import Detection
 from unistore.converters.hdf5 import place
-from unistore.converters.paths import expand, relative_names, split_of
+from unistore.converters.npy_parts import Part, parts_of
+from unistore.converters.paths import expand, printable, relative_names, split_of
 from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
+from unistore.converters.rows_forms import CURE, common_length, fields_of, form_problems, nesting
 from unistore.errors import InputError, Problem
-from unistore.schemas.arrays import name_problem
 from unistore.schemas.rows import MODALITY, TABLE, row_field
 from unistore.schemas.tables import Table
 
 __all__ = ["RowsConverter", "detect"]
 
-_CURE = "take the arrays that belong together by name: --map image=data --map label=label"
-
 
 class _Origin(NamedTuple):
-    """Where a column comes from: an array of the file, and its field if its dtype is structured."""
+    """Where a column comes from: a file of the part, its array, and a field if its dtype is structured."""
 
+    file: int
     array: str
     field: str | None
 
 
 class _Found(NamedTuple):
-    """What one file contributes."""
+    """What one part contributes."""
 
+    part: Part
     rows: int
     columns: dict[str, Column]
     origins: dict[str, _Origin]
@@ -83,54 +82,63 @@ class RowsConverter:
             arrays that differ between files.
         """
         files = expand(paths, SUFFIXES)
-        names = relative_names(files)
-        found: list[tuple[str, Path, _Found]] = []
-        problems: list[Problem] = []
-        for name, path in zip(names, files, strict=True):
+        found: list[_Found] = []
+        parts, problems = parts_of(list(zip(relative_names(files), files, strict=True)))
+        for part in parts:
             try:
-                found.append((name, path, self._look(path, name, paths)))
+                found.append(self._look(part, paths))
             except InputError as error:
                 problems += error.problems
-        merged, differences = reconcile([(name, each.columns) for name, _, each in found], self.columns)
+        merged, differences = reconcile([(each.part.name, each.columns) for each in found], self.columns)
         problems += differences
-        if not problems and not sum(each.rows for _, _, each in found):
+        if not problems and not sum(each.rows for each in found):
             problems.append(Problem(f"{len(files)} file(s)", "hold no rows", kind="empty"))
         if not problems and not merged:
-            problems.append(Problem(f"{len(files)} files", "have no array in common", _CURE, "columns"))
+            problems.append(Problem(f"{len(files)} files", "have no array in common", CURE, "columns"))
         if problems:
             raise InputError(problems)
         return self._scanned(found, merged)
 
-    def _look(self, path: Path, name: str, roots: Sequence[Path]) -> _Found:
-        """Rows and columns of one file, or an InputError with all its problems."""
-        listed = list_arrays(path, name, roots)
-        wanted = self._wanted(list(listed.arrays), name)
-        problems = [each for each in listed.problems if not self.map or _concerns(each, name, self.map)]
-        rows, differing = _common_length({key: listed.arrays[key][0] for key in wanted.values()}, name)
+    def _look(self, part: Part, roots: Sequence[Path]) -> _Found:
+        """Rows and columns of one part, or an InputError with all its problems."""
+        listed = [list_arrays(path, name, roots) for name, path in part.files]
+        arrays = _arrays(part, listed)
+        wanted = self._wanted(list(arrays), part.name)
+        problems = [
+            each
+            for file in listed
+            for each in file.problems
+            if not self.map or each.location in {place(part.name, key) for key in self.map.values()}
+        ]
+        shapes = {key: listed[arrays[key].file].arrays[arrays[key].array][0] for key in wanted.values()}
+        rows, differing = common_length(shapes, part.name)
         problems += differing
         columns: dict[str, Column] = {}
         origins: dict[str, _Origin] = {}
         for column, key in wanted.items():
-            shape, dtype = listed.arrays[key]
-            for part, form, part_field in _parts(column, dtype, shape[1:]):
-                problems += _form_problems(part, form, place(name, key))
-                columns[part] = form
-                origins[part] = _Origin(key, part_field)
-        problems += _nesting(list(columns), name)
+            shape, dtype = listed[arrays[key].file].arrays[arrays[key].array]
+            for name, form, inner in fields_of(column, dtype, shape[1:]):
+                problems += form_problems(name, form, place(part.name, key))
+                columns[name] = form
+                origins[name] = arrays[key]._replace(field=inner)
+        problems += nesting(list(columns), part.name)
         if not wanted and not problems:
-            problems.append(Problem(name, "holds no arrays", kind="missing"))
+            problems.append(Problem(part.name, "holds no arrays", kind="missing"))
         if problems:
             raise InputError(problems)
-        compressed = any(origin.array in listed.compressed for origin in origins.values())
-        return _Found(rows, columns, origins, listed.files, compressed)
+        compressed = any(origin.array in listed[origin.file].compressed for origin in origins.values())
+        files = dict.fromkeys(
+            [path for _, path in part.files] + [path for each in listed for path in each.files]
+        )
+        return _Found(part, rows, columns, origins, tuple(files), compressed)
 
     def _wanted(self, present: Sequence[str], name: str) -> dict[str, str]:
-        """Array in the file by stored name."""
+        """Array in the part by stored name."""
         if not self.map:
             return {key: key for key in present}
         absent = [key.strip("/") for key in self.map.values() if key.strip("/") not in present]
         if absent and self.columns == "exact":
-            listed = ", ".join(present) or "none"
+            listed = printable(", ".join(present)) or "none"
             raise InputError(
                 [
                     Problem(place(name, key), f"is not there; arrays: {listed}", kind="missing")
@@ -139,30 +147,24 @@ class RowsConverter:
             )
         return {to: key.strip("/") for to, key in self.map.items() if key.strip("/") not in absent}
 
-    def _scanned(self, found: Sequence[tuple[str, Path, _Found]], merged: Mapping[str, Merged]) -> Scan:
+    def _scanned(self, found: Sequence[_Found], merged: Mapping[str, Merged]) -> Scan:
         sources = tuple(
             Source(
-                path=path,
-                name=name,
+                path=each.part.files[0][1],
+                name=each.part.name,
                 files=each.files,
                 rows={TABLE: each.rows},
-                split=split_of(name),
-                detail={column: list(origin) for column, origin in each.origins.items() if column in merged},
+                split=split_of(each.part.name),
+                detail={
+                    "files": [name for name, _ in each.part.files],
+                    "columns": {key: list(origin) for key, origin in each.origins.items() if key in merged},
+                },
             )
-            for name, path, each in found
+            for each in found
         )
-        fields = tuple(row_field(name, m.dtype, m.row_shape, m.attributes) for name, m in merged.items())
-        total = sum(each.rows for _, _, each in found)
-        notes = [f"plain arrays: {total} rows of {', '.join(merged)} from {len(found)} file(s)"]
-        splits = sorted({source.split for source in sources if source.split is not None})
-        if splits:
-            notes.append(f"splits taken from folder and file names: {', '.join(splits)}")
-        compressed = [name for name, _, each in found if each.compressed]
-        if compressed:
-            notes.append(
-                f"{compressed[0]}{' and others' * (len(compressed) > 1)}: compressed .npz, "
-                "read from the start for every shard; np.savez (uncompressed) converts faster"
-            )
+        fields = tuple(
+            row_field(name, form.dtype, form.row_shape, form.attributes) for name, form in merged.items()
+        )
         return Scan(
             modality=MODALITY,
             sources=sources,
@@ -170,7 +172,7 @@ class RowsConverter:
             sample_table=TABLE,
             main_table=TABLE,
             options={"map": dict(self.map), "columns": self.columns},
-            notes=tuple(notes),
+            notes=tuple(_notes(found, merged, sources)),
         )
 
     def read(
@@ -178,18 +180,19 @@ class RowsConverter:
     ) -> None:
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
         origin = scan.sources[source]
-        by_array: dict[str, dict[str, str | None]] = {}
+        wanted: dict[int, dict[str, dict[str, str | None]]] = {}
         for column, target in out.items():
-            if column not in origin.detail:
+            if column not in origin.detail["columns"]:
                 target[...] = missing_value(target.dtype.name)
                 continue
-            array, part = origin.detail[column]
-            by_array.setdefault(array, {})[column] = part
-        with open_arrays(origin.path, origin.name) as read:
-            for array, columns in by_array.items():
-                rows = read(array, lo, hi)
-                for column, part in columns.items():
-                    np.copyto(out[column], rows if part is None else rows[part], casting="same_kind")
+            file, array, inner = origin.detail["columns"][column]
+            wanted.setdefault(file, {}).setdefault(array, {})[column] = inner
+        for file, arrays in wanted.items():
+            with open_arrays(origin.files[file], origin.detail["files"][file]) as read:
+                for array, columns in arrays.items():
+                    rows = read(array, lo, hi)
+                    for column, inner in columns.items():
+                        np.copyto(out[column], rows if inner is None else rows[inner], casting="same_kind")
 
     def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
         """Nothing is derived: rows are read straight into shards."""
@@ -209,57 +212,30 @@ class RowsConverter:
         np.copyto(out, rows, casting="same_kind")
 
 
-def _common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, list[Problem]]:
-    """Rows that all arrays share, or a Problem holding the table of lengths."""
-    lengths = {key: shape[0] if shape else None for key, shape in shapes.items()}
-    if len(set(lengths.values())) <= 1 and None not in lengths.values():
-        return next((length for length in lengths.values() if length is not None), 0), []
-    width = max(map(len, lengths))
-    table = "\n".join(
-        f"    {key.ljust(width)}  {'scalar' if length is None else length}" for key, length in lengths.items()
-    )
-    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", _CURE, "length")]
+def _arrays(part: Part, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
+    """Where each array of a part lies, by its name."""
+    if part.arrays is not None:
+        return {name: _Origin(file, NPY_NAME, None) for file, name in enumerate(part.arrays)}
+    return {name: _Origin(0, name, None) for name in listed[0].arrays}
 
 
-def _parts(
-    column: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]
-) -> list[tuple[str, Column, str | None]]:
-    """One column for a plain dtype, one a field for a structured one."""
-    if dtype.names is None or dtype.fields is None:
-        return [(column, Column(dtype.str, row_shape), None)]
-    parts: list[tuple[str, Column, str | None]] = []
-    for part in dtype.names:
-        base, inner = dtype.fields[part][0].base, dtype.fields[part][0].shape
-        parts.append((f"{column}/{part}", Column(base.str, (*row_shape, *inner)), part))
-    return parts
-
-
-def _form_problems(column: str, form: Column, location: str) -> list[Problem]:
-    problems = []
-    if not storable(np.dtype(form.dtype)):
-        message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
-        problems.append(Problem(location, message, "store numbers, or leave it out with --map", "dtype"))
-    if (reason := name_problem(column)) is not None:
-        cure = "rename it with --map NAME=ARRAY"
-        problems.append(Problem(location, f"cannot be an array's name: {reason}", cure, "name"))
-    if prod(form.row_shape) == 0:
-        message = f"has rows of shape {form.row_shape}, which hold no values"
-        problems.append(Problem(location, message, "leave it out with --map", "empty"))
-    return problems
-
-
-def _nesting(columns: Sequence[str], name: str) -> list[Problem]:
-    """An array cannot lie inside another one."""
-    inner = [(column, outer) for column in columns for outer in columns if column.startswith(f"{outer}/")]
-    cure = "rename one with --map NAME=ARRAY"
-    return [
-        Problem(place(name, column), f"lies inside the array {outer!r}", cure, "name")
-        for column, outer in inner
-    ]
-
-
-def _concerns(problem: Problem, name: str, wanted: Mapping[str, str]) -> bool:
-    return problem.location in {place(name, key) for key in wanted.values()}
+def _notes(found: Sequence[_Found], merged: Mapping[str, Merged], sources: Sequence[Source]) -> list[str]:
+    total, files = sum(each.rows for each in found), sum(len(each.part.files) for each in found)
+    notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {files} file(s)"]
+    parts = [each for each in found if each.part.arrays == (NPY_NAME,)]
+    if len(parts) > 1:
+        notes.append(f"{len(parts)} .npy files of like rows: parts of one array, one after the other")
+    splits = sorted({source.split for source in sources if source.split is not None})
+    if splits:
+        notes.append(f"splits taken from folder and file names: {', '.join(splits)}")
+    compressed = [each.part.name for each in found if each.compressed]
+    if compressed:
+        others = " and others" if len(compressed) > 1 else ""
+        notes.append(
+            f"{compressed[0]}{others}: compressed .npz, read from the start for every shard; "
+            "np.savez (uncompressed) converts faster"
+        )
+    return notes
 
 
 def detect(paths: Sequence[Path]) -> Detection | None:

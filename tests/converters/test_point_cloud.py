@@ -329,6 +329,20 @@ def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> N
     assert "segment_0001/intensity: is uint16 (1,), expected uint16 (2,)" in message
 
 
+def test_what_segments_hold_beside_columns(tmp_path: Path, check_contract) -> None:
+    parts = [{**columns(n, n), "unique_labels": np.arange(2)} for n in (4, 2)]
+    converted = check_contract(PointCloudConverter(), [in_segments(tmp_path / "a.h5", parts)])
+    assert sorted(converted.arrays)[:5] == [f"points/{name}" for name in ("classification", "intensity")] + [
+        *("points/source_row", "points/xyz", "segments/bounds")
+    ]
+
+
+def test_no_segment_is_left(tmp_path: Path, convert_in_memory) -> None:
+    converter = PointCloudConverter(segment="window:5", min_points=7, voxel_size=(1.0,))
+    with pytest.raises(InputError, match="no point belongs to a segment"):
+        convert_in_memory(converter, [write(tmp_path / "a.h5", columns(6))])
+
+
 def test_links_out_of_the_given_paths(tmp_path: Path, check_contract) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()

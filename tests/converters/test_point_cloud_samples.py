@@ -159,7 +159,7 @@ def test_columns_in_a_group_as_one_segment(samples: Path, check_contract) -> Non
         for key in set(group) - set("XYZ"):
             np.testing.assert_array_equal(converted.arrays[f"points/{key}"], group[key][:])
     assert converted.settled.samples == 1
-    assert any("the whole file is one" in note for note in converted.scan.notes)
+    assert any("no segments, so each file is one" in note for note in converted.scan.notes)
     assert converted.fields["points/xyz"].unit is None
 
 

@@ -68,6 +68,48 @@ def test_hdf5_files_in_natural_order_with_groups_as_paths(tmp_path: Path, check_
     np.testing.assert_array_equal(converted.settled.sample_source, np.repeat([0, 1, 2], [6, 7, 15]))
 
 
+def test_npy_files_side_by_side_and_in_parts(tmp_path: Path, check_contract) -> None:
+    data, label = RANDOM.random((9, 2)), np.arange(9)
+    for split, lo, hi in (("train", 0, 6), ("test", 6, 9)):
+        (tmp_path / split).mkdir()
+        np.save(tmp_path / split / "data.npy", data[lo:hi])
+        np.save(tmp_path / split / "label.npy", label[lo:hi])
+    order = [6, 7, 8, 0, 1, 2, 3, 4, 5]
+    oracle = {"rows/data": data[order], "rows/label": label[order]}
+    converted = check_contract(RowsConverter(), [tmp_path], oracle)
+    names = [source.name for source in converted.scan.sources]
+    assert names == ["test/{data,label}.npy", "train/{data,label}.npy"]
+    assert [source.split for source in converted.scan.sources] == ["test", "train"]
+    assert len(converted.scan.sources[0].files) == 2
+
+    numbered = tmp_path / "numbered"
+    numbered.mkdir()
+    for number in (10, 9):
+        np.save(numbered / f"x_{number}.npy", np.full(number, number))
+        np.save(numbered / f"y_{number}.npy", np.full((number, 2), number))
+    both = np.repeat([9, 10], [9, 10])
+    pairs = np.stack([both, both], axis=1)
+    check_contract(RowsConverter(), [numbered], {"rows/x": both, "rows/y": pairs})
+    parts = [numbered / f"x_{number}.npy" for number in (9, 10)]
+    check_contract(RowsConverter(), parts, {"rows/data": both})
+    check_contract(RowsConverter(map={"z": "y"}), [numbered], {"rows/z": pairs})
+
+    (numbered / "y_9.npy").unlink()
+    message = problems_of(RowsConverter(), numbered)
+    assert "x_9.npy: is not one file each of x, y" in message
+    np.save(numbered / "y_9.npy", np.arange(8))
+    message = problems_of(RowsConverter(), numbered)
+    assert "{x,y}_9.npy: arrays do not share axis 0" in message
+    assert "y  8" in message
+
+
+def test_npy_files_of_like_rows_are_parts_of_one_array(tmp_path: Path, check_contract) -> None:
+    np.save(tmp_path / "b.npy", np.arange(3.0, dtype="f4"))
+    np.save(tmp_path / "a.npy", np.arange(4, dtype="u2"))
+    converted = check_contract(RowsConverter(), [tmp_path], {"rows/data": np.float32([0, 1, 2, 3, 0, 1, 2])})
+    assert any("one after the other" in note for note in converted.scan.notes)
+
+
 def test_dtypes_are_promoted_without_loss_and_recorded(tmp_path: Path, check_contract) -> None:
     a = np.array([-(2**31), 2**31 - 1], np.int32)
     b = np.array([0.5, 1e30], np.float32)
