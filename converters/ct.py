@@ -107,14 +107,17 @@ class CtConverter:
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
             options={
-                "windows": [
-                    {"name": w.name, "width": float(w.width), "level": float(w.level)}
-                    for w in agreement.windows
-                ],
-                "values": dict(agreement.values),
+                "windows": [f"{w.name}:{float(w.width)!r}:{float(w.level)!r}" for w in asked],
                 "sparse": self.sparse,
                 "tile": list(self.tile),
                 "resolution": self.resolution,
+                "found": {
+                    "windows": [
+                        {"name": w.name, "width": float(w.width), "level": float(w.level)}
+                        for w in agreement.windows
+                    ],
+                    "values": dict(agreement.values),
+                },
             },
             notes=(*found.notes, *notes_of(volumes, agreement, asked, self.sparse, found.left_out)),
             needs_facts=True,

@@ -32,7 +32,7 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
     masks: list[Field] = []
     direct: list[Table] = []
     rows: dict[str, tuple[int, ...]] = {}
-    for option in scan.options["windows"]:
+    for option in scan.options["found"]["windows"]:
         window = Window(option["name"], option["width"], option["level"])
         group = f"{schema.WINDOWS}/{window.name}"
         counts = np.array([fact[f"points/{window.name}"] for fact in facts], np.int64)
@@ -100,7 +100,9 @@ def _points_table(
     name = group.rpartition("/")[2]
     fields = (
         schema.coords_field(group, int(extents.max(initial=0)), run),
-        schema.values_field(group, scan.options["values"][name], run, f"value of each point: {values}"),
+        schema.values_field(
+            group, scan.options["found"]["values"][name], run, f"value of each point: {values}"
+        ),
     )
     return Table(name=group, fields=fields)
 

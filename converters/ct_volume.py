@@ -50,7 +50,8 @@ class VolumeReader:
     @classmethod
     def of(cls, scan: Scan, source: int) -> VolumeReader:
         """Reader of a scan's source."""
-        windows = {w["name"]: Window(w["name"], w["width"], w["level"]) for w in scan.options["windows"]}
+        found = scan.options["found"]["windows"]
+        windows = {w["name"]: Window(w["name"], w["width"], w["level"]) for w in found}
         return cls(scan.sources[source], windows)
 
     def facts(self) -> Facts:

@@ -68,11 +68,13 @@ class Scan:
     """What was found: sources in natural order, tables, options, and remarks for the user.
 
     ``tables`` of spilled kind are provisional: ``settle`` gives their final dtypes. ``sample_table`` is the
-    table whose rows (or, for ragged ones, whose index entries) are the samples: ``"rows"``, ``"segments"``, ….
+    table whose rows (or, for ragged ones, whose index entries) are the samples: ``"rows"``, ``"segments"``.
     ``main_table`` is the table that ``sources/first_row`` and ``sources/rows`` count in.
     ``needs_facts`` asks for ``derive`` although no table is spilled (counts, checks over all values).
-    ``options`` are all options that decide the content (JSON). ``notes`` are one-line remarks: what was
-    taken, and why. ``estimated_rows`` guesses the rows of spilled tables for ``--dry-run``.
+    ``options`` are all options that decide the content (JSON): the converter's own fields, so that it can be
+    made again from them, and in ``found`` what the sources decided where options left it open. ``notes`` are
+    one-line remarks: what was taken, and why. ``estimated_rows`` guesses the rows of spilled tables for
+    ``--dry-run``.
     """
 
     modality: str

@@ -190,13 +190,16 @@ class SpikeConverter:
             sample_table=FRAMES,
             main_table=FRAMES,
             options={
-                "layout": resolved.layout,
+                "height": self.height,
+                "width": self.width,
+                "layout": self.layout,
                 "flip": self.flip,
                 "voxels": list(self.voxels),
                 "frames": self.frames,
                 "convert_images": self.convert_images,
                 "columns": self.columns,
-                "folders": self._folders(),
+                **{f"{role}_dir": folder for role, folder in self._folders().items()},
+                "found": {"layout": resolved.layout},
             },
             notes=(*_what(recordings, extents), *notes, *resolved.notes, *more, *self._disk(looked)),
         )
@@ -266,9 +269,10 @@ class SpikeConverter:
 
     def _attributes(self, scan: Scan) -> dict[str, Any]:
         """How the frames were made from their sources."""
-        streams = scan.options["layout"] != "arrays"
+        layout = scan.options["found"]["layout"]
+        streams = layout != "arrays"
         return {
-            "source_layout": scan.options["layout"],
+            "source_layout": layout,
             "source_rows": "bottom first" if streams and self.flip else "top first",
             "flip_undone": streams and self.flip,
             "voxel_rule": "bin = (t * B) // T, T = spike_length of the frame",

@@ -72,6 +72,7 @@ class TrajectoryConverter:
     on_error: OnError = "refuse"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "ignore", tuple(self.ignore))
         check_mode(self.columns)
         for name, value, known in (
             ("images", self.images, get_args(Images)),

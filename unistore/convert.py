@@ -14,7 +14,7 @@ from unistore.errors import InputError
 from unistore.execute.runner import Progress, Report, run
 from unistore.execute.splits import parse_shares
 
-__all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter"]
+__all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
 
 CONVERTERS: Mapping[str, tuple[str, str]] = {
     "rows": ("unistore.converters.rows", "RowsConverter"),
@@ -162,3 +162,15 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
         msg = f"{name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         raise InputError(msg)
     return cast("Converter", converter_class(**options))
+
+
+def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:
+    """Converter as it was, from the options that a store records.
+
+    Raises
+    ------
+    InputError
+        If the options are not those of the modality's converter.
+    """
+    beside = ("codec", "split", "found")
+    return make_converter(modality, {name: value for name, value in options.items() if name not in beside})

@@ -141,7 +141,7 @@ def test_dark_recordings_decide_nothing(tmp_path: Path) -> None:
     assert scan.sources[0].detail["spike"]["extent"][0] == 32
     (tmp_path / "dark.dat").write_bytes(bytes(3 * 12))
     scan = SpikeConverter(height=6, width=16).scan([tmp_path])
-    assert scan.options["layout"] == "packed", "36 bytes are no whole frame of 96 pixels"
+    assert scan.options["found"]["layout"] == "packed", "36 bytes are no whole frame of 96 pixels"
 
 
 def test_a_dark_recording_takes_the_layout_of_the_others(

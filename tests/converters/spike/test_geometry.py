@@ -17,7 +17,7 @@ from unistore.errors import InputError, Problem
 def scan_one(path: Path, **options: Any) -> tuple[list[int], str, str]:
     """Extent, layout and all notes of one file."""
     scan = SpikeConverter(**options).scan([path])
-    return scan.sources[0].detail["spike"]["extent"], scan.options["layout"], "\n".join(scan.notes)
+    return scan.sources[0].detail["spike"]["extent"], scan.options["found"]["layout"], "\n".join(scan.notes)
 
 
 def refusal(path: Path, **options: Any) -> Problem:

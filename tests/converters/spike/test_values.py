@@ -186,7 +186,7 @@ def test_rows_of_no_whole_bytes(
         [tmp_path],
         {"frames/spike": np.packbits(spikes, axis=-1, bitorder="little")[None]},
     )
-    assert converted.scan.options["layout"] == layout
+    assert converted.scan.options["found"]["layout"] == layout
 
 
 def test_both_paddings_fit_and_the_bits_decide(
@@ -197,7 +197,7 @@ def test_both_paddings_fit_and_the_bits_decide(
         file.write_bytes(stream(record(frames, 16, 13), layout))
         assert file.stat().st_size == 416
         scan = SpikeConverter(height=16, width=13).scan([file])
-        assert scan.options["layout"] == layout
+        assert scan.options["found"]["layout"] == layout
         assert scan.sources[0].detail["spike"]["extent"] == [frames, 16, 13]
         assert any("rows of 13 pixels are" in note for note in scan.notes)
 
