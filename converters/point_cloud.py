@@ -75,6 +75,7 @@ class PointCloudConverter:
     def __post_init__(self) -> None:
         object.__setattr__(self, "voxel_size", tuple(self.voxel_size))
         check_mode(self.columns)
+        object.__setattr__(self, "voxel_size", tuple(float(size) for size in self.voxel_size))
         if self.segment is not None:
             parse_window(self.segment)
         elif self.min_points != 1 or self.max_points is not None:
