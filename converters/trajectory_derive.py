@@ -118,7 +118,7 @@ def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> N
         item = f"{span.group}/{feature.dataset}".strip("/")
         location = place(name, item)
         for lo, hi in blocks(feature, span.length):
-            block = []
+            block: list[NDArray[np.uint8]] = []
             first = span.first + lo
             for frame in frames(file[item], location, feature, first, span.first + hi):
                 if not whole(frame):

@@ -251,8 +251,8 @@ def _report_text(report: Report) -> str:
         f"sealed {report.destination}",
         f"  {report.modality.replace('_', ' ')}: {report.samples:,} samples from {report.sources} sources",
         (
-            f"  {_size(report.source_bytes)} of sources → {_size(report.stored_bytes)} in {report.files} files "
-            f"({_size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
+            f"  {_size(report.source_bytes)} of sources → {_size(report.stored_bytes)} in {report.files} "
+            f"files ({_size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
         ),
     ]
     if report.resumed:
