@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -128,8 +129,15 @@ class Build:
             return None
         return report if digest == report["digest"] else None
 
-    def begin(self, identity: dict[str, Any]) -> None:
+    def begin(self, identity: dict[str, Any], paths: Sequence[Path]) -> None:
         """Record what is converted, or compare with what the journal says was begun.
+
+        Parameters
+        ----------
+        identity
+            What must stay the same for the conversion to be continued.
+        paths
+            Sources as they were given; recorded for whoever looks into the folder.
 
         Raises
         ------
@@ -138,7 +146,8 @@ class Build:
         """
         begun = self.journal.of("begin")
         if not begun:
-            self.journal.append({"step": "begin", "identity": identity})
+            given = [str(Path(path).absolute()) for path in paths]
+            self.journal.append({"step": "begin", "identity": identity, "paths": given})
             return
         differences = _differences(begun[0]["identity"], identity)
         if differences:

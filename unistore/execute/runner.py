@@ -116,7 +116,7 @@ def run(
     try:
         guards = tuple(guard_of(source) for source in scan.sources)
         with Build(destination, restart=restart) as build:
-            build.begin(_identity(converter, scan, guards, codec, shares))
+            build.begin(_identity(converter, scan, guards, codec, shares), paths)
             if (moved := build.moved()) is not None:
                 build.remove()
                 return Report(**{**moved, "notes": tuple(moved["notes"])})
@@ -196,7 +196,7 @@ class _Conversion:
             msg = f"{self.build.folder}: the plan is not the one that was begun; add --restart to start over"
             raise ConversionError(msg)
         if not planned:
-            journal.append({"step": "plan", "digest": plan.digest})
+            journal.append({"step": "plan", "digest": plan.digest, "tasks": len(plan.tasks())})
         done = {
             record["task"]
             for record in journal.of("shard")
