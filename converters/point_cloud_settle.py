@@ -185,8 +185,12 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str
 
 
 def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
-    """Scale and offset where coordinates are quantised, and the headers as they were."""
-    arrays: Arrays = []
+    """What each file's layout was, scale and offset where coordinates are quantised, and the headers."""
+    kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
+    layouts = [json.dumps({name: source.detail[name] for name in kept}) for source in sources]
+    arrays: Arrays = [
+        *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
+    ]
     if quantised:
         for field, name in zip(scale_fields(), ("scale", "offset"), strict=True):
             arrays.append((field, np.array([source.detail[name] for source in sources], np.float64)))

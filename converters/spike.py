@@ -277,7 +277,12 @@ class SpikeConverter:
             "flip_undone": streams and self.flip,
             "voxel_rule": "bin = (t * B) // T, T = spike_length of the frame",
             "images": self.frames,
+            "existing_voxels": "bottom first" if self._upside_down(scan) else "top first",
         }
+
+    def _upside_down(self, scan: Scan) -> bool:
+        """Whether voxels that came with the spikes were turned over."""
+        return any(source.detail.get("voxel", {}).get("upside_down", False) for source in scan.sources)
 
 
 def _what(recordings: Sequence[Recording], extents: Mapping[str, Extent]) -> list[str]:

@@ -14,6 +14,7 @@ from unistore.converters.hdf5 import open_hdf5, place, read_rows
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.converters.trajectory_attributes import plain_attributes, small_values
 from unistore.converters.trajectory_features import Feature
+from unistore.converters.trajectory_files import flags
 from unistore.converters.trajectory_images import whole
 from unistore.converters.trajectory_index import Index, Span
 from unistore.converters.trajectory_read import blocks, frames
@@ -42,7 +43,11 @@ def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit)
         `kept`, (steps,) i8.
     """
     with open_hdf5(source.path, source.name) as file:
-        summary = {"following": _following(file, source.name, index), **_attributes(file, source.name, index)}
+        summary = {
+            "following": _following(file, source.name, index),
+            "cut": _cut(file, source.name, index),
+            **_attributes(file, source.name, index),
+        }
         sizes = {f"sizes/{n}": _keep(file, source.name, index, table, emit) for n, table in enumerate(kept)}
     return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}
 
@@ -53,7 +58,8 @@ def summary_of(facts: Facts) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``following``: by key, whether every next observation is the following step's; ``source``:
+        ``following``: by key, whether every next observation is the following step's; ``cut``: numbers of
+        the episodes whose last step no flag marks although a dataset tells truncation; ``source``:
         attributes of the file; ``episodes``: attributes of each episode.
     """
     found: dict[str, Any] = json.loads(facts["summary"].tobytes())
@@ -104,6 +110,24 @@ def _row_bytes(file: h5py.File, name: str, span: Span, feature: Feature, lo: int
     rows = read_rows(dataset, location, lo, hi)
     flat = rows.reshape(hi - lo, -1).view(np.uint8)
     return [row.tobytes() for row in flat]
+
+
+def _cut(file: h5py.File, name: str, index: Index) -> list[int]:
+    """Episodes that end because the recording does: only the last one of a group can be unmarked."""
+    last = {group: episode for episode, group in enumerate(index.groups)}
+    cut = []
+    for group, episode in last.items():
+        features = index.variants[index.variant[episode]].features
+        if "truncated" not in features:
+            continue
+        row = index.firsts[episode] + index.lengths[episode] - 1
+        marks = []
+        for column in {"terminated", "truncated"} & features.keys():
+            item = f"{group}/{features[column].dataset}".strip("/")
+            marks.append(flags(read_rows(file[item], place(name, item), row, row + 1), item, row).any())
+        if not any(marks):
+            cut.append(episode)
+    return cut
 
 
 def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> NDArray[np.int64]:

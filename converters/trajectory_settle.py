@@ -53,7 +53,7 @@ def settle_episodes(scan: Scan, layout: Layout, facts: Sequence[Facts]) -> Settl
         splits=codes,
         split_names=names,
         sample_source=owner,
-        groups=_groups(layout, summaries, masks),
+        groups=_groups(layout, indexes[0].layout, summaries, masks),
     )
 
 
@@ -78,6 +78,12 @@ def _episode_arrays(
             description="name of the episode in its source",
         ),
     ]
+    cut = np.zeros(len(lengths), bool)
+    first = np.cumsum([0, *(len(index.names) for index in indexes)])
+    for at, summary in zip(first.tolist(), summaries, strict=False):
+        cut[[at + episode for episode in summary["cut"]]] = True
+    if cut.any():
+        arrays.append((_field("cut", "bool", "episode", "the recording ends here, no flag marks it"), cut))
     success = [_success(attributes) for summary in summaries for attributes in summary["episodes"]]
     if any(value >= 0 for value in success):
         described = "1: the source says the episode succeeded, 0: failed, -1: it does not say"
@@ -110,7 +116,10 @@ def _attribute_texts(summaries: Sequence[Mapping[str, Any]]) -> Arrays:
 
 
 def _groups(
-    layout: Layout, summaries: Sequence[Mapping[str, Any]], masks: Mapping[str, NDArray[np.bool_]]
+    layout: Layout,
+    source_layout: str,
+    summaries: Sequence[Mapping[str, Any]],
+    masks: Mapping[str, NDArray[np.bool_]],
 ) -> dict[str, dict[str, Any]]:
     each = [
         {**summary["source"], **attributes} for summary in summaries for attributes in summary["episodes"]
@@ -120,7 +129,10 @@ def _groups(
         for key, value in each[0].items()
         if all(key in other and other[key] == value for other in each) and len(json.dumps(value)) <= SHOWN
     }
-    groups: dict[str, dict[str, Any]] = {EPISODES: {"attributes": shared}, STEPS: {}}
+    groups: dict[str, dict[str, Any]] = {
+        EPISODES: {"attributes": shared, "source_layout": source_layout},
+        STEPS: {},
+    }
     if masks:
         groups[f"{EPISODES}/mask"] = {"description": "whether a mask of the source lists the episode"}
     if layout.empty:

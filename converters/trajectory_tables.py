@@ -8,7 +8,7 @@ shards of gigabytes or thousands of tiny ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,8 @@ class Layout:
         Columns whose compressed frames are kept as they are.
     image_size
         Side of the resized set, or None.
-    datasets
-        Source datasets of each column.
+    datasets, forms
+        Source datasets of each column, and their kinds as in `Feature`.
     empty
         Dtypes of the datasets that have one row a step and nothing in it, by dataset.
     """
@@ -52,6 +52,7 @@ class Layout:
     kept: tuple[str, ...]
     image_size: int | None
     datasets: Mapping[str, tuple[str, ...]]
+    forms: Mapping[str, tuple[str, ...]]
     empty: Mapping[str, str]
 
     def tables(self, colour: str) -> tuple[Table, ...]:
@@ -64,7 +65,8 @@ class Layout:
             if column in self.kept:
                 key = column.removeprefix("observation/")
                 shape = list(form.row_shape)
-                data, _ = jpeg_fields(key, FRAME, colour=colour, shape=shape, dtype=form.dtype)
+                origin = self._origin(column)
+                data, _ = jpeg_fields(key, FRAME, colour=colour, shape=shape, dtype=form.dtype, **origin)
                 frames.append(Table(name=data.path.removesuffix("/data"), fields=(data,), spilled=True))
             elif field.path.startswith(f"{OBSERVATION}/") and field.row_bytes >= LARGE:
                 large.append(field)
@@ -81,18 +83,23 @@ class Layout:
     def field(self, column: str) -> Field:
         """Field of a column of ``steps``."""
         form = self.merged.get(column)
-        attributes: dict[str, Any] = {}
-        if self.datasets.get(column):
-            attributes["source_dataset"] = list(self.datasets[column])
+        attributes = self._origin(column)
         if form is None or column in _FLAGS:
             return column_field(column, "bool", (), **attributes)
         return column_field(column, form.dtype, form.row_shape, **attributes, **_dtypes(form))
+
+    def _origin(self, column: str) -> dict[str, Any]:
+        """Which datasets a column comes from, and how their rows became its rows."""
+        if not self.datasets.get(column):
+            return {}
+        return {"source_dataset": list(self.datasets[column]), "source_form": list(self.forms[column])}
 
     def next_fields(self, key: str, group: str) -> list[Field]:
         """Fields of one next observation, and of its resized set, in `group`."""
         form = self.merged[f"next_observation/{key}"]
         own = column_field(f"observation/{key}", form.dtype, form.row_shape, **_dtypes(form))
         field = moved(own, group)
+        field = replace(field, attributes={**field.attributes, **self._origin(f"next_observation/{key}")})
         if self.image_size is None or not is_image(field):
             return [field]
         return [field, _resized(field, self.image_size)]
@@ -164,10 +171,12 @@ def lay_out(
     ]
     merged, problems = reconcile(forms, columns)
     datasets: dict[str, dict[str, None]] = {}
+    kinds: dict[str, dict[str, None]] = {}
     encoded: dict[str, set[bool]] = {}
     for _, features in variants:
         for column, feature in features.items():
             datasets.setdefault(column, {})[feature.dataset] = None
+            kinds.setdefault(column, {})[feature.kind] = None
             encoded.setdefault(column, set()).add(feature.encoded)
     kept = [
         column for column in merged if keep and column.startswith("observation/") and True in encoded[column]
@@ -182,6 +191,7 @@ def lay_out(
         kept=tuple(kept),
         image_size=image_size,
         datasets={column: tuple(names) for column, names in datasets.items()},
+        forms={column: tuple(found) for column, found in kinds.items()},
         empty={
             path: kind for _, index in found for each in index.variants for path, kind in each.empty.items()
         },

@@ -76,7 +76,13 @@ def test_compressed_frames_kept_bit_for_bit(tmp_path: Path, check_contract) -> N
         oracle[f"{path}/offsets"] = np.cumsum([0, *(frame.size for frame in frames)])
     converted = check_contract(TrajectoryConverter(images="keep"), [tmp_path], oracle)
     attributes = converted.fields["steps/observation/images/cam_low_jpeg/data"].attributes
-    assert attributes == {"colour": "standard", "shape": [48, 64, 3], "dtype": "uint8"}
+    assert attributes == {
+        "colour": "standard",
+        "shape": [48, 64, 3],
+        "dtype": "uint8",
+        "source_dataset": ["observations/images/cam_low"],
+        "source_form": ["padded"],
+    }
     assert "steps/observation/images/cam_low" not in converted.arrays
     assert [table.name for table in converted.settled.spilled] == [
         f"steps/observation/images/{camera}_jpeg" for camera in sorted(CAMERAS)
