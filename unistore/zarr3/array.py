@@ -153,14 +153,15 @@ class Array:
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
         numbers = self._row_numbers(rows, "rows")
-        if len(numbers) and (numbers.min() < 0 or numbers.max() >= self.shape[0]):
-            wrong = int(numbers[(numbers < 0) | (numbers >= self.shape[0])][0])
+        wanted: list[int] = numbers.tolist()
+        if wanted and (min(wanted) < 0 or max(wanted) >= self.shape[0]):
+            wrong = next(row for row in wanted if not 0 <= row < self.shape[0])
             msg = f"array {self.path!r} of {self.shape[0]} rows has no row {wrong}"
             raise IndexError(msg)
         out = self._output(out, (len(numbers), *self.shape[1:]))
         if out.size:
             if self._row_is_chunk:
-                gather_chunk_rows(self._reader, numbers, out)
+                gather_chunk_rows(self._reader, wanted, out)
             else:
                 gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
         return out

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["HEADER_SIZES", "VERSION", "Blosc", "blosc_into", "check_blosc"]
+__all__ = ["HEADER_SIZES", "VERSION", "Blosc", "blosc", "check_blosc"]
 
 blosc.use_threads = False
 
@@ -30,14 +30,6 @@ HEADER_SIZES = struct.Struct("<4xIII")
 _HEADER = struct.Struct("<BBBBIII")  # version, versionlz, flags, typesize, and HEADER_SIZES
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 _CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
-
-
-def blosc_into(raw: bytes | Bytes, out: NDArray[Any]) -> None:
-    """Decompress a checked frame, which may be followed by other bytes, into `out` of its decoded size."""
-    try:
-        blosc.decompress(raw, out)
-    except (RuntimeError, ValueError) as error:
-        raise FrameError(str(error)) from error
 
 
 def check_blosc(raw: bytes | Bytes, size: int, nbytes: int | None, limit: int) -> int:
@@ -134,7 +126,10 @@ class Blosc:
     def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
         """Check the header and decompress."""
         out = np.empty(check_blosc(raw, len(raw), nbytes, limit), np.uint8)
-        blosc_into(raw, out)
+        try:
+            blosc.decompress(raw, out)
+        except (RuntimeError, ValueError) as error:
+            raise FrameError(str(error)) from error
         return out
 
     def encoded_size(self, nbytes: int | None) -> int | None:  # noqa: ARG002 - a ByteCodec

@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from unistore.zarr3.forks import renew_after_fork
@@ -63,69 +62,51 @@ class ChunkCache:
                 self._bytes -= dropped.nbytes
 
 
+OVERHEAD = 400
+"""Bytes that a small index costs besides its numbers."""
+
 CHUNKS = ChunkCache(64 << 20)
 """The decoded chunks of this process."""
 
 
 class IndexCache:
-    """Indexes of an array's shards in one table, looked up for whole batches. Safe with threads and forks.
+    """Indexes of an array's shards; the oldest go first. Safe with threads and forks.
 
     Parameters
     ----------
-    shards, chunks
-        Shards of the array; chunks of a shard.
     load
-        Reads the (chunks, 2) index of one shard.
+        Reads the index of a shard: offset and size of every chunk, one behind the other, as 64-bit integers.
     limit
-        Bytes of the table; it holds one shard at least.
+        Bytes, `OVERHEAD` included; one index is kept at least.
     """
 
-    def __init__(
-        self, shards: int, chunks: int, load: Callable[[int], NDArray[np.int64]], limit: int = 64 << 20
-    ) -> None:
-        self._shards = shards
-        self._chunks = chunks
+    def __init__(self, load: Callable[[int], memoryview], limit: int = 64 << 20) -> None:
+        self.limit = limit
         self._load = load
-        self._capacity = max(1, min(shards, limit // (16 * chunks)))
         self.renew()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Drop everything and take a fresh lock."""
         self._lock = threading.Lock()
-        self._slot_of = np.full(self._shards, -1, np.int32)
-        self._shard_in = np.full(self._capacity, -1, np.int64)
-        self._table = np.empty((self._capacity, self._chunks, 2), np.int64)  # pages appear as they are filled
-        self._next = 0
+        self._indexes: dict[int, memoryview] = {}
+        self._bytes = 0
 
-    def entries(self, shard: NDArray[np.int64], chunk: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Offsets and sizes, (n, 2), of chunks given by the number of their shard and their number in it."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes held now."""
+        return self._bytes
+
+    def get(self, shard: int) -> memoryview:
+        """Index of a shard, read where it is not known."""
+        index = self._indexes.get(shard)
+        if index is not None:
+            return index
+        index = self._load(shard)
         with self._lock:
-            slots = self._slot_of[shard]
-            if not len(slots) or slots.min() >= 0:
-                return self._table[slots, chunk]
-        needed = np.unique(shard)
-        if len(needed) > self._capacity:
-            half = len(shard) // 2
-            return np.concatenate(
-                [self.entries(shard[:half], chunk[:half]), self.entries(shard[half:], chunk[half:])]
-            )
-        missing = needed[self._slot_of[needed] < 0]
-        loaded = {number: self._load(number) for number in missing.tolist()}
-        with self._lock:  # whatever was missing is inserted and all of it looked up in one go
-            for number in needed[self._slot_of[needed] < 0].tolist():
-                if number not in loaded:  # evicted by another thread meanwhile
-                    loaded[number] = self._load(number)
-                self._insert(number, loaded[number], needed)
-            return self._table[self._slot_of[shard], chunk]
-
-    def _insert(self, number: int, index: NDArray[np.int64], needed: NDArray[np.int64]) -> None:
-        slot = self._next
-        while self._shard_in[slot] >= 0 and self._shard_in[slot] in needed:
-            slot = (slot + 1) % self._capacity
-        if self._shard_in[slot] >= 0:
-            self._slot_of[self._shard_in[slot]] = -1
-        self._shard_in[slot] = number
-        self._slot_of[number] = slot
-        self._table[slot] = index
-        self._next = (slot + 1) % self._capacity
+            if self._indexes.setdefault(shard, index) is index:
+                self._bytes += index.nbytes + OVERHEAD
+            while self._bytes > self.limit and len(self._indexes) > 1:
+                oldest = next(iter(self._indexes))
+                self._bytes -= self._indexes.pop(oldest).nbytes + OVERHEAD
+        return index

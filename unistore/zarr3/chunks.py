@@ -1,9 +1,15 @@
-"""Read chunks of one array by number: find them in their shard, read, check, decode."""
+"""Read chunks of one array by number: find them in their shard, read, check, decode.
+
+Plans are plain Python lists: for the tens of chunks of a batch they cost less than numpy calls, most of all
+in a training loop, where other work drives numpy's code out of the processor's caches between batches.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,29 +27,29 @@ __all__ = ["ChunkReader", "Located"]
 _tokens = itertools.count()
 
 
+@dataclass(frozen=True, slots=True)
 class Located:
-    """Chunks of an array and where they are stored.
+    """Chunks of an array and where they are stored, one a position of four equally long lists.
 
     Attributes
     ----------
-    shard, chunk
-        (n,) number of the stored object, and of the chunk in it, both in C order.
-    offset, size
-        (n,) bytes in the object; `EMPTY` where the chunk is absent and reads as fill.
+    numbers
+        Chunk numbers: the number of the stored object times its count of chunks, plus the number in it.
+    keys
+        Keys of the stored objects.
+    offsets, sizes
+        Bytes in the object; `EMPTY` where the chunk is absent and reads as fill.
     """
 
-    __slots__ = ("chunk", "offset", "shard", "size")
+    numbers: list[int]
+    keys: list[str]
+    offsets: list[int]
+    sizes: list[int]
 
-    def __init__(
-        self, shard: NDArray[Any], chunk: NDArray[Any], offset: NDArray[Any], size: NDArray[Any]
-    ) -> None:
-        self.shard = shard
-        self.chunk = chunk
-        self.offset = offset
-        self.size = size
-
-    def __getitem__(self, pick: Any) -> Located:
-        return Located(self.shard[pick], self.chunk[pick], self.offset[pick], self.size[pick])
+    def pick(self, positions: Sequence[int]) -> Located:
+        """Some of the chunks."""
+        columns = (self.numbers, self.keys, self.offsets, self.sizes)
+        return Located(*([column[at] for at in positions] for column in columns))  # type: ignore[arg-type]
 
 
 class ChunkReader:
@@ -62,6 +68,8 @@ class ChunkReader:
         Of the array.
     token
         Number of this reader, unlike that of any other reader of the process.
+    row_stride
+        Chunk number of a row over the row, where a chunk is one whole row.
     """
 
     def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool) -> None:
@@ -73,31 +81,45 @@ class ChunkReader:
         self._sealed = sealed
         self._objects = metadata.objects
         self._per_object = metadata.chunks_per_object
-        self._chunks = int(np.prod(self._per_object, dtype=np.int64))
+        self._chunks = math.prod(self._per_object)
+        self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
-        self._keys: dict[int, str] = {}
-        self._indexes: IndexCache | None = None
+        self._indexes = IndexCache(self._load_index)
 
-    def locate_rows(self, chunks: NDArray[np.int64]) -> Located:
-        """Find chunks by number along axis 0, where no other axis is cut."""
-        shard, chunk = np.divmod(chunks, self._per_object[0])
-        return self._located(shard, chunk * (self._chunks // self._per_object[0]))
-
-    def locate(self, axes: Sequence[Sequence[int]]) -> Located:
-        """Find the chunks of the outer product of chunk numbers along every axis, in C order."""
+    def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
+        """Chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
         shard = np.zeros(1, np.int64)
         chunk = np.zeros(1, np.int64)
-        for numbers, per_object, objects in zip(axes, self._per_object, self._objects, strict=True):
-            high, low = np.divmod(np.asarray(numbers, np.int64), per_object)
+        for coordinates, per_object, objects in zip(axes, self._per_object, self._objects, strict=True):
+            high, low = np.divmod(np.asarray(coordinates, np.int64), per_object)
             shard = (shard[:, None] * objects + high).reshape(-1)
             chunk = (chunk[:, None] * per_object + low).reshape(-1)
-        return self._located(shard, chunk)
+        numbers: list[int] = (shard * self._chunks + chunk).tolist()
+        return numbers
+
+    def locate(self, numbers: list[int]) -> Located:
+        """Find chunks; those of one shard should stand together."""
+        keys: list[str] = []
+        offsets: list[int] = []
+        sizes: list[int] = []
+        first = end = 0  # chunk numbers of the shard at hand
+        for number in numbers:
+            if not first <= number < end:
+                shard = number // self._chunks
+                first, end = shard * self._chunks, (shard + 1) * self._chunks
+                key, index = self._key(shard), self._indexes.get(shard)
+            at = 2 * (number - first)
+            keys.append(key)
+            offsets.append(index[at])
+            sizes.append(index[at + 1])
+        return Located(numbers, keys, offsets, sizes)
 
     def decode_into(self, located: Located, targets: Sequence[NDArray[Any]]) -> None:
-        """Decode present chunks, each straight into its target: a C-contiguous array of the chunk's shape."""
+        """Decode present chunks, each straight into its target: a C-contiguous array of the chunk's size."""
         decode, done = self._decode, 0
         try:
-            for raw, target in zip(self._raw(located), targets, strict=True):
+            raws = self._storage.read_many(located.keys, located.offsets, located.sizes)
+            for raw, target in zip(raws, targets, strict=True):
                 decode(raw, target)
                 done += 1
         except (FrameError, StoreError) as error:
@@ -108,7 +130,7 @@ class ChunkReader:
         metadata, done = self.metadata, 0
         flat: NDArray[Any] | None = None
         try:
-            for raw in self._raw(located):
+            for raw in self._storage.read_many(located.keys, located.offsets, located.sizes):
                 if flat is None or fresh:
                     flat = np.empty(metadata.chunk_bytes // metadata.dtype.itemsize, metadata.dtype)
                 self._decode(raw, flat)
@@ -117,70 +139,48 @@ class ChunkReader:
         except (FrameError, StoreError) as error:
             raise self._damaged(located, done, error) from error
 
-    def _located(self, shard: NDArray[np.int64], chunk: NDArray[np.int64]) -> Located:
-        if self.metadata.index is None:
-            sizes = [self._object_size(number) for number in shard.tolist()]
-            size = np.array([EMPTY if size is None else size for size in sizes], np.int64)
-            return Located(shard, chunk, np.where(size == EMPTY, EMPTY, 0), size)
-        if self._indexes is None:
-            count = int(np.prod(self._objects, dtype=np.int64))
-            self._indexes = IndexCache(count, self._chunks, self._load_index)
-        entries = self._indexes.entries(shard, chunk)
-        return Located(shard, chunk, entries[:, 0], entries[:, 1])
-
-    def _raw(self, located: Located) -> Iterator[bytes]:
-        keys = [self._key(number) for number in located.shard.tolist()]
-        return self._storage.read_many(keys, located.offset.tolist(), located.size.tolist())
-
     def _key(self, shard: int) -> str:
-        key = self._keys.get(shard)
-        if key is None:
-            coordinates = (
-                tuple(int(at) for at in np.unravel_index(shard, self._objects)) if self._objects else ()
-            )
-            key = self._prefix + self.metadata.keys.key(coordinates)
-            if len(self._keys) > 65536:
-                self._keys.clear()
-            self._keys[shard] = key
-        return key
+        return self._prefix + self.metadata.keys.key(_coordinates(shard, self._objects))
 
-    def _object_size(self, shard: int) -> int | None:
-        size = self._storage.size(self._key(shard))
-        if size is None and self._sealed:
-            missing = f"{self._key(shard)} of {self._storage!r} is missing"
-            msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
-            raise CorruptionError(msg)
-        return size
-
-    def _load_index(self, shard: int) -> NDArray[np.int64]:
-        index = self.metadata.index
-        assert index is not None
-        size = self._object_size(shard)
+    def _load_index(self, shard: int) -> memoryview:
+        """Offset and size of every chunk of a stored object; unsharded, its one chunk is all of it."""
+        key, index = self._key(shard), self.metadata.index
+        size = self._storage.size(key)
         if size is None:
-            return np.full((self._chunks, 2), EMPTY, np.int64)
-        key, nbytes = self._key(shard), index.nbytes(self._chunks)
+            if self._sealed:
+                missing = f"{key} of {self._storage!r} is missing"
+                msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
+                raise CorruptionError(msg)
+            return np.full(2 * self._chunks, EMPTY, np.int64).data
+        if index is None:
+            return np.array([0, size], np.int64).data
+        nbytes = index.nbytes(self._chunks)
         if size < nbytes:
             msg = f"array {self._path!r}: shard {key} has {size} bytes, less than its index of {nbytes}"
             raise CorruptionError(msg)
         raw = bytearray(nbytes)
         self._storage.read_into(key, 0 if index.location == "start" else size - nbytes, memoryview(raw))
         try:
-            return index.decode(bytes(raw), self._chunks, size)
+            return index.decode(bytes(raw), self._chunks, size).reshape(-1).data
         except FrameError as error:
             msg = f"array {self._path!r}: shard {key} of {self._storage!r}: {error}"
             raise CorruptionError(msg) from error
 
     def _damaged(self, located: Located, at: int, error: Exception) -> StoreError:
         """The error of a chunk that could not be read, with everything that locates it."""
-        shard, chunk = int(located.shard[at]), int(located.chunk[at])
+        shard, chunk = divmod(located.numbers[at], self._chunks)
         outer, inner = _coordinates(shard, self._objects), _coordinates(chunk, self._per_object)
         coordinates = tuple(a * count + b for a, b, count in zip(outer, inner, self._per_object, strict=True))
         what = "chunk" if self.metadata.index is None else "shard"
-        where = f"{what} {self._key(shard)} of {self._storage!r}"
+        where = f"{what} {located.keys[at]} of {self._storage!r}"
         msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
         return CorruptionError(msg) if isinstance(error, FrameError | CorruptionError) else StoreError(msg)
 
 
 def _coordinates(number: int, counts: tuple[int, ...]) -> tuple[int, ...]:
     """Coordinates of a C-ordered number in a grid of `counts`."""
-    return tuple(int(at) for at in np.unravel_index(number, counts)) if counts else ()
+    coordinates = []
+    for count in reversed(counts):
+        number, at = divmod(number, count)
+        coordinates.append(at)
+    return tuple(reversed(coordinates))

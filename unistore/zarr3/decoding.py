@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc_into, check_blosc
+from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blosc
 from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
 from unistore.zarr3.frames import ByteCodec, FrameError
 
@@ -38,11 +38,12 @@ def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
 
 
 def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
-    sizes, trailer = HEADER_SIZES.unpack_from, 4 if checked else 0
+    sizes, decompress, checksum, residue = HEADER_SIZES.unpack_from, blosc.decompress, crc32c, RESIDUE
+    trailer = 4 if checked else 0
     least = 16 + trailer
 
     def decode(raw: bytes, out: NDArray[Any]) -> None:
-        if checked and crc32c(raw) != RESIDUE:
+        if checked and checksum(raw) != residue:
             check_crc(raw)
         size = len(raw)
         if size < least:
@@ -50,7 +51,10 @@ def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
         decoded, block, encoded = sizes(raw)
         if decoded != nbytes or encoded + trailer != size or not 0 < block <= decoded or raw[0] != VERSION:
             check_blosc(raw, size - trailer, nbytes, nbytes)
-        blosc_into(raw, out)
+        try:
+            decompress(raw, out)
+        except (RuntimeError, ValueError) as error:
+            raise FrameError(str(error)) from error
 
     return decode
 

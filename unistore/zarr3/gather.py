@@ -6,11 +6,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from unistore.zarr3.cache import CHUNKS
-from unistore.zarr3.chunks import ChunkReader, Located
+from unistore.zarr3.chunks import ChunkReader
 from unistore.zarr3.pieces import AxisPieces, Group
 from unistore.zarr3.sharding import EMPTY
 
@@ -21,38 +20,33 @@ Place = tuple[Index, Index]
 """Positions in a chunk, and where they go in the output."""
 
 
-def gather_chunk_rows(reader: ChunkReader, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Read rows (n,) that are whole chunks, in any order, every chunk once, straight into `out` (n, …)."""
-    order = np.argsort(rows, kind="stable")
-    ordered = rows[order]
-    again = ordered[1:] == ordered[:-1]
-    if not again.any():
-        _decode_rows(reader, ordered, order, out)
-        return
-    first = np.concatenate([[True], ~again])
-    _decode_rows(reader, ordered[first], order[first], out)
-    decoded = order[first][np.cumsum(first) - 1]  # place of each ordered row's first appearance
-    out[order[~first]] = out[decoded[~first]]
-
-
-def _decode_rows(
-    reader: ChunkReader, rows: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[Any]
-) -> None:
-    located = reader.locate_rows(rows)
-    if located.offset.min() == EMPTY:
-        absent = located.offset == EMPTY
-        out[places[absent]] = reader.metadata.fill_value
-        located, places = located[~absent], places[~absent]
+def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
+    """Read rows that are whole chunks, in any order, every chunk once, straight into `out` (rows, …)."""
+    place_of = {row: place for place, row in enumerate(wanted)}
+    ordered = sorted(place_of)
+    located = reader.locate([row * reader.row_stride for row in ordered])
+    places = [place_of[row] for row in ordered]
+    if EMPTY in located.offsets:
+        present = [at for at, offset in enumerate(located.offsets) if offset != EMPTY]
+        out[[places[at] for at, offset in enumerate(located.offsets) if offset == EMPTY]] = (
+            reader.metadata.fill_value
+        )
+        located, places = located.pick(present), [places[at] for at in present]
     targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    reader.decode_into(located, [targets[place] for place in places.tolist()])
+    reader.decode_into(located, [targets[place] for place in places])
+    if len(place_of) < len(wanted):
+        for place, row in enumerate(wanted):
+            if place_of[row] != place:
+                targets[place][:] = targets[place_of[row]]
 
 
 def gather_scalar(reader: ChunkReader, out: NDArray[Any]) -> None:
     """Read the one element of an array without axes."""
-    located = reader.locate([])
+    located = reader.locate([0])
     out[()] = reader.metadata.fill_value
-    for chunk in reader.decode_each(located[located.offset != EMPTY], fresh=False):
-        out[()] = chunk
+    if EMPTY not in located.offsets:
+        for chunk in reader.decode_each(located, fresh=False):
+            out[()] = chunk
 
 
 def gather(
@@ -72,15 +66,13 @@ def gather(
         C-contiguous output.
     """
     metadata = reader.metadata
-    numbers = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-    located = reader.locate(numbers)
+    axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
+    located = reader.locate(reader.numbers(axes))
     keep = CHUNKS.keeps(metadata.chunk_bytes)
     targets: list[NDArray[Any]] = []
     direct, scratch, kept = _Picked(), _Picked(), _Picked()
-    for task, (absent, places) in enumerate(
-        zip((located.offset == EMPTY).tolist(), _places(groups, trailing), strict=True)
-    ):
-        if absent:
+    for task, places in enumerate(_places(groups, trailing)):
+        if located.offsets[task] == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
@@ -90,18 +82,18 @@ def gather(
             direct.add(task, places)
         elif not keep or target is not None:
             scratch.add(task, places)
-        elif (chunk := CHUNKS.get(_key(reader, located, task))) is not None:
+        elif (chunk := CHUNKS.get((reader.token, located.numbers[task]))) is not None:
             _copy(chunk, places, out)
         else:
             kept.add(task, places)
-    reader.decode_into(located[direct.tasks], targets)
-    decoded = reader.decode_each(located[scratch.tasks], fresh=False)
+    reader.decode_into(located.pick(direct.tasks), targets)
+    decoded = reader.decode_each(located.pick(scratch.tasks), fresh=False)
     for chunk, places in zip(decoded, scratch.places, strict=True):
         _copy(chunk, places, out)
-    decoded = reader.decode_each(located[kept.tasks], fresh=True)
+    decoded = reader.decode_each(located.pick(kept.tasks), fresh=True)
     for chunk, places, task in zip(decoded, kept.places, kept.tasks, strict=True):
         _copy(chunk, places, out)
-        CHUNKS.put(_key(reader, located, task), chunk)
+        CHUNKS.put((reader.token, located.numbers[task]), chunk)
 
 
 class _Picked:
@@ -142,7 +134,3 @@ def _whole_chunk(places: list[Place], out: NDArray[Any], chunk_shape: tuple[int,
 def _copy(chunk: NDArray[Any], places: list[Place], out: NDArray[Any]) -> None:
     for source, place in places:
         out[place] = chunk[source]
-
-
-def _key(reader: ChunkReader, located: Located, task: int) -> tuple[int, int, int]:
-    return reader.token, int(located.shard[task]), int(located.chunk[task])
