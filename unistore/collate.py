@@ -132,10 +132,11 @@ def _packed_as_read(samples: Samples) -> dict[str, Any]:
     found: dict[str, Any] = samples.values()
     for key in samples.ragged:
         packed = samples.batch[key]
-        assert packed.offsets is not None
-        found[packed.group_key("offsets")] = torch.from_numpy(packed.offsets)
+        if packed.offsets is None or packed.group_key("offsets") in found:
+            continue
+        found[packed.group_key("offsets")] = samples.memory.placed(packed.offsets)
         if packed.shapes is not None:
-            found[packed.group_key("shapes")] = torch.from_numpy(packed.shapes)
+            found[packed.group_key("shapes")] = samples.memory.placed(packed.shapes)
     return found
 
 

@@ -76,6 +76,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         self.seed = seed
         self.epoch = 0
         self._reader: SampleReader | None = None
+        self._expected = 0
         if self.splits is not None:
             self._check_splits(self.splits)
 
@@ -91,7 +92,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None}
+        return {**self.__dict__, "_reader": None, "_expected": 0}
 
     def set_epoch(self, epoch: int) -> None:
         """Epoch of indices that carry none."""
@@ -113,8 +114,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
         """Samples of a batch, read at once; views of one batch that `unistore.collate` takes whole."""
-        memory = Memory()
+        memory = Memory(self._expected)
         found = Samples(self.read_batch(indices, memory.allocate), memory)
+        self._expected = max(memory.used + memory.used // 8, self._expected - self._expected // 8)
         if self.transform is None:
             return found
         return [_keep_ragged(self.transform(sample), found) for sample in found]

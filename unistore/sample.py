@@ -56,6 +56,7 @@ class Samples(Sequence[Sample]):
 
     def __init__(self, batch: Batch, memory: Memory) -> None:
         self.batch = batch
+        self.memory = memory
         self.ragged = {
             key: Ragged(packed.group, packed.shapes is not None)
             for key, packed in batch.items()
