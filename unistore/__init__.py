@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         UnistoreError,
         UnsupportedError,
     )
+    from unistore.inspect import Inspection, inspect
     from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
     from unistore.order import At, Shuffle
     from unistore.replay import ReplayBuffer
@@ -44,6 +45,7 @@ __all__ = [
     "CorruptionError",
     "Dataset",
     "InputError",
+    "Inspection",
     "Loader",
     "LoaderError",
     "Patches",
@@ -64,6 +66,7 @@ __all__ = [
     "WorkerDiedError",
     "collate",
     "convert",
+    "inspect",
     "open",
 ]
 
@@ -75,6 +78,7 @@ _HOME = {
     "CorruptionError": "errors",
     "Dataset": "dataset",
     "InputError": "errors",
+    "Inspection": "inspect",
     "Loader": "loader",
     "LoaderError": "loader",
     "Patches": "samples",
@@ -95,6 +99,7 @@ _HOME = {
     "WorkerDiedError": "loader",
     "collate": "collate",
     "convert": "convert",
+    "inspect": "inspect",
 }
 """Module of each lazily loaded name."""
 

@@ -17,7 +17,7 @@ from typing import Self
 
 from unistore.errors import ConversionError
 
-__all__ = ["Lock"]
+__all__ = ["Lock", "owner_of"]
 
 BEAT = 5.0
 """Seconds between heartbeats."""
@@ -105,6 +105,15 @@ class Lock:
                 )
                 raise ConversionError(msg)
             self._path.unlink()
+
+
+def owner_of(path: Path) -> str | None:
+    """Who holds a lock, as text (``"process 12 on host"``); None if nobody living does."""
+    try:
+        text, age = path.read_text(), time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+    return _living(text, age)
 
 
 @contextmanager

@@ -1,0 +1,131 @@
+"""``unistore.inspect``: what is at a path, and what to do with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from unistore.converters.detection import detect
+from unistore.errors import InputError, Problem
+from unistore.inspection.blocks import Block, plain
+from unistore.inspection.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
+from unistore.inspection.sealed import describe_store, store_blocks
+from unistore.inspection.sources import describe_sources, source_blocks
+from unistore.inspection.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
+from unistore.store.names import build_folder
+
+__all__ = ["Inspection", "inspect"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What was found at a path. ``str()`` and ``print()`` show it.
+
+    Attributes
+    ----------
+    kind
+        ``"store"``, ``"unfinished"`` (a conversion under way or stopped), ``"source"``, ``"zarr"`` (any
+        other Zarr hierarchy) or ``"unknown"``.
+    path
+        The path as given.
+    details
+        Everything that is known, as JSON values. A store has ``modality``, ``samples``, ``splits``,
+        ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
+        ``remarks`` and ``snippet``; a source ``modality``, ``layout``, ``reason``, ``command`` and, where
+        nothing is wrong with it, ``sources``, ``tables``, ``notes``.
+    problems
+        What is wrong with sources.
+    blocks
+        What is shown.
+    """
+
+    kind: Literal["store", "unfinished", "source", "zarr", "unknown"]
+    path: str
+    details: Mapping[str, Any]
+    problems: tuple[Problem, ...] = ()
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is something known with nothing wrong."""
+        return self.kind != "unknown" and not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
+        problems = [
+            {"location": p.location, "message": p.message, "cure": p.cure, "kind": p.kind}
+            for p in self.problems
+        ]
+        return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
+
+    def __str__(self) -> str:
+        return plain(self.blocks)
+
+
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """Look at a path without changing anything.
+
+    Parameters
+    ----------
+    path
+        A store, a folder that a conversion left, a source file or folder, or anything else.
+
+    Raises
+    ------
+    InputError
+        If nothing is there.
+    StoreError
+        If it is a store that is unfinished, of another format, or damaged.
+
+    Examples
+    --------
+    >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
+    """
+    shown, target = os.fspath(path), Path(path)
+    build = target if target.name.endswith(SUFFIX) and target.is_dir() else build_folder(target)
+    if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
+        details = describe_unfinished(build)
+        blocks = unfinished_blocks(str(build), details)
+        return Inspection(kind="unfinished", path=shown, details=details, blocks=tuple(blocks))
+    if not target.exists():
+        raise InputError(Problem(shown, "no such file or folder", "check the path", "missing"))
+    if target.is_dir() and is_zarr(target):
+        return _zarr(shown, target)
+    found = detect([target])
+    if found is not None:
+        details, problems = describe_sources(target, found)
+        blocks = source_blocks(shown, details, problems)
+        return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
+    return _unknown(shown, target)
+
+
+def _zarr(shown: str, target: Path) -> Inspection:
+    if is_store(target):
+        details = describe_store(target)
+        return Inspection(
+            kind="store", path=shown, details=details, blocks=tuple(store_blocks(shown, details))
+        )
+    details = describe_zarr(target)
+    return Inspection(kind="zarr", path=shown, details=details, blocks=tuple(zarr_blocks(shown, details)))
+
+
+def _unknown(shown: str, target: Path) -> Inspection:
+    inside = stores_inside(target)
+    if inside:
+        listed = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
+        message, cure = f"a folder with Zarr hierarchies inside: {listed}", "inspect one of them"
+    else:
+        message = (
+            "not a store, and not recognised as point clouds, CT volumes, spikes, trajectories or arrays"
+        )
+        cure = (
+            "name the family to learn what is missing: unistore convert rows|point-cloud|ct|spike|trajectory"
+        )
+    problem = Problem(shown, message, cure, "unknown")
+    block = Block(facts=[("unknown", shown)], lines=(f"{message}; {cure}",))
+    return Inspection(
+        kind="unknown", path=shown, details={"inside": inside}, problems=(problem,), blocks=(block,)
+    )

@@ -1,0 +1,93 @@
+"""What an inspection shows, as plain data: headed blocks of facts, tables, lines and code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unistore.converters.paths import printable
+
+__all__ = ["Block", "count_of", "options_text", "plain", "size"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A part of what is shown.
+
+    Attributes
+    ----------
+    title
+        Its heading; empty for the first block.
+    facts
+        Pairs of a name and a value.
+    columns, rows
+        A table: headings and cells.
+    lines
+        Sentences.
+    code
+        Text to paste, shown as it is.
+    """
+
+    title: str = ""
+    facts: Sequence[tuple[str, str]] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    lines: Sequence[str] = ()
+    code: str = ""
+
+
+def plain(blocks: Iterable[Block]) -> str:
+    """Blocks as text without colours; whatever came from a file is made safe for a terminal."""
+    parts = []
+    for block in blocks:
+        lines = [block.title] if block.title else []
+        indent = "  " if block.title else ""
+        width = max((len(name) for name, _ in block.facts), default=0)
+        lines += [f"{indent}{name.ljust(width)}  {printable(value)}" for name, value in block.facts]
+        lines += [f"{indent}{line}" for line in _aligned(block)]
+        lines += [f"{indent}{printable(line)}" for text in block.lines for line in text.split("\n")]
+        lines += block.code.splitlines()
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _aligned(block: Block) -> list[str]:
+    if not block.rows:
+        return []
+    lines = [list(block.columns), *([printable(cell) for cell in row] for row in block.rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+
+
+def size(count: float | None) -> str:
+    """Bytes for people, in powers of 1000; ``"?"`` where unknown."""
+    if count is None:
+        return "?"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def count_of(number: int, noun: str) -> str:
+    """``"1 file"``, ``"1,200 files"``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def options_text(options: Mapping[str, Any]) -> str:
+    """Options for people: those that say something, on one line; what is nested is left to the JSON."""
+    told = {
+        name: value if isinstance(value, list) else [value]
+        for name, value in options.items()
+        if value not in (None, [], {}, "")
+    }
+    return ", ".join(
+        f"{name}={','.join(map(str, values))}"
+        for name, values in told.items()
+        if not any(isinstance(value, dict | list) for value in values)
+    )

@@ -1,0 +1,108 @@
+"""An unfinished conversion: how far it is, whether somebody works on it, and how to go on."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from unistore.errors import StoreError
+from unistore.execute.lock import owner_of
+from unistore.inspection.blocks import Block, count_of, options_text
+from unistore.store.names import build_folder
+from unistore.store.reader import Store
+
+__all__ = ["SUFFIX", "describe_unfinished", "destination_of", "unfinished_blocks"]
+
+SUFFIX = build_folder(Path("x")).name.removeprefix("x")
+"""Ending of the folder in which a conversion is under way."""
+
+
+def destination_of(build: Path) -> Path:
+    """Where the conversion in a build folder leads."""
+    return build.with_name(build.name.removesuffix(SUFFIX))
+
+
+def describe_unfinished(build: Path) -> dict[str, Any]:
+    """Everything that the journal of a build folder tells. JSON values; damaged lines are left out."""
+    records = _records(build / "journal.jsonl")
+    begun = next((record for record in records if record.get("step") == "begin"), {})
+    identity = begun.get("identity", {})
+    planned = next((record for record in records if record.get("step") == "plan"), {})
+    destination = destination_of(build)
+    done = {record.get("task") for record in records if record.get("step") == "shard"}
+    derived = {record.get("source") for record in records if record.get("step") == "derive"}
+    paths = begun.get("paths", [])
+    return {
+        "destination": str(destination),
+        "modality": identity.get("modality"),
+        "options": identity.get("options", {}),
+        "sources": {"count": len(identity.get("sources", {})), "given": paths},
+        "sources_read": len(derived),
+        "tasks_done": len(done),
+        "tasks": planned.get("tasks"),
+        "sealed": any(record.get("step") == "sealed" for record in records),
+        "written_bytes": sum(file.stat().st_size for file in (build / "store").rglob("*") if file.is_file()),
+        "at_work": owner_of(build / "lock"),
+        "replaces": _replaced(build, destination),
+        "command": _command(identity.get("modality"), paths, destination),
+    }
+
+
+def _records(journal: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in journal.read_bytes().splitlines() if journal.exists() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def _replaced(build: Path, destination: Path) -> str | None:
+    """Where the store stands that is to be replaced."""
+    for path in (destination, build / "old"):
+        try:
+            Store(path)
+        except StoreError:
+            continue
+        return str(path)
+    return None
+
+
+def _command(modality: str | None, paths: list[str], destination: Path) -> str:
+    if modality is None:
+        return ""
+    words = ["unistore", "convert", modality.replace("_", "-"), *paths, str(destination)]
+    return shlex.join(words)
+
+
+def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
+    """What `describe_unfinished` gave, for people."""
+    total = "" if about["tasks"] is None else f" of {about['tasks']:,}"
+    done = f"{about['tasks_done']:,}{total} shards written"
+    if about["sources_read"]:
+        done = f"{about['sources_read']:,} of {count_of(about['sources']['count'], 'source')} read, {done}"
+    if about["sealed"]:
+        done = "all, and sealed; it only has to be moved into place"
+    facts = [
+        ("unfinished", path),
+        ("leads to", about["destination"]),
+        ("modality", (about["modality"] or "not known yet").replace("_", " ")),
+        ("sources", ", ".join(about["sources"]["given"])),
+        ("done", done),
+        ("at work", about["at_work"] or "nobody"),
+        ("replaces", about["replaces"] or ""),
+        ("options", options_text(about["options"])),
+    ]
+    blocks = [Block(facts=[fact for fact in facts if fact[1]])]
+    if about["command"] and not about["at_work"]:
+        overwrite = " --overwrite" if about["replaces"] else ""
+        code = f"{about['command']}{overwrite}"
+        lines = ["The same command continues, with the options it had:"]
+        blocks.append(Block(title="go on", lines=lines, code=code))
+        blocks.append(Block(lines=["To begin anew, add --restart; to give up, remove the folder."]))
+    return blocks
