@@ -112,7 +112,10 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
 
 
 def _search(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Files below a folder, and the links to folders outside it; each real folder is entered once."""
+    """Files below a folder, and the links to folders outside it; each real folder is entered once.
+
+    Stores, and the folders of unfinished conversions, are no sources: what lies in them is not looked at.
+    """
     files: list[Path] = []
     leaving: list[Path] = []
     root = folder.resolve()
@@ -128,10 +131,14 @@ def _search(folder: Path) -> tuple[list[Path], list[Path]]:
             real = Path(entry.path).resolve()
             if not real.is_relative_to(root):
                 leaving.append(Path(entry.path))
-            elif real not in seen:
+            elif real not in seen and not _is_store(real):
                 seen.add(real)
                 stack.append(real)
     return sorted(files), sorted(leaving)
+
+
+def _is_store(folder: Path) -> bool:
+    return folder.name.endswith(".unistore-build") or (folder / "zarr.json").exists()
 
 
 def _leaving(path: Path) -> Problem:

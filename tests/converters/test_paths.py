@@ -49,6 +49,12 @@ def test_the_order_is_total_and_keeps_folders_together(names: list[str]) -> None
     assert len([i for i, f in enumerate(folders) if i == 0 or folders[i - 1] != f]) == len(set(folders))
 
 
+def test_stores_are_no_sources(tmp_path: Path) -> None:
+    names = ("a.npz", "s.zarr/zarr.json", "s.zarr/x.npz", "t.zarr.unistore-build/spill/0/facts.npz")
+    touch(*(tmp_path / name for name in names))
+    assert relative_names(expand([tmp_path], (".npz",))) == ["a.npz"]
+
+
 def test_folders_are_searched_and_files_taken_once(tmp_path: Path) -> None:
     touch(
         *(
