@@ -7,6 +7,7 @@ pool in the main thread, which dies in a forked child and hangs the first decode
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["HEADER_SIZES", "VERSION", "Blosc", "blosc", "check_blosc"]
+__all__ = ["HEADER_SIZES", "VERSION", "Blosc", "blosc", "check_blosc", "compressor"]
 
 blosc.use_threads = False
 
@@ -119,9 +120,7 @@ class Blosc:
         source: NDArray[Any] = np.frombuffer(joined(buffers), np.uint8)
         if self.typesize > 1 and len(source) % self.typesize == 0:
             source = source.view(f"V{self.typesize}")
-        shuffle = _SHUFFLES.index(self.shuffle)
-        frame: bytes = blosc.compress(source, self.cname.encode(), self.clevel, shuffle, self.blocksize)
-        return [frame]
+        return [compressor(self)(source)]
 
     def decode(self, raw: Bytes, nbytes: int | None, limit: int) -> Bytes:
         """Check the header and decompress."""
@@ -135,3 +134,15 @@ class Blosc:
     def encoded_size(self, nbytes: int | None) -> int | None:  # noqa: ARG002 - a ByteCodec
         """Depends on the data."""
         return None
+
+
+def compressor(codec: Blosc) -> Callable[[NDArray[Any]], bytes]:
+    """Make the function that compresses a contiguous array, its items taken as the codec's `typesize`."""
+    compress, cname, clevel = blosc.compress, codec.cname.encode(), codec.clevel
+    shuffle, blocksize = _SHUFFLES.index(codec.shuffle), codec.blocksize
+
+    def compressed(source: NDArray[Any]) -> bytes:
+        frame: bytes = compress(source, cname, clevel, shuffle, blocksize)
+        return frame
+
+    return compressed

@@ -19,6 +19,7 @@ from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.compressors import Gzip, Zstd
 from unistore.zarr3.crc32c import Crc32c
 from unistore.zarr3.decoding import IntoDecoder, decoder
+from unistore.zarr3.encoding import Encoder, encoder
 from unistore.zarr3.frames import Buffers, ByteCodec
 from unistore.zarr3.unsupported import unsupported
 
@@ -126,17 +127,18 @@ class CodecChain:
         stored = tuple(shape[axis] for axis in self.order)
         return chunk.reshape(stored).transpose(np.argsort(self.order))
 
-    def encode(self, chunk: NDArray[Any]) -> Buffers:
-        """Encode one whole chunk (native byte order) into buffers whose concatenation is stored."""
-        if self.order is not None:
-            chunk = chunk.transpose(self.order)
-        chunk = np.ascontiguousarray(chunk)
-        if self.swapped:
-            chunk = chunk.byteswap()
-        buffers: Buffers = [chunk.reshape(-1).view(np.uint8).data]
-        for codec in self.byte_codecs:
-            buffers = codec.encode(buffers)
-        return buffers
+    def encoder(self, dtype: np.dtype[Any]) -> Encoder:
+        """Make the function ``encode(chunk)``: a whole chunk of `dtype` into the buffers to store."""
+        encode = encoder(self.byte_codecs, dtype.itemsize)
+        if self.direct:
+            return encode
+        order, swapped = self.order, self.swapped
+
+        def arrange_and_encode(chunk: NDArray[Any]) -> Buffers:
+            arranged = np.ascontiguousarray(chunk if order is None else chunk.transpose(order))
+            return encode(arranged.byteswap() if swapped else arranged)
+
+        return arrange_and_encode
 
 
 def named(item: object, where: str) -> tuple[str, dict[str, Any]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,21 +58,25 @@ def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDA
     if metadata.index is None or block.shape != extent or block.dtype != metadata.dtype:
         msg = f"shard {tuple(shard_coord)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
         raise ValueError(msg)
-    count = int(np.prod(metadata.chunks_per_object, dtype=np.int64))
-    entries = np.full((count, 2), EMPTY, np.int64)
+    count = math.prod(metadata.chunks_per_object)
     at = metadata.index.nbytes(count) if metadata.index.location == "start" else 0
+    entries: list[tuple[int, int]] = []
     buffers: Buffers = []
     blank = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
-    blank_bytes = blank.tobytes()
-    for number, chunk in enumerate(_chunks(metadata, block, blank)):
-        if chunk is None or _same_bytes(chunk, blank_bytes):
+    is_blank = _fill_test(blank)
+    encode = metadata.codecs.encoder(metadata.dtype)
+    for chunk in _chunks(metadata, block, blank):
+        if chunk is None or is_blank(chunk):
+            entries.append((EMPTY, EMPTY))
             continue
-        encoded = metadata.codecs.encode(chunk)
-        size = sum(map(len, encoded))
-        entries[number] = at, size
+        encoded = encode(chunk)
+        size = 0
+        for buffer in encoded:
+            size += len(buffer)
+        entries.append((at, size))
         at += size
-        buffers.extend(encoded)
-    index = metadata.index.encode(entries)
+        buffers += encoded
+    index = metadata.index.encode(np.array(entries, np.int64))
     return [index, *buffers] if metadata.index.location == "start" else [*buffers, index]
 
 
@@ -98,13 +103,14 @@ def _chunks(
     metadata: ArrayMetadata, block: NDArray[Any], blank: NDArray[Any]
 ) -> Iterator[NDArray[Any] | None]:
     """Whole, C-contiguous chunks of a shard in C order, padded with fill; None where one lies outside."""
-    starts = (
-        range(0, outer, step) for outer, step in zip(metadata.object_shape, metadata.chunk_shape, strict=True)
-    )
-    for low in itertools.product(*starts):
-        part = block[tuple(slice(a, a + step) for a, step in zip(low, metadata.chunk_shape, strict=True))]
+    axes = [
+        [slice(start, start + step) for start in range(0, extent, step)]
+        for extent, step in zip(metadata.object_shape, metadata.chunk_shape, strict=True)
+    ]
+    for box in itertools.product(*axes):
+        part = block[box]
         if part.shape == metadata.chunk_shape:
-            yield np.ascontiguousarray(part)
+            yield part if part.flags.c_contiguous else np.ascontiguousarray(part)
         elif part.size == 0:
             yield None
         else:
@@ -113,7 +119,14 @@ def _chunks(
             yield padded
 
 
-def _same_bytes(chunk: NDArray[Any], blank: bytes) -> bool:
-    view = chunk.reshape(-1).view(np.uint8)
-    head = min(64, len(blank))
-    return view[:head].tobytes() == blank[:head] and view.tobytes() == blank
+def _fill_test(blank: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:
+    """Make the test whether a chunk is `blank`, bit for bit; mostly, its first element tells."""
+    content, first = blank.tobytes(), blank.item(0)
+    telling = first == first  # a NaN differs from every NaN
+
+    def is_blank(chunk: NDArray[Any]) -> bool:
+        if telling and chunk.item(0) != first:
+            return False
+        return bool(chunk.tobytes() == content)
+
+    return is_blank
