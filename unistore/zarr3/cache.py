@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from numpy.typing import NDArray
@@ -102,7 +102,14 @@ class IndexCache:
         index = self._indexes.get(shard)
         if index is not None:
             return index
-        index = self._load(shard)
+        return self.put(shard, self._load(shard))
+
+    def missing(self, shards: Iterable[int]) -> list[int]:
+        """Those of some shards whose indexes are not known."""
+        return [shard for shard in shards if shard not in self._indexes]
+
+    def put(self, shard: int, index: memoryview) -> memoryview:
+        """Keep the index of a shard."""
         with self._lock:
             if self._indexes.setdefault(shard, index) is index:
                 self._bytes += index.nbytes + OVERHEAD

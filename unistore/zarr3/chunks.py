@@ -20,7 +20,7 @@ from unistore.zarr3.cache import IndexCache
 from unistore.zarr3.frames import FrameError
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
-from unistore.zarr3.storage import Storage
+from unistore.zarr3.storage import ReadsEnds, Storage
 
 __all__ = ["ChunkReader", "Located"]
 
@@ -85,6 +85,8 @@ class ChunkReader:
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
         self._indexes = IndexCache(self._load_index)
+        at_end = metadata.index is not None and metadata.index.location == "end"
+        self._ends = storage if at_end and isinstance(storage, ReadsEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
         """Chunk numbers of the outer product of chunk coordinates along every axis, in C order."""
@@ -99,6 +101,8 @@ class ChunkReader:
 
     def locate(self, numbers: list[int]) -> Located:
         """Find chunks; those of one shard should stand together."""
+        if self._ends is not None:
+            self._load_indexes(self._ends, numbers)
         keys: list[str] = []
         offsets: list[int] = []
         sizes: list[int] = []
@@ -142,26 +146,52 @@ class ChunkReader:
     def _key(self, shard: int) -> str:
         return self._prefix + self.metadata.keys.key(_coordinates(shard, self._objects))
 
+    def _load_indexes(self, storage: ReadsEnds, numbers: Sequence[int]) -> None:
+        """Read all indexes at once that these chunks need and that are not known."""
+        index = self.metadata.index
+        assert index is not None
+        shards = self._indexes.missing(dict.fromkeys(number // self._chunks for number in numbers))
+        keys = [self._key(shard) for shard in shards]
+        ends = storage.read_ends(keys, index.nbytes(self._chunks)) if keys else ()
+        for shard, key, end in zip(shards, keys, ends, strict=True):
+            size, raw = (None, b"") if end is None else end
+            known = self._without_index(key, size)
+            self._indexes.put(shard, self._decoded(key, size or 0, raw) if known is None else known)
+
     def _load_index(self, shard: int) -> memoryview:
         """Offset and size of every chunk of a stored object; unsharded, its one chunk is all of it."""
         key, index = self._key(shard), self.metadata.index
         size = self._storage.size(key)
+        known = self._without_index(key, size)
+        if known is not None:
+            return known
+        assert size is not None
+        assert index is not None
+        raw = bytearray(index.nbytes(self._chunks))
+        self._storage.read_into(key, 0 if index.location == "start" else size - len(raw), memoryview(raw))
+        return self._decoded(key, size, bytes(raw))
+
+    def _without_index(self, key: str, size: int | None) -> memoryview | None:
+        """Index of an object that stores none: an absent one, or one that is a chunk itself; else None."""
         if size is None:
             if self._sealed:
                 missing = f"{key} of {self._storage!r} is missing"
                 msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
                 raise CorruptionError(msg)
             return np.full(2 * self._chunks, EMPTY, np.int64).data
-        if index is None:
+        if self.metadata.index is None:
             return np.array([0, size], np.int64).data
-        nbytes = index.nbytes(self._chunks)
+        nbytes = self.metadata.index.nbytes(self._chunks)
         if size < nbytes:
             msg = f"array {self._path!r}: shard {key} has {size} bytes, less than its index of {nbytes}"
             raise CorruptionError(msg)
-        raw = bytearray(nbytes)
-        self._storage.read_into(key, 0 if index.location == "start" else size - nbytes, memoryview(raw))
+        return None
+
+    def _decoded(self, key: str, size: int, raw: bytes) -> memoryview:
+        """Decode the stored index of a shard of `size` bytes."""
+        assert self.metadata.index is not None
         try:
-            return index.decode(bytes(raw), self._chunks, size).reshape(-1).data
+            return self.metadata.index.decode(raw, self._chunks, size).reshape(-1).data
         except FrameError as error:
             msg = f"array {self._path!r}: shard {key} of {self._storage!r}: {error}"
             raise CorruptionError(msg) from error

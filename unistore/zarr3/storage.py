@@ -8,19 +8,27 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.forks import renew_after_fork
 
-__all__ = ["LocalStorage", "Storage"]
+__all__ = ["LocalStorage", "ReadsEnds", "Storage"]
 
 MAX_OPEN_FILES = 64
 """Files that one `LocalStorage` keeps open."""
 
 
 class Storage(Protocol):
-    """Objects by key (``"points/xyz/c/0/0"``); holds no handle when made, and pickles small."""
+    """Objects by key (``"points/xyz/c/0/0"``); holds no handle when made, and pickles small.
+
+    Attributes
+    ----------
+    fork_safe
+        Whether a child forked from a process that has used it can use it too.
+    """
+
+    fork_safe: bool
 
     def get(self, key: str) -> bytes:
         """Whole object.
@@ -53,6 +61,14 @@ class Storage(Protocol):
         """
 
 
+@runtime_checkable
+class ReadsEnds(Protocol):
+    """A storage that would rather be asked for the ends of many objects at once: each answer takes long."""
+
+    def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
+        """Bytes of each object, and its last `size` bytes (all where it has fewer); None: it is absent."""
+
+
 class LocalStorage:
     """A folder. Files are opened with their first read, read by position, and `MAX_OPEN_FILES` stay open.
 
@@ -61,6 +77,8 @@ class LocalStorage:
     root
         The folder; it need not exist yet.
     """
+
+    fork_safe = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
