@@ -1,0 +1,369 @@
+"""The engine beside its peers and its limits: random chunk reads and whole-shard writes, one core, one run.
+
+    python benchmarks/engine.py [--quick] [--json FILE] [--markdown FILE]
+
+Every round times every contender once, in random order, and a ratio is the median over rounds of
+``time of the contender / time of the engine`` within the same round: other load on the machine cancels.
+Files are in the page cache; a read is one batch of 64 random chunks, four of them in a row (the slow
+contenders: one). Limits: a tight loop that knows offsets and sizes beforehand (one positional read into a
+reused buffer, crc32c, decode into the output), a copy out of memory, and for writing a loop of compress and
+crc32c with one file written at the end. Written files are new ones: old ones are removed outside the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import h5py
+import numcodecs.blosc
+import numpy as np
+import tensorstore
+import zarr
+from numpy.typing import NDArray
+
+from unistore.zarr3 import Array, LocalStorage, array_metadata, encode_shard, write_shard
+
+KIB = 1 << 10
+BATCH = 64
+BATCHES = 4
+SLOW = {"zarr-python z[i]", "zarr-python oindex", "tensorstore t[i]", "zarr-python"}
+"""Contenders that only run in every fifth round, and read one batch in it."""
+
+
+@dataclass
+class Result:
+    """Seconds of one contender, by round."""
+
+    name: str
+    seconds: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload: data of a kind in chunks of a size."""
+
+    work: str
+    kind: str
+    chunk_kib: int
+
+
+def make(kind: str, chunks: int, chunk_kib: int) -> NDArray[Any]:
+    """Values (chunks, elements of a chunk)."""
+    rng = np.random.default_rng(0)
+    count = chunk_kib * KIB // 4
+    if kind == "smooth":  # a random walk: lz4 with shuffle makes it 4 times smaller
+        return np.cumsum(rng.integers(-3, 4, (chunks, count)), axis=1).astype(np.int32)
+    if kind == "mixed":  # floats with noise of 12 bits: 1.4 times smaller
+        waves = np.sin(np.linspace(0, 40, count))[None] + rng.normal(size=(chunks, 1))
+        return (np.round((waves + rng.normal(size=(chunks, count)) * 0.1) * 4096) / 4096).astype(np.float32)
+    return rng.integers(-(2**31), 2**31, (chunks, count)).astype(np.int32)
+
+
+def run_rounds(
+    contenders: dict[str, Callable[[int], object]],
+    rounds: int,
+    repeats: int = 1,
+    before: Callable[[], None] = lambda: None,
+) -> list[Result]:
+    """Time every contender once a round (slow ones in every fifth), in random order.
+
+    Random, because a contender is faster behind one that left the same decoder in the processor's caches.
+    """
+    results = {name: Result(name) for name in contenders}
+    order, names = random.Random(0), list(contenders)
+    for number in range(rounds):
+        for name in order.sample(names, len(names)):
+            if name in SLOW and number % 5:
+                continue
+            times = 1 if name in SLOW else repeats
+            before()
+            start = time.perf_counter()
+            for repeat in range(times):
+                contenders[name](number * repeats + repeat)
+            results[name].seconds[number] = (time.perf_counter() - start) / times
+    return list(results.values())
+
+
+def report(case: Case, results: list[Result], unit_bytes: int, units: int) -> list[dict[str, Any]]:
+    """One record a contender: median microseconds of a unit, GB/s, and ratio to the engine."""
+    engine = next(result for result in results if result.name == "unistore")
+    records = []
+    for result in results:
+        median = statistics.median(result.seconds.values())
+        ratio = statistics.median(
+            seconds / engine.seconds[number] for number, seconds in result.seconds.items()
+        )
+        records.append(
+            {
+                "work": case.work,
+                "data": case.kind,
+                "chunk_kib": case.chunk_kib,
+                "contender": result.name,
+                "us": round(median / units * 1e6, 2),
+                "per_s": round(units / median),
+                "gb_per_s": round(units * unit_bytes / median / 1e9, 2),
+                "time_over_engine": round(ratio, 3),
+            }
+        )
+    return records
+
+
+def reads(case: Case, chunks: int, rounds: int, folder: Path) -> list[dict[str, Any]]:
+    """Random reads of single chunks in batches of `BATCH`."""
+    values = make(case.kind, chunks, case.chunk_kib)
+    per_shard = max(1, 32 * 1024 // case.chunk_kib)
+    metadata = array_metadata(
+        values.shape, values.dtype, (1, values.shape[1]), (per_shard, values.shape[1]), "fast"
+    )
+    (folder / "a").mkdir()
+    (folder / "a" / "zarr.json").write_bytes(metadata.to_bytes())
+    for shard in range(metadata.objects[0]):
+        block = values[shard * per_shard : (shard + 1) * per_shard]
+        write_shard(folder / "a", f"c/{shard}/0", encode_shard(metadata, (shard, 0), block), durable=False)
+    with h5py.File(folder / "x.h5", "w") as file:
+        file.create_dataset("lzf", data=values, chunks=(1, values.shape[1]), compression="lzf", shuffle=True)
+        file.create_dataset("contiguous", data=values)
+
+    array = Array.open(LocalStorage(folder), "a")
+    z = zarr.open_array(folder / "a", mode="r")
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "a")}}
+    t = tensorstore.open(spec, open=True, read=True, recheck_cached_data="open").result()
+    out = np.empty((BATCH, values.shape[1]), values.dtype)
+    rng = np.random.default_rng(1)
+    draws = [rng.integers(0, chunks, BATCH) for _ in range(rounds * BATCHES)]
+    loop = tight_loop(folder / "a", metadata.objects[0], per_shard, case.chunk_kib)
+    with h5py.File(folder / "x.h5", "r") as file:
+        contenders = {
+            "unistore": lambda number: array.read_rows(draws[number], out),
+            "limit: tight loop": lambda number: loop(draws[number].tolist(), out),
+            "limit: memcpy": lambda number: copy_rows(values, draws[number].tolist(), out),
+            "tensorstore batched": lambda number: t[draws[number]].read().result(),
+            "tensorstore t[i]": lambda number: [t[row].read().result() for row in draws[number].tolist()],
+            "h5py lzf": lambda number: read_hdf5(file["lzf"], draws[number].tolist(), out),
+            "h5py contiguous": lambda number: read_hdf5(file["contiguous"], draws[number].tolist(), out),
+            "zarr-python z[i]": lambda number: [z[row] for row in draws[number].tolist()],
+            "zarr-python oindex": lambda number: z.oindex[draws[number]],
+        }
+        for name, contender in contenders.items():
+            out[:] = 0
+            found = contender(0)
+            found = out if name.startswith(("unistore", "limit", "h5py")) else np.asarray(found)
+            if not np.array_equal(found, values[draws[0]]):
+                raise AssertionError(name)
+        results = run_rounds(contenders, rounds, BATCHES)
+    return report(case, results, values[0].nbytes, BATCH)
+
+
+def tight_loop(
+    folder: Path, shards: int, per_shard: int, chunk_kib: int
+) -> Callable[[list[int], NDArray[Any]], None]:
+    """The least that must be done for a chunk: everything known beforehand, nothing checked but the crc."""
+    files, offsets, sizes = [], [], []
+    for shard in range(shards):
+        fd = os.open(folder / "c" / str(shard) / "0", os.O_RDONLY)
+        index = os.pread(fd, 16 * per_shard, os.fstat(fd).st_size - 16 * per_shard - 4)
+        entries = np.frombuffer(index, "<i8").reshape(-1, 2)
+        files += [fd] * per_shard
+        offsets += entries[:, 0].tolist()
+        sizes += entries[:, 1].tolist()
+    buffer = np.empty(chunk_kib * KIB + 1024, np.uint8)
+    view = memoryview(buffer)
+    preadv, crc32c, decompress = os.preadv, google_crc32c.value, numcodecs.blosc.decompress
+    residue = crc32c(crc32c(b"").to_bytes(4, "little"))
+
+    def loop(rows: list[int], out: NDArray[Any]) -> None:
+        for at, row in enumerate(rows):
+            size = sizes[row]
+            preadv(files[row], [view[:size]], offsets[row])
+            raw = buffer[:size]
+            if crc32c(raw) != residue:
+                raise ValueError(row)
+            decompress(raw, out[at])
+
+    return loop
+
+
+def copy_rows(values: NDArray[Any], rows: list[int], out: NDArray[Any]) -> None:
+    """Copy rows out of memory."""
+    for at, row in enumerate(rows):
+        out[at] = values[row]
+
+
+def read_hdf5(dataset: h5py.Dataset, rows: list[int], out: NDArray[Any]) -> None:
+    """Read rows one by one into the output (a selection of many rows is slower in h5py)."""
+    for at, row in enumerate(rows):
+        dataset.read_direct(out, np.s_[row], np.s_[at])
+
+
+def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[str, Any]]:
+    """Whole shards: encode and write; fsync apart."""
+    values = make(case.kind, shard_mib * 1024 // case.chunk_kib, case.chunk_kib)
+    metadata = array_metadata(values.shape, values.dtype, (1, values.shape[1]), values.shape, "fast")
+    for name in ("unistore", "tensorstore", "zarr"):
+        (folder / name).mkdir()
+        (folder / name / "zarr.json").write_bytes(metadata.to_bytes())
+    z = zarr.open_array(folder / "zarr", mode="r+")
+    spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(folder / "tensorstore")}}
+    context = tensorstore.Context({"file_io_sync": False})
+    t = tensorstore.open(spec, open=True, context=context).result()
+    compress, crc32c = numcodecs.blosc.compress, google_crc32c.value
+    shards = [folder / name / "c" / "0" / "0" for name in ("unistore", "tensorstore", "zarr")]
+
+    def bare(_: int) -> None:
+        frames = []
+        for row in values:
+            frame = compress(row, b"lz4", 5, 1)
+            frames += [frame, crc32c(frame).to_bytes(4, "little")]
+        fd = os.open(folder / "bare", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for start in range(0, len(frames), 512):
+            os.writev(fd, frames[start : start + 512])
+        os.close(fd)
+
+    def lzf(_: int) -> None:
+        with h5py.File(folder / "x.h5", "w") as file:
+            file.create_dataset(
+                "x", data=values, chunks=(1, values.shape[1]), compression="lzf", shuffle=True
+            )
+
+    def by_zarr(_: int) -> None:
+        z[...] = values
+
+    def engine(_: int) -> None:
+        write_shard(folder / "unistore", "c/0/0", encode_shard(metadata, (0, 0), values), durable=False)
+
+    contenders: dict[str, Callable[[int], object]] = {
+        "unistore": engine,
+        "limit: encode + write": bare,
+        "tensorstore": lambda _: t.write(values).result(),
+        "h5py lzf": lzf,
+        "zarr-python": by_zarr,
+    }
+    for contender in contenders.values():
+        contender(0)
+    for name in ("unistore", "tensorstore", "zarr"):
+        if not np.array_equal(
+            Array.open(LocalStorage(folder), name).read_rows(np.arange(len(values))), values
+        ):
+            raise AssertionError(name)
+
+    def remove() -> None:
+        for file in [*shards, folder / "bare", folder / "x.h5"]:
+            file.unlink(missing_ok=True)
+
+    records = report(case, run_rounds(contenders, rounds, before=remove), values.nbytes, 1)
+    engine(0)
+    return [*records, fsync_record(case, folder / "unistore" / "c" / "0" / "0", values.nbytes)]
+
+
+def fsync_record(case: Case, file: Path, raw_bytes: int) -> dict[str, Any]:
+    """Seconds of fsync for a shard that has just been written, five times."""
+    content, seconds = file.read_bytes(), []
+    for number in range(5):
+        with (file.parent / f"fsync{number}").open("wb") as copy:
+            copy.write(content)
+            copy.flush()
+            start = time.perf_counter()
+            os.fsync(copy.fileno())
+            seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds)
+    return {
+        "work": case.work,
+        "data": case.kind,
+        "chunk_kib": case.chunk_kib,
+        "contender": "fsync alone",
+        "us": round(median * 1e6, 2),
+        "per_s": round(1 / median),
+        "gb_per_s": round(raw_bytes / median / 1e9, 2),
+        "time_over_engine": None,
+    }
+
+
+TARGETS = [
+    ("read", 64, "limit: tight loop", 0.90),
+    ("read", 64, "zarr-python z[i]", 30),
+    ("read", 64, "h5py lzf", 4),
+    ("read", 64, "tensorstore batched", 1),
+    ("write", 64, "limit: encode + write", 0.85),
+    ("write", 64, "zarr-python", 6),
+]
+"""Work, chunk (KiB), contender, and how many times the contender's speed is to be reached."""
+
+
+def markdown(records: list[dict[str, Any]]) -> str:
+    """Tables of the targets and of everything measured."""
+    lines = ["| target (one core) | to reach | smooth | mixed | incompressible |", "|---|---|---|---|---|"]
+    for work, chunk, contender, target in TARGETS:
+        cells = []
+        for kind in ("smooth", "mixed", "incompressible"):
+            wanted = (work, chunk, contender, kind)
+            found = [r for r in records if (r["work"], r["chunk_kib"], r["contender"], r["data"]) == wanted]
+            cells.append(f"{found[0]['time_over_engine']:.2f}" if found else "–")
+        what = "random chunk read" if work == "read" else "whole-shard write"
+        lines.append(
+            f"| {what}, {chunk} KiB chunks: speed over {contender} | ≥ {target} | {' | '.join(cells)} |"
+        )
+    for work, unit in (("read", "µs a chunk"), ("write", "ms a shard")):
+        mine = [record for record in records if record["work"] == work]
+        cases = list(dict.fromkeys((record["chunk_kib"], record["data"]) for record in mine))
+        lines += ["", f"{work}: {unit} (in brackets: engine's speed over it)", ""]
+        lines.append("| | " + " | ".join(f"{chunk} KiB {kind}" for chunk, kind in cases) + " |")
+        lines.append("|---" * (len(cases) + 1) + "|")
+        for contender in dict.fromkeys(record["contender"] for record in mine):
+            cells = []
+            for case in cases:
+                row = next(
+                    r for r in mine if (r["chunk_kib"], r["data"], r["contender"]) == (*case, contender)
+                )
+                shown = row["us"] / (1 if work == "read" else 1000)
+                ratio = row["time_over_engine"]
+                cells.append(f"{shown:.1f}" + (f" ({ratio:.2f})" if ratio is not None else ""))
+            lines.append(f"| {contender} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="64 KiB chunks only, fewer rounds")
+    parser.add_argument("--json", type=Path, help="write the records there")
+    parser.add_argument("--markdown", type=Path, help="write the tables there")
+    parser.add_argument("--folder", type=Path, help="where to put the files (default: the temporary folder)")
+    options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    numcodecs.blosc.use_threads = False
+    rounds = 20 if options.quick else 60
+    work: list[tuple[Callable[..., list[dict[str, Any]]], Case, int]] = []
+    for kind in ("smooth", "mixed", "incompressible"):
+        for chunk in [64] if options.quick else [16, 64, 1024]:
+            work.append((reads, Case("read", kind, chunk), 128 * 1024 // chunk))
+            work.append((writes, Case("write", kind, chunk), 16))
+    records: list[dict[str, Any]] = []
+    for measure, case, size in work:
+        folder = Path(tempfile.mkdtemp(prefix="engine-", dir=options.folder))
+        try:
+            records += measure(case, size, rounds if measure is reads else rounds // 2, folder)
+        finally:
+            shutil.rmtree(folder)
+    print(markdown(records))
+    if options.json:
+        options.json.write_text(json.dumps(records, indent=1))
+    if options.markdown:
+        options.markdown.write_text(markdown(records))
+
+
+if __name__ == "__main__":
+    main()
