@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from unistore.cli.convert import convert
+from unistore.cli.export import command as export
 from unistore.cli.inspect import command as inspect
 from unistore.errors import InputError, UnistoreError
 
@@ -36,6 +37,7 @@ def cli(debug: bool) -> None:
 
 cli.add_command(convert)
 cli.add_command(inspect)
+cli.add_command(export)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,39 @@
+"""``unistore export``: a store given back as files of its source family."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+__all__ = ["command"]
+
+EXAMPLES = """\b
+Examples:
+  unistore export clouds.zarr clouds/          PointSuite HDF5 files, in the order of the sources
+  unistore export recordings.zarr recordings/  .dat streams and PNG frames in their sequence folders
+"""
+
+
+@click.command("export", epilog=EXAMPLES)
+@click.argument("store", metavar="STORE", type=click.Path())
+@click.argument("destination", metavar="DST", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def command(store: str, destination: str, as_json: bool) -> None:
+    """Give STORE back as files at DST: HDF5, .dat and PNG frames, or .npy, with the sources' exact values.
+
+    DST must not exist; it appears once everything is written.
+    """
+    from unistore.cli.progress import Bar
+    from unistore.export import export
+
+    with Bar() as bar:
+        done = export(store, destination, bar)
+    if as_json:
+        click.echo(json.dumps(asdict(done)))
+        return
+    click.echo(
+        f"exported {done.destination}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB, "
+        f"from {done.sources:,} sources ({done.modality.replace('_', ' ')})"
+    )

@@ -1,0 +1,61 @@
+"""Names that a store gives to files are not trusted: nothing is written outside the destination."""
+
+from __future__ import annotations
+
+import re
+
+from unistore.errors import StoreError
+
+__all__ = ["Names", "check_name"]
+
+_LONGEST = 255
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+def check_name(name: str) -> tuple[str, ...]:
+    """Parts of a relative name.
+
+    Raises
+    ------
+    StoreError
+        If the name is absolute, leaves its folder, or is none on some file system.
+    """
+    parts = tuple(name.split("/"))
+    reason = None
+    if not name or name.startswith("/") or _DRIVE.match(name):
+        reason = "it is empty or absolute"
+    elif any(part in ("", ".", "..") for part in parts):
+        reason = "it holds '..', '.' or an empty part"
+    elif "\\" in name or not name.isprintable():
+        reason = "it holds a backslash or a control character"
+    elif any(len(part.encode("utf-8", "surrogateescape")) > _LONGEST for part in parts):
+        reason = f"a part is longer than {_LONGEST} bytes"
+    if reason is not None:
+        msg = f"the store names a file {name!r}, which is not written: {reason}"
+        raise StoreError(msg)
+    return parts
+
+
+class Names:
+    """The names of one export: each safe, each once, none inside another."""
+
+    def __init__(self) -> None:
+        self._files: set[str] = set()
+        self._folders: set[str] = set()
+
+    def take(self, name: str) -> tuple[str, ...]:
+        """Parts of a name that no file had before.
+
+        Raises
+        ------
+        StoreError
+            If the name is not safe (`check_name`), is taken, or lies inside a file.
+        """
+        parts = check_name(name)
+        above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+        if name in self._files or name in self._folders or self._files.intersection(above):
+            msg = f"the store names two files {name!r}, or one inside another: only one can be written"
+            raise StoreError(msg)
+        self._files.add(name)
+        self._folders.update(above)
+        return parts

@@ -1,0 +1,145 @@
+"""Export a store: every file under a temporary name first, all of them or nothing at the destination."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from unistore.errors import ConversionError, InputError, StoreError
+from unistore.execute.lock import Lock
+from unistore.export.files import File
+from unistore.export.naming import Names
+from unistore.export.reading import all_rows
+from unistore.export.writing import write
+from unistore.store.reader import Store
+
+__all__ = ["Exported", "Progress", "export"]
+
+MODALITIES = ("rows", "point_cloud", "ct", "spike", "trajectory")
+
+
+class Progress(Protocol):
+    """Told how far an export is."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage of `total` bytes begins."""
+        ...
+
+    def advance(self, amount: int) -> None:
+        """So many more bytes are done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export wrote: how many files and bytes, of how many sources, in which layout."""
+
+    destination: str
+    modality: str
+    sources: int
+    files: int
+    bytes: int
+
+
+def export(
+    store: str | os.PathLike[str], destination: str | os.PathLike[str], progress: Progress | None = None
+) -> Exported:
+    """Give a store back as files of its source family's main layout.
+
+    Values are those of the sources, exactly; see ``docs/verify-and-export.md`` for what each family's files
+    are and what of a source a store does not hold.
+
+    Parameters
+    ----------
+    store
+        Folder of a sealed store.
+    destination
+        Folder to make; must not exist.
+    progress
+        Told how far it is.
+
+    Raises
+    ------
+    InputError
+        If the destination exists, or lies in the store.
+    StoreError
+        If the store cannot be read or names files that would lie elsewhere; nothing is left behind.
+    ConversionError
+        If writing failed; nothing is left behind.
+    """
+    opened = Store(store)
+    target = Path(os.path.abspath(destination))  # noqa: PTH100  keeps links
+    _check(target, Path(store))
+    files: Callable[[Store], Iterator[File]] = import_module(f"unistore.export.{_family(opened)}").files
+    beside = target.with_name(f"{target.name}.unistore-export")
+    with Lock(beside / "lock"):
+        work = beside / "files"
+        try:
+            if work.exists():  # of an export that was killed
+                shutil.rmtree(work)
+            work.mkdir()
+            done = _write_all(opened, files(opened), work, progress)
+            _check(target, Path(store))
+            os.sync()
+            work.rename(target)
+        except OSError as error:
+            raise _failed(error, target) from error
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+    with suppress(OSError):
+        (beside / "lock.clearing").unlink(missing_ok=True)
+        beside.rmdir()
+    return Exported(destination=str(target), modality=opened.modality, **done)
+
+
+def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress | None) -> dict[str, int]:
+    """Write every file; returns the counts of `Exported`."""
+    names = Names()
+    sizes = all_rows(store.array("sources/bytes")).tolist()
+    if progress is not None:
+        progress.begin("writing", sum(sizes))
+    count = total = 0
+    current = 0
+    for file in files:
+        if progress is not None and file.source != current:
+            progress.advance(sum(sizes[current : file.source]))
+        current = file.source
+        path = work.joinpath(*names.take(file.name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(file, path)
+        count += 1
+        total += path.stat().st_size
+    if progress is not None:
+        progress.advance(sum(sizes[current:]))
+    return {"sources": len(sizes), "files": count, "bytes": total}
+
+
+def _family(store: Store) -> str:
+    if store.modality not in MODALITIES:
+        msg = f"{store.path}: stores of modality {store.modality!r} cannot be exported by this unistore"
+        raise StoreError(msg)
+    return store.modality
+
+
+def _check(target: Path, store: Path) -> None:
+    """Refuse a destination that is taken, or that lies in the store."""
+    if os.path.lexists(target):
+        msg = f"{target}: exists; an export never writes into what is there, choose another place"
+        raise InputError(msg)
+    if target.parent.resolve().joinpath(target.name).is_relative_to(store.resolve()):
+        msg = f"{target}: lies in the store; choose another place"
+        raise InputError(msg)
+
+
+def _failed(error: OSError, target: Path) -> ConversionError:
+    where = error.filename or target
+    cures = {errno.ENOSPC: "free space there", errno.EDQUOT: "free some of the quota"}
+    cure = cures.get(error.errno or 0, "mend the destination or choose another")
+    return ConversionError(f"{where}: {error.strerror or error}; {cure}, then export again: nothing was left")
