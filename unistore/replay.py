@@ -62,11 +62,6 @@ class ReplayBuffer:
     device
         Where batches are moved to; None: they stay in host memory.
 
-    Attributes
-    ----------
-    action_mean, action_std
-        (A,) float32, over all actions of the store; computed in float64, ddof 0.
-
     Raises
     ------
     InputError
@@ -107,13 +102,21 @@ class ReplayBuffer:
         self._ahead: deque[tuple[int, Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
         self._closed = False
-        mean, std = _action_statistics(self._dataset.store)
-        self.action_mean = torch.from_numpy(mean.astype(np.float32))
-        self.action_std = torch.from_numpy(std.astype(np.float32))
+        self._statistics: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __len__(self) -> int:
         """Transitions that are drawn from."""
         return self._length
+
+    @property
+    def action_mean(self) -> torch.Tensor:
+        """Mean (A,) float32 of all actions of the store, accumulated in float64."""
+        return self._action_statistics()[0]
+
+    @property
+    def action_std(self) -> torch.Tensor:
+        """Standard deviation (A,) float32 of all actions of the store, in float64, ddof 0."""
+        return self._action_statistics()[1]
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +170,15 @@ class ReplayBuffer:
         if self._thread is not None:
             self._thread.shutdown()
 
+    def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._statistics is None:
+            mean, std = _read_statistics(self._dataset.store)
+            self._statistics = (
+                torch.from_numpy(mean.astype(np.float32)),
+                torch.from_numpy(std.astype(np.float32)),
+            )
+        return self._statistics
+
     def _forget(self) -> None:
         for _, future in self._ahead:
             future.cancel()
@@ -206,7 +218,8 @@ def _ready(values: torch.Tensor) -> torch.Tensor:
     return values if values.dtype == torch.uint8 and values.ndim == 4 else values.float()
 
 
-def _action_statistics(store: Store) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _read_statistics(store: Store) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of the actions: recorded ones, or else over all values."""
     held = store.attributes.get("statistics", {}).get("steps/action")
     if held is not None and None not in (*np.ravel(held["mean"]), *np.ravel(held["std"])):
         return np.array(held["mean"], np.float64), np.array(held["std"], np.float64)

@@ -172,9 +172,11 @@ def test_exported_names() -> None:
 def test_functions_are_not_hidden_by_their_modules() -> None:
     import unistore.collate
     import unistore.convert
+    import unistore.inspect
 
     assert not isinstance(unistore.collate, ModuleType)
     assert not isinstance(unistore.convert, ModuleType)
+    assert not isinstance(unistore.inspect, ModuleType)
 
 
 def test_open_gives_the_plain_group(make_store: object) -> None:

@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 __all__ = ["every_point", "points_of_ranks"]
 
+_1, _2, _3, _4, _8 = (np.uint64(shift) for shift in (1, 2, 3, 4, 8))
+_EVERY_SECOND, _PAIRS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
+_NIBBLES, _BYTES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x0101010101010101)
+_TOPS, _LOW = np.uint64(0x8080808080808080), np.uint64(0xFF)
 _EXPANDED = 4 << 20
 """Voxels expanded at a time: bytes that stay in the cache between expanding and finding."""
 
@@ -51,18 +55,30 @@ def points_of_ranks(bits: NDArray[np.uint8], ranks: NDArray[np.int64], out: NDAr
     flat = bits.reshape(-1)
     if len(flat) % 8:
         flat = np.concatenate((flat, np.zeros(-len(flat) % 8, np.uint8)))
-    ends = np.cumsum(np.bitwise_count(flat.view(np.uint64)), dtype=np.int64)
+    words = flat.view("<u8")
+    ends = np.cumsum(np.bitwise_count(words), dtype=np.int64)
     word = np.searchsorted(ends, ranks, side="right")
     before = np.where(word > 0, ends[word - 1], 0)
-    octets = flat.reshape(-1, 8)[word]
-    counts = np.bitwise_count(octets)
-    sums = np.cumsum(counts, axis=1, dtype=np.int16)
-    left = (ranks - before).astype(np.int16)
-    octet = (sums <= left[:, None]).sum(axis=1)
-    every = np.arange(len(ranks))
-    left -= sums[every, octet] - counts[every, octet]
-    bit = _BIT_OF_RANK[octets[every, octet], left]
-    _indices(64 * word + 8 * octet + bit, (bits.shape[1], 8 * bits.shape[2]), 0, out)
+    bit = _select(words[word], (ranks - before).astype(np.uint64))
+    _indices(64 * word + bit, (bits.shape[1], 8 * bits.shape[2]), 0, out)
+
+
+def _select(words: NDArray[np.uint64], rank: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Place of the set bit number `rank` of each word, (k,).
+
+    Counts of the eight bytes side by side in one word, their running sums by one multiplication, and how many
+    of the sums do not exceed the rank by one subtraction (Vigna 2008, "Broadword implementation of
+    rank/select queries", algorithm 2); a table finds the bit inside the byte.
+    """
+    sums = words - ((words >> _1) & _EVERY_SECOND)
+    sums = (sums & _PAIRS) + ((sums >> _2) & _PAIRS)
+    sums = ((sums + (sums >> _4)) & _NIBBLES) * _BYTES
+    passed = ((rank * _BYTES) | _TOPS) - sums
+    place = np.bitwise_count(passed & _TOPS).astype(np.uint64) << _3
+    inside = rank - (((sums << _8) >> place) & _LOW)
+    octet = (words >> place) & _LOW
+    found: NDArray[np.int64] = place.astype(np.int64) + _BIT_OF_RANK[octet, inside]
+    return found
 
 
 def _indices(flat: NDArray[Any], plane: tuple[int, int], first: int, out: NDArray[np.int32]) -> None:

@@ -27,7 +27,8 @@ class Spans:
     offsets
         (B + 1,) int64: where its rows go in the batch.
     rows
-        None: all of them. Else the rows of all samples, ``(offsets[-1],)``, ascending inside each.
+        None: all of them. Else the rows of all samples, ``(offsets[-1],)``, counted from each sample's ``lo``
+        and ascending inside it.
     """
 
     lo: NDArray[np.int64]
@@ -45,12 +46,9 @@ class Spans:
             return cls(lo, hi, offsets_from_lengths(lengths))
         offsets = offsets_from_lengths(np.minimum(lengths, most))
         rows = np.empty(int(offsets[-1]), np.int64)
-        for i, (first, length) in enumerate(zip(lo.tolist(), lengths.tolist(), strict=True)):
+        for i, length in enumerate(lengths.tolist()):
             part = rows[offsets[i] : offsets[i + 1]]
-            if length > most:
-                np.add(subset(length, most, picks.generator(i)), first, out=part)
-            else:
-                part[:] = np.arange(first, first + length)
+            part[:] = subset(length, most, picks.generator(i)) if length > most else np.arange(length)
         return cls(lo, hi, offsets, rows)
 
     def __len__(self) -> int:
@@ -61,4 +59,18 @@ class Spans:
         """Values of these rows, ``(offsets[-1], …)``, into `out` where given."""
         if self.rows is None:
             return array.read_ranges(self.lo, self.hi, out)
-        return array.read_rows(self.rows, out)
+        if out is None:
+            out = np.empty((len(self), *array.shape[1:]), array.dtype)
+        lengths = self.hi - self.lo
+        scratch = np.empty((int(lengths.max()), *array.shape[1:]), array.dtype)
+        for i, (lo, hi) in enumerate(zip(self.lo.tolist(), self.hi.tolist(), strict=True)):
+            part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
+            wanted = self.rows[part]
+            if len(wanted) == hi - lo:
+                array.read_ranges([lo], [hi], out[part])
+            elif len(wanted) * array.chunk_shape[0] < hi - lo:
+                array.read_rows(wanted + lo, out[part])
+            else:  # about every chunk holds a wanted row: decoding them in order is cheapest
+                whole = array.read_ranges([lo], [hi], scratch[: hi - lo])
+                np.take(whole, wanted, axis=0, out=out[part], mode="clip")
+        return out

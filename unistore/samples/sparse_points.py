@@ -169,7 +169,7 @@ class _Mask:
             if spans.rows is None:
                 every_point(bits, coords[part])
             else:
-                points_of_ranks(bits, spans.rows[part] - spans.lo[i], coords[part])
+                points_of_ranks(bits, spans.rows[part], coords[part])
             if values is not None:
                 self._look_up(volume, extent, coords[part], values[part, 0])
 
