@@ -107,7 +107,7 @@ def run(
     ConversionError
         If writing failed, a source changed meanwhile, or another converter is at work.
     """
-    destination = Path(destination).absolute()
+    destination = Path(os.path.abspath(destination))  # noqa: PTH100  links stay links
     if not Build(destination).folder.exists():
         check_destination(destination, overwrite=overwrite)
     _check_apart(paths, destination)

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
-from unistore.samples import natural_kind
+import numpy as np
+
+from unistore.samples import Clips, SampleKind, natural_kind
 from unistore.store.reader import Store
 
 __all__ = ["snippet"]
@@ -25,7 +27,7 @@ from torch.utils.data import DataLoader
 
 if __name__ == "__main__":
     dataset = unistore.Dataset({arguments})
-    # a sample has: {keys}{others}
+    # {about}{others}
     loader = DataLoader(dataset, batch_size={batch}, shuffle=True, num_workers=2, collate_fn=unistore.collate)
     for batch in loader:
         print({{key: getattr(value, "shape", value) for key, value in batch.items()}})
@@ -44,17 +46,32 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     held = [name for name, count in splits.items() if count]
     if store.sample_count == 0 or (splits and not held):
         return ""
+    split = None if not held else "train" if "train" in held else held[0]
     arguments = _quoted(str(Path(store.path).absolute()))
-    if held:
-        arguments += f", split={_quoted('train' if 'train' in held else held[0])}"
-    others = "".join(f"\n    # or: samples={kind}" for kind in _OTHER_KINDS.get(store.modality, ()))
-    keys = ", ".join(("index", *natural_kind(store).select(store, None)))
+    if split is not None:
+        arguments += f", split={_quoted(split)}"
+    kind, count = natural_kind(store), _count(store, natural_kind(store), split)
+    if count == 0 and store.modality == "spike":  # no sequence of five frames
+        kind, arguments = Clips(length=1), f"{arguments}, samples=unistore.Clips(length=1)"
+        count = _count(store, kind, split)
+    if count == 0:
+        return ""
+    about = f"{count:,} samples; each has: {', '.join(('index', *kind.select(store, None)))}"
     return _TEMPLATE.format(
         arguments=arguments,
-        keys="\n    # ".join(textwrap.wrap(keys, 80, break_on_hyphens=False)),
-        others=others,
+        about="\n    # ".join(textwrap.wrap(about, 90, break_on_hyphens=False)),
+        others="".join(f"\n    # or: samples={other}" for other in _OTHER_KINDS.get(store.modality, ())),
         batch=_BATCH.get(store.modality, 8),
     )
+
+
+def _count(store: Store, kind: SampleKind, split: str | None) -> int:
+    """Samples that a Dataset of this kind has."""
+    units = None
+    if split is not None:
+        codes, names = store.splits()
+        units = np.flatnonzero(codes == names.index(split))
+    return len(kind.bind(store, kind.select(store, None), units))
 
 
 def _quoted(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 __all__ = ["CONVENTION", "FORMAT_VERSION", "MANIFEST", "ROOT", "build_folder"]
@@ -21,4 +22,5 @@ CONVENTION = {
 
 def build_folder(destination: Path) -> Path:
     """Where an unfinished conversion to `destination` lives: beside it, so that a rename finishes it."""
-    return destination.with_name(f"{destination.name}.unistore-build")
+    path = Path(os.path.abspath(destination))  # noqa: PTH100  "." and ".." have names, links stay links
+    return path.parent / f"{path.name}.unistore-build"

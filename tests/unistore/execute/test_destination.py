@@ -183,3 +183,14 @@ def test_a_file_beside_a_file_is_fine(tmp_path: Path, toys: Path, toy: Any) -> N
 
 def _interrupt(build: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_the_working_directory_itself(tmp_path: Path, toys: Path, toy: Any, monkeypatch: Any) -> None:
+    """An empty folder is a destination, also when it is called ``.`` or reached by ``..``."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a/b")
+    with pytest.raises(InputError, match="will not be touched"):
+        run(toy(), [toys], Path(".."))
+    assert not list(tmp_path.rglob("*.unistore-build"))
+    run(toy(), [toys], Path("../c/../d"))
+    assert Store(tmp_path / "a/d").modality == "rows"

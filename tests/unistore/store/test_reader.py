@@ -110,6 +110,14 @@ def test_no_such_store(tmp_path: Path) -> None:
         Store(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize("here", [".", "../here", "..", "/"])
+def test_folders_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: str) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(StoreError, match="not a unistore store"):
+        Store(here)
+
+
 def test_an_unfinished_conversion_beside(tmp_path: Path) -> None:
     build_folder(tmp_path / "out.zarr").mkdir()
     with pytest.raises(

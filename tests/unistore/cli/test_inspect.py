@@ -1,0 +1,135 @@
+"""The command line's inspect: its wiring, its exit codes, its two faces."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+
+COMMAND = [sys.executable, "-c", "from unistore.cli.main import main; main()", "inspect"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    np.save(tmp_path / "a.npy", np.arange(4000, dtype=np.float32).reshape(1000, 4))
+    unistore.convert(tmp_path / "a.npy", tmp_path / "a.zarr", "rows")
+    return tmp_path / "a.zarr"
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["inspect", *arguments])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_piped_text_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(str(store)) == 0
+    printed = capsys.readouterr()
+    assert printed.out == f"{unistore.inspect(store)}\n"
+    assert printed.err == ""
+    assert "\x1b" not in printed.out
+
+
+def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(str(store), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == unistore.inspect(store).to_json()
+    assert list(found) == [
+        *("kind", "path", "modality", "format_version", "samples", "splits", "sources", "arrays"),
+        *("stored_bytes", "raw_bytes", "ratio", "options", "created_with", "statistics", "seal", "remarks"),
+        *("snippet", "problems"),
+    ]
+
+
+def test_a_good_source_exits_with_0(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(str(store.parent / "a.npy")) == 0
+    assert "unistore convert rows" in capsys.readouterr().out
+
+
+def test_a_bad_source_is_shown_whole_and_exits_with_2(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "a.h5").write_bytes(b"")
+    (tmp_path / "b.h5").write_bytes(b"not hdf5")
+    assert call(str(tmp_path)) == 2
+    out = capsys.readouterr().out
+    assert "a.h5" in out
+    assert "b.h5" in out
+    assert call(str(tmp_path), "--json") == 2
+    assert len(json.loads(capsys.readouterr().out)["problems"]) == 2
+
+
+def test_nothing_there_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(str(tmp_path / "nowhere")) == 2
+    assert "nowhere: no such file or folder (check the path)" in capsys.readouterr().err
+    assert call(str(tmp_path / "nowhere"), "--json") == 2
+    assert json.loads(capsys.readouterr().out)["problems"][0]["kind"] == "missing"
+
+
+def test_something_unknown_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("text")
+    assert call(str(tmp_path / "notes.txt")) == 2
+    assert "not recognised" in capsys.readouterr().out
+
+
+def test_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--help") == 0
+    out = capsys.readouterr().out
+    assert "unistore inspect train.zarr" in out
+    assert "--json" in out
+
+
+def test_a_terminal_gets_tables(store: Path) -> None:
+    """Through a real pseudo-terminal: colours and boxes, every fact still there."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"}
+    environment.pop("NO_COLOR", None)
+    process = subprocess.Popen([*COMMAND, str(store)], stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    text = shown.decode()
+    assert "\x1b[" in text
+    for expected in ("rows/data", "1000 × 4", "float32", "intact", "unistore"):
+        assert expected in text
+
+
+def test_the_command_line_starts_light() -> None:
+    """Asking for help loads neither torch nor HDF5 nor zarr nor dask."""
+    code = (
+        "import sys\nfrom unistore.cli.main import main\n"
+        "try:\n    main(['inspect', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert not loaded & {"torch", "h5py", "zarr", "dask", "distributed", "cv2"}
+
+
+def test_inspecting_a_store_needs_no_torch(store: Path) -> None:
+    code = (
+        "import sys, unistore\n"
+        f"unistore.inspect({str(store)!r})\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"torch", "dask", "distributed", "zarr"}
