@@ -153,17 +153,17 @@ class Array:
             If stored bytes contradict their checksum, index or frame; names array, shard and chunk.
         """
         numbers = self._row_numbers(rows, "rows")
-        wanted: list[int] = numbers.tolist()
-        if wanted and (min(wanted) < 0 or max(wanted) >= self.shape[0]):
-            wrong = next(row for row in wanted if not 0 <= row < self.shape[0])
-            msg = f"array {self.path!r} of {self.shape[0]} rows has no row {wrong}"
-            raise IndexError(msg)
+        if self._row_is_chunk:
+            wanted: list[int] = numbers.tolist()
+            self._check_rows(numbers, min(wanted, default=0), max(wanted, default=-1))
+            out = self._output(out, (len(wanted), *self.shape[1:]))
+            if out.size:
+                gather_chunk_rows(self._reader, wanted, out)
+            return out
+        self._check_rows(numbers, numbers.min(initial=0), numbers.max(initial=-1))
         out = self._output(out, (len(numbers), *self.shape[1:]))
         if out.size:
-            if self._row_is_chunk:
-                gather_chunk_rows(self._reader, wanted, out)
-            else:
-                gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
+            gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
     def read_ranges(
@@ -218,6 +218,12 @@ class Array:
             msg = f"array {self.path!r}: {what} must be one axis of integers, found {found}"
             raise IndexError(msg)
         return numbers.astype(np.int64, copy=False)
+
+    def _check_rows(self, numbers: NDArray[np.int64], lowest: int, highest: int) -> None:
+        if lowest < 0 or highest >= self.shape[0]:
+            wrong = numbers[(numbers < 0) | (numbers >= self.shape[0])][0]
+            msg = f"array {self.path!r} of {self.shape[0]} rows has no row {wrong}"
+            raise IndexError(msg)
 
     def _output(self, out: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any]:
         if out is None:
