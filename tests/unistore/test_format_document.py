@@ -1,0 +1,143 @@
+"""The format document against stores: its code runs, and it names every array and attribute there is."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unistore
+from unistore.store.manifest import Entry
+from unistore.zarr3.presets import CODECS, codec_chain
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
+DATA = Path(__file__).parents[1] / "data"
+TEXT = DOCUMENT.read_text()
+FAMILIES: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "rows": (["rows/autzen_returns.h5"], {}),
+    "point_cloud": (["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"], {"voxel_size": (20.0,)}),
+    "ct": (["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"], {"windows": ("lung",)}),
+    "spike": (["spike/reds_frames_140_162.dat"], {"voxels": (5,)}),
+    "trajectory": (["trajectory/robosuite100_lift_panda_demo.hdf5"], {}),
+}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("documented")
+    for family, (names, options) in FAMILIES.items():
+        unistore.convert([DATA / name for name in names], folder / f"{family}.zarr", family, **options)
+    return {family: folder / f"{family}.zarr" for family in FAMILIES}
+
+
+def section(number: int) -> str:
+    return re.split(r"(?m)^## \d+\. ", TEXT)[number]
+
+
+def test_its_code_runs(stores: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "clouds.zarr").symlink_to(stores["point_cloud"])
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 2
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        for block in blocks
+    ]
+    assert [each.returncode for each in done] == [0, 0], [each.stderr for each in done]
+    assert "points of thin_a.h5, segment 3" in done[0].stdout
+    assert "files intact" in done[1].stdout
+
+
+def test_its_check_finds_damage(stores: dict[str, Path], tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(stores["point_cloud"], tmp_path / "clouds.zarr")
+    block = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)[1]
+    for name in ("zarr.json", "unistore-manifest.jsonl", "points/xyz/c/0/0", "splits/zarr.json"):
+        path = tmp_path / "clouds.zarr" / name
+        whole = path.read_bytes()
+        path.write_bytes(whole[:100].replace(b"1", b"2") + whole[100:] if name == "zarr.json" else whole[:-1])
+        if path.read_bytes() != whole:
+            done = subprocess.run(
+                [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, check=False
+            )
+            assert done.returncode != 0, name
+        path.write_bytes(whole)
+
+
+def documented(path: str, family: str) -> bool:
+    """Whether the tables of the family's section, or of what every store has, name an array."""
+    places = {"rows": 6, "point_cloud": 7, "ct": 8, "spike": 9, "trajectory": 10}
+    text = section(5) + section(places[family])
+    names = {name for name in re.findall(r"`([^`]+)`", text) if re.match(r"[a-z]+/", name)}
+    patterns = {
+        re.escape(variant)
+        .replace(r"<name>", "[^/]+(/[^/]+)*")
+        .replace(r"<column>", "[^/]+")
+        .replace(r"<other>", "[^/]+(/[^/]+)*")
+        .replace(r"<key>", "[^/]+(/[^/]+)*")
+        .replace(r"<size>", "[0-9.]+")
+        .replace(r"<B>", "[0-9]+")
+        .replace(r"<id>", "[^/]+")
+        for name in names
+        for variant in spread(name)
+    }
+    stem = re.sub(r"/(data|offsets)$", "", path)
+    return any(re.fullmatch(pattern, path) or re.fullmatch(pattern, stem) for pattern in patterns)
+
+
+def spread(name: str) -> list[str]:
+    """``a/{b, c}`` as ``a/b`` and ``a/c``."""
+    found = re.fullmatch(r"(.*)\{(.*)\}", name)
+    return [name] if found is None else [found[1] + part.strip() for part in found[2].split(",")]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_names_every_array(stores: dict[str, Path], family: str) -> None:
+    fields = json.loads((stores[family] / "zarr.json").read_text())["attributes"]["unistore"]["fields"]
+    assert [path for path in fields if not documented(path, family)] == []
+    assert not documented("nonsense/x", family)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_names_every_member_of_the_root_and_every_attribute_of_groups(
+    stores: dict[str, Path], family: str
+) -> None:
+    about = json.loads((stores[family] / "zarr.json").read_text())["attributes"]["unistore"]
+    for member in (*about, *about["seal"], *about["samples"]):
+        assert f"`{member}`" in TEXT or f'"{member}"' in TEXT, member
+    for entry in about["fields"].values():
+        assert set(entry) == {"axes", "unit", "description", "amplification"}
+    for path in stores[family].rglob("zarr.json"):
+        document = json.loads(path.read_text())
+        if document["node_type"] == "group" and path.parent != stores[family]:
+            for name in document["attributes"]:
+                assert f"`{name}`" in TEXT, f"{path.parent.name}: {name}"
+
+
+def test_it_names_every_member_of_a_manifest_line() -> None:
+    for member in Entry.__dataclass_fields__:
+        assert f"| `{member}` |" in section(3)
+
+
+@pytest.mark.parametrize("preset", CODECS)
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float64", "bool"])
+def test_its_table_of_codecs(preset: str, dtype: str) -> None:
+    import numpy as np
+
+    row = next(line for line in section(4).splitlines() if line.startswith(f"| `{preset}`"))
+    chain = codec_chain(preset, np.dtype(dtype)).to_json()
+    assert [codec["name"] for codec in chain] == ["bytes", *(["blosc"] if preset != "none" else []), "crc32c"]
+    if preset == "none":
+        assert "| none |" in row
+        return
+    options = chain[1]["configuration"]
+    assert f"`blosc`: {options['cname']}, level {options['clevel']}," in row
+    words = {"shuffle": "byte shuffle", "bitshuffle": "bit shuffle", "noshuffle": "none for one-byte types"}
+    assert words[options["shuffle"]] in row
