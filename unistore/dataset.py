@@ -17,7 +17,7 @@ from unistore.packed import Allocate, Batch, placed
 from unistore.sample import Sample, Samples
 from unistore.samples import natural_kind
 from unistore.samples.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
-from unistore.store.reader import Store
+from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.tensors import Memory
 
 __all__ = ["Dataset"]
@@ -38,7 +38,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     Parameters
     ----------
     path
-        Folder of the store.
+        Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
+        an object store need workers that are started by ``spawn`` or ``forkserver``.
     samples
         What one sample is: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the modality's natural
         kind (`Rows`, `Segments`, `Volumes`).
@@ -50,6 +51,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Called with every sample, a dict of tensors; what it returns is the sample.
     seed
         Seed of whatever is random in a sample.
+    cache_dir
+        Folder of a local disk for copies of the shards that were read; see `Store`. None: no copies.
+    cache_limit
+        Bytes of all copies in that folder (``"50GB"``).
 
     Raises
     ------
@@ -67,8 +72,11 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         split: str | Sequence[str] | None = None,
         transform: Callable[[Sample], Any] | None = None,
         seed: int = 0,
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: str | int = CACHE_LIMIT,
     ) -> None:
-        self.store = Store(path)
+        self.store = Store(path, cache_dir=cache_dir, cache_limit=cache_limit)
         self.samples = natural_kind(self.store) if samples is None else samples
         self.fields = self.samples.select(self.store, fields)
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
@@ -82,8 +90,13 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def path(self) -> str:
-        """Folder of the store."""
+        """Folder or URL of the store."""
         return self.store.path
+
+    @property
+    def start_method(self) -> str | None:
+        """How worker processes must be started; None: in any way."""
+        return None if self.store.fork_safe else "spawn"
 
     def __repr__(self) -> str:
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"

@@ -10,7 +10,7 @@ __all__ = ["GAP", "LIMIT", "Request", "coalesce"]
 GAP = 128 << 10
 """Bytes between two ranges that are fetched along with them: what a connection brings in about a millisecond
 or two, against the tens of milliseconds that one more request takes."""
-LIMIT = 8 << 20
+LIMIT = 4 << 20
 """Bytes of one request; more are fetched by several at once."""
 
 

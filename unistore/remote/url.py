@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from unistore.errors import InputError
 
-__all__ = ["Location", "file_path", "is_url", "parse_url"]
+__all__ = ["BUCKETS", "Location", "file_path", "is_url", "parse_url"]
 
 BUCKETS = ("s3", "gs", "az")
 """Schemes of object stores that can be written to."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["CONVENTION", "FORMAT_VERSION", "MANIFEST", "ROOT", "build_folder"]
+__all__ = ["BUILD_MARK", "CONVENTION", "FORMAT_VERSION", "MANIFEST", "ROOT", "build_folder"]
 
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
 ROOT = "zarr.json"
 """The root group's metadata: written last, it makes the store."""
+
+BUILD_MARK = "unistore-build.json"
+"""In an object store: says who converts to a prefix; removed once the store is sealed."""
 
 CONVENTION = {
     "uuid": "6d7f2a9e-9b0c-4f43-9f0e-4b1d6f0c7a51",

@@ -5,30 +5,41 @@ from __future__ import annotations
 import json
 import os
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
+from unistore.remote.cached_storage import CachedStorage
+from unistore.remote.shard_cache import ShardCache
+from unistore.remote.storage import local_path, open_storage, why_no_store
+from unistore.sizes import parse_bytes
 from unistore.store.names import FORMAT_VERSION, ROOT, build_folder
 from unistore.zarr3.array import Array
-from unistore.zarr3.storage import LocalStorage, Storage
+from unistore.zarr3.storage import Storage
 
-__all__ = ["Store"]
+__all__ = ["CACHE_LIMIT", "Store"]
+
+CACHE_LIMIT = "20GB"
+"""Of a folder of local copies, unless another limit is given."""
 
 
 class Store:
     """A sealed store.
 
     Opening reads one small file and keeps nothing open: handles appear with the first read of an array.
-    Pickles as its path; safe across fork, forkserver and spawn.
+    Pickles as its arguments; safe across fork, forkserver and spawn (in an object store: the latter two).
 
     Parameters
     ----------
     path
-        Folder of the store.
+        Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``.
+    cache_dir
+        Folder of a local disk for copies of the objects that were read, checked against the manifest and
+        shared by all processes of the machine. None: no copies.
+    cache_limit
+        Bytes of all copies in that folder (``"50GB"``); the least recently used ones go first.
 
     Raises
     ------
@@ -36,20 +47,35 @@ class Store:
         If there is no store, it is unfinished, or of a newer format.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: str | int = CACHE_LIMIT,
+    ) -> None:
         self.path = os.fspath(path)
-        self._storage: Storage = LocalStorage(Path(self.path))
+        self._cache = None if cache_dir is None else (os.fspath(cache_dir), cache_limit)
+        self._storage: Storage = open_storage(self.path)
         self._arrays: dict[str, Array] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
+        if cache_dir is not None:
+            copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
+            self._storage = CachedStorage(self._storage, copies, self._manifest_digest())
         self.modality: str = self.attributes["modality"]
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
 
-    def __reduce__(self) -> tuple[type[Store], tuple[str]]:
-        return type(self), (self.path,)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open, (self.path, self._cache)
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}, modality={self.modality!r}, samples={self.sample_count})"
+
+    @property
+    def fork_safe(self) -> bool:
+        """Whether it can be read in a child forked from this process: not so in an object store."""
+        return self._storage.fork_safe
 
     def array(self, path: str) -> Array:
         """Array at `path` (``"points/xyz"``), opened once.
@@ -96,9 +122,12 @@ class Store:
         return _all_rows(self.array("splits/code")), names
 
     def _root_attributes(self) -> dict[str, Any]:
-        if not self._storage_has_root():
-            raise StoreError(self._why_no_root())
-        attributes = self._document(ROOT)
+        try:
+            attributes = self._document(ROOT)
+        except StoreError as error:
+            if self._storage.size(ROOT) is None:
+                raise StoreError(self._why_no_root()) from error
+            raise
         if "unistore" not in attributes:
             msg = f"{self.path}: a Zarr group, but not a unistore store; read it with unistore.open() or zarr"
             raise StoreError(msg)
@@ -118,6 +147,13 @@ class Store:
             raise self._damaged(ROOT, f"attribute 'unistore' lacks {', '.join(sorted(missing))}")
         return unistore
 
+    def _manifest_digest(self) -> str:
+        seal = self.attributes["seal"]
+        digest = seal.get("digest") if isinstance(seal, dict) else None
+        if not isinstance(digest, str):
+            raise self._damaged(ROOT, "its seal has no digest of the manifest")
+        return digest
+
     def _document(self, key: str) -> dict[str, Any]:
         """Attributes of a ``zarr.json``."""
         try:
@@ -132,17 +168,20 @@ class Store:
     def _damaged(self, key: str, why: str) -> StoreError:
         return StoreError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
 
-    def _storage_has_root(self) -> bool:
-        return self._storage.size(ROOT) is not None
-
     def _why_no_root(self) -> str:
-        path = Path(self.path)
+        path = local_path(self.path)
+        if path is None:
+            return why_no_store(self.path)
         if build_folder(path).exists():
             beside = build_folder(path).name
             return f"{path}: unfinished conversion (see {beside}); run the same convert command to resume"
         if not path.exists():
             return f"{path}: no such store"
         return f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
+
+
+def _open(path: str, cache: tuple[str, str | int] | None) -> Store:
+    return Store(path) if cache is None else Store(path, cache_dir=cache[0], cache_limit=cache[1])
 
 
 def _all_rows(array: Array) -> NDArray[Any]:

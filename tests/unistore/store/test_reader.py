@@ -14,6 +14,7 @@ import zarr
 from unistore.errors import CorruptionError, StoreError
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
+from unistore.zarr3 import LocalStorage
 
 VALUES = np.arange(60, dtype=np.float32).reshape(20, 3)
 NAMES = ["plain", "", "höhe 🗻", "tab\tand\nnewline"]
@@ -82,7 +83,7 @@ def test_a_missing_array_is_told_with_those_there_are(path: Path) -> None:
 
 def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    original = Store.__init__.__globals__["LocalStorage"].get
+    original = LocalStorage.get
 
     def get(self: Any, key: str) -> bytes:
         read.append(key)

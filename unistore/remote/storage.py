@@ -1,0 +1,59 @@
+"""Which storage a path of a store means."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from unistore.remote.client import ObjectClient
+from unistore.remote.object_storage import ObjectStorage
+from unistore.remote.url import BUCKETS, file_path, is_url
+from unistore.store.names import BUILD_MARK, ROOT
+from unistore.zarr3.storage import LocalStorage, Storage
+
+__all__ = ["local_path", "open_storage", "why_no_store"]
+
+
+def local_path(path: str | os.PathLike[str]) -> Path | None:
+    """The folder that a path or a ``file://`` URL means; None for a place in an object store.
+
+    Raises
+    ------
+    InputError
+        If it is a URL that cannot be understood.
+    """
+    text = os.fspath(path)
+    if is_url(text):
+        folder = file_path(text)
+        return None if folder is None else Path(folder)
+    return Path(text)
+
+
+def open_storage(path: str | os.PathLike[str]) -> Storage:
+    """Storage of a folder or URL; nothing is opened yet.
+
+    Raises
+    ------
+    InputError
+        If it is a URL that cannot be understood.
+    """
+    folder = local_path(path)
+    return ObjectStorage(os.fspath(path)) if folder is None else LocalStorage(folder)
+
+
+def why_no_store(url: str) -> str:
+    """Tell why there is no root document under a URL.
+
+    Raises
+    ------
+    StoreError
+        If the object store does not say what there is: no such bucket, access denied.
+    """
+    client = ObjectClient(url)
+    if client.location.scheme not in BUCKETS:
+        return f"{url}: no such store (no {ROOT} there)"
+    if client.size(BUILD_MARK) is not None:
+        return f"{url}: unfinished conversion; run the same convert command to resume"
+    if not client.list(limit=1):
+        return f"{url}: no such store"
+    return f"{url}: not a unistore store (no {ROOT} there)"
