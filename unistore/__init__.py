@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     )
     from unistore.inspect import Inspection, inspect
     from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
-    from unistore.inspect import inspect
-    from unistore.loader import Loader
     from unistore.order import At, Shuffle
     from unistore.replay import ReplayBuffer
     from unistore.samples import Clips, Patches, Rows, Segments, SparsePoints, Transitions, Volumes, Windows
@@ -83,7 +81,6 @@ _HOME = {
     "Inspection": "inspect",
     "Loader": "loader",
     "LoaderError": "loader",
-    "Loader": "loader",
     "Patches": "samples",
     "Problem": "errors",
     "ReplayBuffer": "replay",
@@ -102,7 +99,6 @@ _HOME = {
     "WorkerDiedError": "loader",
     "collate": "collate",
     "convert": "convert",
-    "inspect": "inspect",
     "inspect": "inspect",
 }
 """Module of each lazily loaded name."""

@@ -85,8 +85,9 @@ class ReplayBuffer:
         kind = Transitions(only_valid=True)
         known = Dataset(path, kind).fields
         self._flat = _flat_keys(known, image_size) if output != "dict" and fields is None else []
-        if output == "tuple" and len(self._flat) < len(_FLAT):
-            wanted = ", ".join("|".join(names) for names in _FLAT)
+        if (output == "tuple" or image_size is not None) and len(self._flat) < len(_FLAT):
+            side = "" if image_size is None else f", images as sets of side {image_size}"
+            wanted = ", ".join("|".join(names) for names in _FLAT) + side
             held = ", ".join(known)
             msg = f"{os.fspath(path)}: a tuple needs the observations {wanted}; the store has {held}"
             raise InputError(msg)

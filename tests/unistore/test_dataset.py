@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,15 @@ def test_a_kind_of_another_modality_is_refused(rows: Path) -> None:
 def test_no_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no such store"):
         unistore.Dataset(tmp_path / "absent.zarr")
+
+
+def test_threads_read_alike(make_cloud: Callable[..., Any]) -> None:
+    dataset = unistore.Dataset(make_cloud().path, unistore.Segments(max_points=40))
+    wanted = [[at % 4, (at + 1) % 4] for at in range(40)]
+    serial = [dataset.read_batch(indices)["xyz"].values for indices in wanted]
+    with ThreadPoolExecutor(4) as threads:
+        parallel = [batch["xyz"].values for batch in threads.map(dataset.read_batch, wanted)]
+    assert all(np.array_equal(one, other) for one, other in zip(serial, parallel, strict=True))
 
 
 def test_damage_is_an_error(rows: Path, make_cloud: Callable[..., Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -69,6 +70,7 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
+@cache
 def imports(path: Path) -> tuple[set[str], set[str]]:
     """Modules imported at the top of a file, and anywhere in it; type checking blocks left out."""
     tree = ast.parse(path.read_text())

@@ -248,7 +248,7 @@ def test_replay_dict_close_and_errors(make_store: Any) -> None:
     with pytest.raises(ValueError, match="closed"):
         replay.sample(4)
     with pytest.raises(InputError, match=r"a tuple needs the observations left_image\|left_wrist_image"):
-        unistore.ReplayBuffer(path, output="tuple", image_size=224)
+        unistore.ReplayBuffer(path, image_size=224)
 
 
 def test_replay_hands_errors_on(make_store: Any) -> None:

@@ -16,6 +16,7 @@ from unistore.samples.columns import Column, SourceNames, whole
 from unistore.samples.coordinates import Dequantiser, relative, staging
 from unistore.samples.protocol import INDEX, SOURCE, Picks, chosen, require
 from unistore.samples.spans import Spans
+from unistore.schemas.point_cloud import NO_SEGMENT
 from unistore.store.reader import Store
 
 __all__ = ["Segments"]
@@ -25,6 +26,8 @@ _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel"
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
 """Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``."""
 _ON_REQUEST = ("source_row", "number", "bounds")
+_BLOCK = 1 << 20
+"""Segment numbers looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,8 @@ class SegmentReader:
     ) -> None:
         self._kind = kind
         self._offsets = Column(store.array("segments/offsets"))
-        self._rows = _real_segments(store, len(self._offsets) - 1, units)
+        self._units = units
+        self._outside = _outside_segments(store, len(self._offsets) - 1)
         self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
         self._names = SourceNames(store, "segments/source") if SOURCE in fields else None
         points = {**_point_columns(store), "source_row": "points/source_row"}
@@ -124,14 +128,16 @@ class SegmentReader:
             }
             if "point_voxel" in self._voxels:
                 self._points["point_voxel"] = self._voxels.pop("point_voxel")
-        self._length = store.sample_count if self._rows is None else len(self._rows)
+        self._length = store.sample_count if units is None else len(units)
 
     def __len__(self) -> int:
         return self._length
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of segments."""
-        rows = picks.index if self._rows is None else self._rows[picks.index]
+        samples = picks.index if self._units is None else self._units[picks.index]
+        # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
+        rows = samples + np.searchsorted(self._outside, samples, side="right")
         spans = Spans.draw(picks, *self._offsets.ranges(rows), self._kind.max_points)
         batch: Batch = {}
         if self._xyz is not None:
@@ -225,9 +231,14 @@ def _segment_columns(store: Store) -> dict[str, str]:
     }
 
 
-def _real_segments(store: Store, segments: int, units: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-    """Rows of ``segments`` that are samples: those of `units` whose number is not −1; None: all."""
+def _outside_segments(store: Store, segments: int) -> NDArray[np.int64]:
+    """Number of samples before each segment that is none (number −1: points of no segment), ascending."""
     if segments == store.sample_count:
-        return units
-    real = np.flatnonzero(whole(store.array("segments/number")) != -1)
-    return real if units is None else real[units]
+        return np.empty(0, np.int64)
+    numbers = store.array("segments/number")
+    found = [
+        lo + np.flatnonzero(numbers.read_box([lo], [min(lo + _BLOCK, segments)]) == NO_SEGMENT)
+        for lo in range(0, segments, _BLOCK)
+    ]
+    rows = np.concatenate(found)
+    return rows - np.arange(len(rows))
