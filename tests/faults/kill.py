@@ -36,16 +36,13 @@ from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
 HERE = Path(__file__).parent
-SAMPLES = HERE.parents[2] / "shared" / "samples"
+DATA = HERE.parent / "data"
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "rows": (("ct/derived_ct_cropped_lung_w1500_l-600.npy",), {}),
-    "point_cloud": (
-        ("pointcloud/derived_pointsuite_thin-1.h5", "pointcloud/derived_pointsuite_thin-2.h5"),
-        {},
-    ),
-    "ct": (("ct/derived_ct_cropped_hu_int16_fortran.npy",), {"windows": ("lung",)}),
-    "spike": (("spike/spikezoo_data.dat",), {"height": 250, "width": 400}),
-    "trajectory": (("robot/robosuite100_lift_panda_demo.hdf5",), {}),
+    "rows": (("rows/autzen_returns.h5",), {}),
+    "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
+    "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), {"windows": ("lung",), "sparse": "coords"}),
+    "spike": (("spike/reds_frames_140_162.dat",), {"voxels": (5,)}),
+    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
 }
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
 
@@ -151,7 +148,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
     )
     given = parser.parse_args(arguments)
-    unistore.layout.SHARD = 16 << 10 if given.family == "toy" else 1 << 20
+    unistore.layout.SHARD = 16 << 10  # many small shards
     with tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work) as folder:
         torture(given, Path(folder).resolve())
 
@@ -206,10 +203,7 @@ def make_case(given: argparse.Namespace, work: Path) -> tuple[Case, Path | None]
         converter, other = toys.Toy(), toys.Toy(brightness=1)
     else:
         names, options = FAMILIES[given.family]
-        sources = [SAMPLES / name for name in names]
-        missing = [str(path) for path in sources if not path.exists()]
-        if missing:
-            sys.exit(f"no samples: {', '.join(missing)}")
+        sources = [DATA / name for name in names]
         converter = other = make_converter(given.family, options)
     old = None
     if given.overwrite:
