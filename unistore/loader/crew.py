@@ -6,10 +6,11 @@ import contextlib
 import mmap
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
@@ -35,15 +36,15 @@ PATIENCE = 2.0
 class _Worker:
     """One process as the parent sees it."""
 
-    def __init__(self, context: BaseContext, orders: Orders, control: int) -> None:
-        self.number = orders.worker
+    def __init__(self, number: int, context: BaseContext, inherited: Orders | None) -> None:
+        self.number = number
         self.channel, theirs = open_channel()
         self.known: set[int] = set()
         self.forget: list[int] = []
         self.tasks: dict[tuple[int, int], tuple[Request, Slab | None]] = {}
         self.queued = 0
         process: Any = context.Process(  # type: ignore[attr-defined]
-            target=main, args=(orders, theirs), name=f"unistore-loader-{orders.worker}", daemon=True
+            target=main, args=(number, theirs, inherited), name=f"unistore-loader-{number}", daemon=True
         )
         self.process = process
         try:
@@ -53,7 +54,6 @@ class _Worker:
             raise
         finally:
             theirs.close()
-        self.channel.send(None, [control])
 
 
 class Crew:
@@ -62,7 +62,7 @@ class Crew:
     Parameters
     ----------
     orders
-        What each worker is told, one a worker.
+        What the workers are told.
     start_method
         ``"fork"``, ``"forkserver"`` or ``"spawn"``.
     ring
@@ -72,9 +72,7 @@ class Crew:
         with the least to do gets the next.
     """
 
-    def __init__(
-        self, orders: Iterable[Orders], start_method: str, ring: SlabRing, *, in_turn: bool = False
-    ) -> None:
+    def __init__(self, orders: Orders, start_method: str, ring: SlabRing, *, in_turn: bool = False) -> None:
         self._owner = os.getpid()
         self._ring = ring
         self._in_turn = in_turn
@@ -82,17 +80,25 @@ class Crew:
         self._generation = 0
         self._ready: dict[int, tuple[Answer, Slab | None, list[Segment]]] = {}
         self._workers: list[_Worker] = []
-        control = open_shared_memory(mmap.PAGESIZE)
+        descriptors = [open_shared_memory(mmap.PAGESIZE)]
         try:
-            self._control = np.frombuffer(mmap.mmap(control, mmap.PAGESIZE), np.int64)
+            self._control = np.frombuffer(mmap.mmap(descriptors[0], mmap.PAGESIZE), np.int64)
             context = multiprocessing.get_context(start_method)
-            for told in orders:
-                self._workers.append(_Worker(context, told, control))
+            pickled = None if start_method == "fork" else _pickle(orders)
+            size = 0
+            if pickled is not None:
+                size = os.fstat(pickled).st_size
+                descriptors.append(pickled)
+            inherited = orders if pickled is None else None
+            for number in range(orders.workers):
+                self._workers.append(_Worker(number, context, inherited))
+                self._workers[-1].channel.send(size, descriptors)
         except BaseException:
             self.close()
             raise
         finally:
-            os.close(control)
+            for descriptor in descriptors:
+                os.close(descriptor)
         self._poll = select.poll()
         self._by_descriptor = {worker.channel.fileno(): worker for worker in self._workers}
         self._by_sentinel: dict[int, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
@@ -269,6 +275,26 @@ class Crew:
     def pids(self) -> list[int]:
         """Process ids of the workers."""
         return [] if self._closed else [worker.process.pid for worker in self._workers]
+
+
+def _pickle(orders: Orders) -> int | None:
+    """Pickle orders into memory that all workers read, once for all of them; None where that is refused.
+
+    multiprocessing would copy them through a pipe to each worker, and wait for ever where a large dataset is
+    sent to a worker that has already died. Only what may be sent in no other way (locks, queues, sockets)
+    goes there.
+    """
+    descriptor = open_shared_memory(mmap.PAGESIZE)
+    try:
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            pickle.dump(orders, file, protocol=5)
+    except RuntimeError:
+        os.close(descriptor)
+        return None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _cause_of_death(code: int | None) -> str:

@@ -194,6 +194,11 @@ class Loader:
         """Return totals since the loader was made, see `unistore.loader.stats.Stats`."""
         return self._stats.as_dict()
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers that are running now."""
+        return self._producer[0].pids if self._producer else []
+
     def close(self) -> None:
         """End workers and free memory; batches that are held stay intact. Iterating again starts anew."""
         self._current = None

@@ -100,6 +100,11 @@ class Producer(Protocol):
         """Whether it still makes batches, in this process."""
         ...
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        ...
+
     def close(self) -> None:
         """End processes and threads, free memory. May be called twice, and from any thread."""
         ...

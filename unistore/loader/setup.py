@@ -54,15 +54,7 @@ def make_producer(
     )
     if workers == 0:
         return ReadingThread(choose_fetch(dataset, collate), dataset, ring)
-    orders = [
-        Orders(
-            worker=worker,
-            workers=workers,
-            seed=seed,
-            dataset=dataset,
-            collate=collate,
-            worker_init_fn=worker_init_fn,
-        )
-        for worker in range(workers)
-    ]
+    orders = Orders(
+        workers=workers, seed=seed, dataset=dataset, collate=collate, worker_init_fn=worker_init_fn
+    )
     return Crew(orders, placement.start_method, ring, in_turn=in_turn)

@@ -125,6 +125,11 @@ class ReadingThread:
         self._ring.close()
 
     @property
+    def pids(self) -> list[int]:
+        """See `Producer.pids`: a thread has none."""
+        return []
+
+    @property
     def usable(self) -> bool:
         """Whether the thread can still be asked; it does not survive a fork."""
         return not self._closed and self._thread.is_alive()

@@ -31,19 +31,18 @@ __all__ = ["Answer", "Failure", "Orders", "Task", "main", "pack_failure"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What a worker is told when it starts; travels by pickle under forkserver and spawn.
+    """What workers are told when they start; travels by pickle under forkserver and spawn.
 
     Attributes
     ----------
-    worker, workers
-        Number of this worker, and of all.
+    workers
+        Number of workers.
     seed
         The loader's.
     dataset, collate, worker_init_fn
         The user's.
     """
 
-    worker: int
     workers: int
     seed: int
     dataset: Any
@@ -126,28 +125,16 @@ def pack_failure(error: LoaderError) -> Failure:
 class _Bench:
     """The worker's state: its dataset, its mapped slabs."""
 
-    def __init__(self, orders: Orders, abandoned_before: NDArray[np.int64]) -> None:
-        self._orders = orders
+    def __init__(self, worker: int, orders: Orders, abandoned_before: NDArray[np.int64]) -> None:
         self._current = abandoned_before
         self._slabs: dict[int, Segment] = {}
-        self._fetch: Fetch | None = None
-        self._environment = Environment(orders.worker, orders.workers, orders.seed, orders.dataset)
-
-    def prepare(self) -> LoaderError | None:
-        """Get ready; return what went wrong, which then answers every task."""
-        orders = self._orders
-        try:
-            self._fetch = choose_fetch(orders.dataset, orders.collate)
-            self._environment.settle_torch()
-            if orders.worker_init_fn is not None:
-                self._environment.reseed(0, orders.worker)
-                orders.worker_init_fn(orders.worker)
-        except Exception as error:  # noqa: BLE001 - the user's function may raise anything
-            text = "".join(traceback.format_exception(error))
-            failed = SampleError(f"worker {orders.worker} could not start: {error}", None, "", text)
-            failed.__cause__ = error
-            return failed
-        return None
+        self._dataset = orders.dataset
+        self._fetch: Fetch = choose_fetch(orders.dataset, orders.collate)
+        self._environment = Environment(worker, orders.workers, orders.seed, orders.dataset)
+        self._environment.settle_torch()
+        if orders.worker_init_fn is not None:
+            self._environment.reseed(0, worker)
+            orders.worker_init_fn(worker)
 
     def map_slabs(self, forget: tuple[int, ...], tasks: list[Task], descriptors: list[int]) -> None:
         for number in forget:
@@ -166,15 +153,13 @@ class _Bench:
         started = time.perf_counter()
         arena = Arena(self._slabs[task.slab] if task.slab else None, growth)
         indices = np.frombuffer(task.indices, np.int64).tolist()
-        assert self._fetch is not None
         try:
             self._environment.lend(arena.allocate)
             self._environment.reseed(task.epoch, task.position)
             batch = self._fetch(indices, task.epoch, arena.allocate)
         except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the parent raises it
             growth.close()
-            dataset = self._orders.dataset
-            failed = sample_error(error, self._fetch, dataset, indices, task.epoch, np.empty)
+            failed = sample_error(error, self._fetch, self._dataset, indices, task.epoch, np.empty)
             failed.__cause__ = error
             return Answer(*plain, pack_failure(failed))
         try:
@@ -189,50 +174,69 @@ class _Bench:
         return Answer(*plain, message, tuple(growth.sizes), arena.needed, spent)
 
 
-def _serve(orders: Orders, channel: Channel) -> None:
-    ((_, (control,)), *early) = channel.receive()
+def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Bench | LoaderError, list[Any]]:
+    """Return the bench, or what went wrong and answers every task; and messages that came early."""
+    ((size, (control, *told)), *early) = channel.receive()
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
-    os.close(control)
-    bench = _Bench(orders, np.frombuffer(page, np.int64))
-    broken = bench.prepare()
+    try:
+        if orders is None:
+            with mmap.mmap(told[0], size, flags=mmap.MAP_SHARED) as pickled:
+                orders = pickle.loads(pickled)  # noqa: S301 - from our parent
+        assert orders is not None
+        return _Bench(worker, orders, np.frombuffer(page, np.int64)), early
+    except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
+        text = "".join(traceback.format_exception(error))
+        kind = f"{type(error).__name__}: {error}"
+        failed = SampleError(f"worker {worker} could not start: {kind}", None, "", text)
+        failed.__cause__ = error
+        return failed, early
+    finally:
+        for descriptor in (control, *told):
+            os.close(descriptor)
+
+
+def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
+    bench, messages = _set_up(worker, orders, channel)
     parent = multiprocessing.parent_process()
     watched = [channel.fileno(), *([parent.sentinel] if parent is not None else [])]
-    messages = early
     while True:
         for (forget, told), descriptors in messages:
             tasks = [Task(*task) for task in told]
-            bench.map_slabs(forget, tasks, descriptors)
+            if isinstance(bench, _Bench):
+                bench.map_slabs(forget, tasks, descriptors)
             for task in tasks:
-                _answer(bench, task, channel, broken)
+                _answer(bench, task, channel)
         if channel.fileno() not in wait(watched):
             return
         messages = channel.receive()
 
 
-def _answer(bench: _Bench, task: Task, channel: Channel, broken: LoaderError | None) -> None:
+def _answer(bench: _Bench | LoaderError, task: Task, channel: Channel) -> None:
     growth = SharedGrowth()
     try:
-        if broken is not None:
-            answer = Answer(task.generation, task.number, task.slab, pack_failure(broken))
-        else:
+        if isinstance(bench, _Bench):
             answer = bench.make(task, growth)
+        else:
+            answer = Answer(task.generation, task.number, task.slab, pack_failure(bench))
         channel.send(tuple(answer), growth.descriptors)
     finally:
         growth.close()
 
 
-def main(orders: Orders, end: socket.socket) -> None:
+def main(worker: int, end: socket.socket, orders: Orders | None) -> None:
     """Run a worker until its parent closes the socket, or is gone.
 
     Parameters
     ----------
-    orders
-        What to do.
+    worker
+        Its number.
     end
         The worker's end of the socket.
+    orders
+        What to do; None: they come, pickled, with the first message.
     """
     settle()
     channel = Channel(end)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone: nobody is left to tell
-        _serve(orders, channel)
+        _serve(worker, orders, channel)
     channel.close()

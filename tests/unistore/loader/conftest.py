@@ -145,6 +145,15 @@ def children() -> list[int]:
     return [int(pid) for pid in text.split()]
 
 
+@pytest.fixture(scope="session")
+def servers() -> None:
+    """Have the processes of multiprocessing itself running, which stay until this one ends."""
+    from multiprocessing import forkserver, resource_tracker
+
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
+
+
 @pytest.fixture
 def nothing_left() -> Iterator[None]:
     """Fail if a test leaves processes, descriptors or shared memory behind."""

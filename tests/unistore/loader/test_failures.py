@@ -79,10 +79,10 @@ def test_a_dead_worker_is_noticed_at_once(data, how, said):
         del caught
 
 
-def test_a_worker_killed_while_idle_and_the_loader_used_again(data, census):
+def test_a_worker_killed_while_idle_and_the_loader_used_again(data):
     with Loader(data.Batched(), 10, workers=2) as loader:
         list(loader)
-        os.kill(census.children()[0], signal.SIGKILL)
+        os.kill(loader.worker_pids[0], signal.SIGKILL)
         with pytest.raises(WorkerDiedError):
             list(loader)
         assert sum(len(batch["index"]) for batch in loader) == 200

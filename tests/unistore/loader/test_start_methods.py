@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from unistore.loader import Loader, SampleError
 
 METHODS = [
     method for method in ("fork", "forkserver", "spawn") if method in multiprocessing.get_all_start_methods()
@@ -61,3 +64,60 @@ def test_every_start_method_in_every_state(tmp_path, method, state):
     )
     assert done.stderr == ""
     assert done.stdout.split() == ["done", str(repetitions)]
+
+
+def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(tmp_path):
+    """A script without a main guard: its workers run the script again, and die of that."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        textwrap.dedent("""
+            import numpy as np
+            from tests.unistore.loader.conftest import Batched
+            from unistore.loader import Loader
+            dataset = Batched()
+            dataset.ballast = np.ones(10_000_000)
+            list(Loader(dataset, 10, workers=1, start_method="spawn"))
+        """)
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={"PYTHONPATH": ".", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "WorkerDiedError: worker 0" in done.stderr
+    assert "what it printed says why" in done.stderr
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dataset_that_cannot_be_unpickled(servers, data, method, nothing_left):
+    class Hidden(data.Batched):
+        def __reduce__(self):
+            return eval, ("1 / 0",)
+
+    with Loader(Hidden(), 10, workers=1, start_method=method) as loader:
+        if method == "fork":
+            assert len(list(loader)) == 20
+        else:
+            with pytest.raises(SampleError, match="worker 0 could not start: ZeroDivisionError") as caught:
+                list(loader)
+            del caught
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_dataset_that_can_only_be_inherited(servers, data, method, nothing_left):
+    dataset = data.Batched()
+    dataset.lock = multiprocessing.get_context(method).Lock()
+    with Loader(dataset, 10, workers=2, start_method=method) as loader:
+        assert len(list(loader)) == 20
+
+
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_a_dataset_that_cannot_be_pickled(servers, data, method, nothing_left):
+    dataset = data.Batched()
+    dataset.function = lambda: None
+    with pytest.raises((AttributeError, TypeError, pickle.PicklingError), match="lambda"):
+        list(Loader(dataset, 10, workers=2, start_method=method))
