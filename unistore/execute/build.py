@@ -40,10 +40,11 @@ class Build:
         self._lock = Lock(self.folder / "lock")
 
     def __enter__(self) -> Self:
+        self._made = [parent for parent in self.folder.parents if not parent.exists()]
         try:
             self._lock.__enter__()
         except OSError:
-            self._remove_if_empty()
+            _remove_empty(self.folder, *self._made)
             raise
         try:
             self._open()
@@ -82,6 +83,7 @@ class Build:
             self.journal.close()
             if self._discard and isinstance(error, InputError):
                 self.remove()
+                _remove_empty(*self._made)
         finally:
             self._lock.release()
 
@@ -110,12 +112,8 @@ class Build:
                 path.unlink(missing_ok=True)
         journal.unlink()
         self._lock.release()
-        self._remove_if_empty()
+        _remove_empty(self.folder)
         sync_folder(self.destination.parent)
-
-    def _remove_if_empty(self) -> None:
-        with suppress(OSError):
-            self.folder.rmdir()
 
     def moved(self) -> dict[str, Any] | None:
         """What a run that was killed after giving the store its final name had done; else None."""
@@ -181,6 +179,13 @@ def check_destination(destination: Path, *, overwrite: bool) -> None:
         raise InputError(msg)
     msg = f"{destination}: exists, is not a unistore store and will not be touched: choose another place"
     raise InputError(msg)
+
+
+def _remove_empty(*folders: Path) -> None:
+    """Remove folders, innermost first, that nobody has put anything into."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def _is_store(path: Path) -> bool:

@@ -199,6 +199,16 @@ def test_problems_of_the_values_together_and_nothing_left(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["sources"]
 
 
+def test_folders_made_for_a_destination_go_with_it(tmp_path: Path, toys: Path, toy: Any) -> None:
+    arrays = dict(np.load(toys / "train/s0.npz"))
+    arrays["value"][7] = np.nan
+    np.savez(toys / "train/s0.npz", **arrays)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError):
+        run(toy(), [toys], tmp_path / "mine/deep/er/out.zarr")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
 def test_the_journal_is_plain_json(toys: Path, toy: Any, stopping: Any, store: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run(toy(), [toys], store, executor=stopping(9))
