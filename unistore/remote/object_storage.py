@@ -9,9 +9,9 @@ from itertools import islice
 from typing import TypeVar
 
 from unistore.remote.client import ObjectClient
-from unistore.remote.faults import Fault
 from unistore.remote.ranges import Request, coalesce
 from unistore.remote.url import Location
+from unistore.zarr3.storage import AbsentError
 
 __all__ = ["CONCURRENCY", "ObjectStorage", "ahead"]
 
@@ -56,7 +56,8 @@ class ObjectStorage:
         """Whole object; see `Storage.get`."""
         found = self.client.get(key)
         if found is None:
-            raise self.client.error(key, Fault("no such object"))
+            msg = f"{self.client.location}/{key}: no such object"
+            raise AbsentError(msg)
         return found
 
     def size(self, key: str) -> int | None:

@@ -17,7 +17,7 @@ from unistore.remote.storage import local_path, open_storage, why_no_store
 from unistore.sizes import parse_bytes
 from unistore.store.names import FORMAT_VERSION, ROOT, build_folder
 from unistore.zarr3.array import Array
-from unistore.zarr3.storage import Storage
+from unistore.zarr3.storage import AbsentError, Storage
 
 __all__ = ["CACHE_LIMIT", "Store"]
 
@@ -124,10 +124,8 @@ class Store:
     def _root_attributes(self) -> dict[str, Any]:
         try:
             attributes = self._document(ROOT)
-        except StoreError as error:
-            if self._storage.size(ROOT) is None:
-                raise StoreError(self._why_no_root()) from error
-            raise
+        except AbsentError as error:
+            raise StoreError(self._why_no_root()) from error
         if "unistore" not in attributes:
             msg = f"{self.path}: a Zarr group, but not a unistore store; read it with unistore.open() or zarr"
             raise StoreError(msg)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,17 +39,25 @@ class Located:
         Keys of the stored objects.
     offsets, sizes
         Bytes in the object; `EMPTY` where the chunk is absent and reads as fill.
+    raws
+        What is stored there, where it has been read already.
     """
 
     numbers: list[int]
     keys: list[str]
     offsets: list[int]
     sizes: list[int]
+    raws: list[bytes] | None = None
 
     def pick(self, positions: Sequence[int]) -> Located:
         """Some of the chunks."""
-        columns = (self.numbers, self.keys, self.offsets, self.sizes)
-        return Located(*([column[at] for at in positions] for column in columns))  # type: ignore[arg-type]
+        return Located(
+            [self.numbers[at] for at in positions],
+            [self.keys[at] for at in positions],
+            [self.offsets[at] for at in positions],
+            [self.sizes[at] for at in positions],
+            None if self.raws is None else [self.raws[at] for at in positions],
+        )
 
 
 class ChunkReader:
@@ -70,6 +78,8 @@ class ChunkReader:
         Number of this reader, unlike that of any other reader of the process.
     row_stride
         Chunk number of a row over the row, where a chunk is one whole row.
+    far
+        Whether requests take long, so that all chunks of a batch had better be asked for at once.
     """
 
     def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool) -> None:
@@ -86,6 +96,7 @@ class ChunkReader:
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
         self._indexes = IndexCache(self._load_index)
         at_end = metadata.index is not None and metadata.index.location == "end"
+        self.far = isinstance(storage, ReadsEnds)
         self._ends = storage if at_end and isinstance(storage, ReadsEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
@@ -118,12 +129,22 @@ class ChunkReader:
             sizes.append(index[at + 1])
         return Located(numbers, keys, offsets, sizes)
 
+    def fetch(self, located: Located, positions: Sequence[int]) -> Located:
+        """Read some chunks, all of them present, at once; the others' ``raws`` are empty."""
+        picked, raws, done = located.pick(positions), [b""] * len(located.keys), 0
+        try:
+            for position, raw in zip(positions, self._raws(picked), strict=True):
+                raws[position] = raw
+                done += 1
+        except StoreError as error:
+            raise self._damaged(picked, done, error) from error
+        return replace(located, raws=raws)
+
     def decode_into(self, located: Located, targets: Sequence[NDArray[Any]]) -> None:
         """Decode present chunks, each straight into its target: a C-contiguous array of the chunk's size."""
         decode, done = self._decode, 0
         try:
-            raws = self._storage.read_many(located.keys, located.offsets, located.sizes)
-            for raw, target in zip(raws, targets, strict=True):
+            for raw, target in zip(self._raws(located), targets, strict=True):
                 decode(raw, target)
                 done += 1
         except (FrameError, StoreError) as error:
@@ -134,7 +155,7 @@ class ChunkReader:
         metadata, done = self.metadata, 0
         flat: NDArray[Any] | None = None
         try:
-            for raw in self._storage.read_many(located.keys, located.offsets, located.sizes):
+            for raw in self._raws(located):
                 if flat is None or fresh:
                     flat = np.empty(metadata.chunk_bytes // metadata.dtype.itemsize, metadata.dtype)
                 self._decode(raw, flat)
@@ -142,6 +163,11 @@ class ChunkReader:
                 done += 1
         except (FrameError, StoreError) as error:
             raise self._damaged(located, done, error) from error
+
+    def _raws(self, located: Located) -> Iterator[bytes]:
+        if located.raws is not None:
+            return iter(located.raws)
+        return self._storage.read_many(located.keys, located.offsets, located.sizes)
 
     def _key(self, shard: int) -> str:
         return self._prefix + self.metadata.keys.key(_coordinates(shard, self._objects))
@@ -175,7 +201,7 @@ class ChunkReader:
         """Index of an object that stores none: an absent one, or one that is a chunk itself; else None."""
         if size is None:
             if self._sealed:
-                missing = f"{key} of {self._storage!r} is missing"
+                missing = f"{key} of {self._storage} is missing"
                 msg = f"array {self._path!r}: {missing}, but the store is sealed; restore it from a copy"
                 raise CorruptionError(msg)
             return np.full(2 * self._chunks, EMPTY, np.int64).data
@@ -183,8 +209,7 @@ class ChunkReader:
             return np.array([0, size], np.int64).data
         nbytes = self.metadata.index.nbytes(self._chunks)
         if size < nbytes:
-            msg = f"array {self._path!r}: shard {key} has {size} bytes, less than its index of {nbytes}"
-            raise CorruptionError(msg)
+            raise self._damaged_index(key, f"{size} bytes, less than its index of {nbytes}")
         return None
 
     def _decoded(self, key: str, size: int, raw: bytes) -> memoryview:
@@ -193,8 +218,11 @@ class ChunkReader:
         try:
             return self.metadata.index.decode(raw, self._chunks, size).reshape(-1).data
         except FrameError as error:
-            msg = f"array {self._path!r}: shard {key} of {self._storage!r}: {error}"
-            raise CorruptionError(msg) from error
+            raise self._damaged_index(key, str(error)) from error
+
+    def _damaged_index(self, key: str, what: str) -> CorruptionError:
+        where = f"array {self._path!r}: shard {key} of {self._storage}"
+        return CorruptionError(f"{where}: {what}; restore the file from a copy, or convert again")
 
     def _damaged(self, located: Located, at: int, error: Exception) -> StoreError:
         """The error of a chunk that could not be read, with everything that locates it."""
@@ -202,9 +230,11 @@ class ChunkReader:
         outer, inner = _coordinates(shard, self._objects), _coordinates(chunk, self._per_object)
         coordinates = tuple(a * count + b for a, b, count in zip(outer, inner, self._per_object, strict=True))
         what = "chunk" if self.metadata.index is None else "shard"
-        where = f"{what} {located.keys[at]} of {self._storage!r}"
+        where = f"{what} {located.keys[at]} of {self._storage}"
         msg = f"array {self._path!r}: {where}, chunk {coordinates}: {error}"
-        return CorruptionError(msg) if isinstance(error, FrameError | CorruptionError) else StoreError(msg)
+        if isinstance(error, FrameError | CorruptionError):
+            return CorruptionError(f"{msg}; restore the file from a copy, or convert again")
+        return StoreError(msg)
 
 
 def _coordinates(number: int, counts: tuple[int, ...]) -> tuple[int, ...]:

@@ -86,6 +86,8 @@ def gather(
             _copy(chunk, places, out)
         else:
             kept.add(task, places)
+    if reader.far:
+        located = reader.fetch(located, sorted([*direct.tasks, *scratch.tasks, *kept.tasks]))
     reader.decode_into(located.pick(direct.tasks), targets)
     decoded = reader.decode_each(located.pick(scratch.tasks), fresh=False)
     for chunk, places in zip(decoded, scratch.places, strict=True):

@@ -13,14 +13,20 @@ from typing import Protocol, runtime_checkable
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.forks import renew_after_fork
 
-__all__ = ["LocalStorage", "ReadsEnds", "Storage"]
+__all__ = ["AbsentError", "LocalStorage", "ReadsEnds", "Storage"]
 
 MAX_OPEN_FILES = 64
 """Files that one `LocalStorage` keeps open."""
 
 
+class AbsentError(StoreError):
+    """There is no such object."""
+
+
 class Storage(Protocol):
     """Objects by key (``"points/xyz/c/0/0"``); holds no handle when made, and pickles small.
+
+    ``str(storage)`` names the place in errors: a folder, a URL.
 
     Attributes
     ----------
@@ -35,7 +41,7 @@ class Storage(Protocol):
 
         Raises
         ------
-        StoreError
+        AbsentError
             If there is none; the message names it.
         """
 
@@ -91,6 +97,9 @@ class LocalStorage:
 
     def __repr__(self) -> str:
         return f"LocalStorage({self._folder!r})"
+
+    def __str__(self) -> str:
+        return self._folder
 
     def renew(self) -> None:
         """Forget open files and take a fresh lock."""
@@ -201,5 +210,5 @@ def _seek_and_read(lock: threading.Lock, fd: int, size: int, offset: int) -> byt
 
 def _unreadable(path: Path, error: OSError) -> StoreError:
     if isinstance(error, FileNotFoundError | NotADirectoryError):
-        return StoreError(f"{path}: no such file")
+        return AbsentError(f"{path}: no such file")
     return StoreError(f"{path}: cannot be read ({error.strerror or error})")

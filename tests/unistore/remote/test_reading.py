@@ -1,0 +1,215 @@
+"""Reading from an object store: same values as the local store, few requests, no use after a fork."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.errors import CorruptionError, InputError, StoreError
+from unistore.remote.object_storage import ObjectStorage
+from unistore.store.reader import Store
+from unistore.zarr3 import Array, LocalStorage
+
+
+def test_every_array_is_that_of_the_local_store(local: Path, uploaded: str, sources: Path, truth: Any) -> None:
+    ours, theirs = Store(uploaded), Store(local)
+    assert ours.attributes == theirs.attributes
+    assert ours.paths() == theirs.paths()
+    for path in ours.paths():
+        array = ours.array(path)
+        whole = array.read_box([0] * len(array.shape), array.shape)
+        expected = theirs.array(path)
+        assert np.array_equal(whole, expected.read_box([0] * len(array.shape), array.shape))
+    assert np.array_equal(ours.array("rows/data").read_rows(range(600)), truth(sources)["data"])
+    assert ours.text("sources/path") == theirs.text("sources/path")
+    assert ours.group("splits") == theirs.group("splits")
+
+
+def test_a_dataset_gives_the_samples_of_the_local_one(uploaded: str, sources: Path, truth: Any) -> None:
+    dataset = unistore.Dataset(uploaded)
+    expected = truth(sources)
+    rows = [599, 3, 3, 250, 251, 0]
+    batch = dataset.read_batch(rows)
+    assert np.array_equal(batch["data"].values, expected["data"][rows])
+    assert np.array_equal(batch["label"].values, expected["label"][rows])
+    assert dataset.path == uploaded
+    assert dataset.start_method == "spawn"
+
+
+def test_it_pickles_small(uploaded: str) -> None:
+    dataset = unistore.Dataset(uploaded)
+    dataset.read_batch([0])
+    assert len(pickle.dumps(dataset)) < 1000
+    again = pickle.loads(pickle.dumps(dataset))
+    assert np.array_equal(again.read_batch([7])["data"].values, dataset.read_batch([7])["data"].values)
+    assert "secret" not in repr(pickle.dumps(dataset)), "credentials stay in the environment"
+
+
+def test_opening_asks_for_the_root_alone(uploaded: str, proxy: Any) -> None:
+    Store(uploaded)
+    assert [(seen.method, seen.path.rpartition("/")[2]) for seen in proxy.seen] == [("GET", "zarr.json")]
+
+
+def test_the_ranges_of_a_batch_are_few_requests(uploaded: str, proxy: Any) -> None:
+    array = Store(uploaded).array("rows/data")
+    chunks = -(-600 // array.chunk_shape[0])
+    shards = -(-600 // array.shard_shape[0])  # type: ignore[index]
+    assert chunks >= 4 * shards >= 8
+    proxy.seen.clear()
+    array.read_rows(range(600))
+    indexes = [seen for seen in proxy.seen if seen.range and seen.range.startswith("bytes=-")]
+    assert len(indexes) == shards, "one request an index, size included"
+    assert proxy.count() == 2 * shards, "one more a shard for all its chunks"
+    proxy.seen.clear()
+    array.read_rows(range(600))
+    assert proxy.count() == shards, "indexes are kept"
+
+
+def test_a_missing_shard_is_an_error(uploaded: str, bucket: Any) -> None:
+    bucket.delete("deep/store.zarr/rows/data/c/1/0")
+    store = Store(uploaded)
+    with pytest.raises(CorruptionError, match=r"rows/data/c/1/0 .*missing, but the store is sealed"):
+        store.array("rows/data").read_rows(range(600))
+    assert store.array("rows/data").read_rows([0]).shape == (1, 24)
+
+
+def test_a_shard_that_vanishes_later_is_an_error(uploaded: str, bucket: Any) -> None:
+    array = Store(uploaded).array("rows/data")
+    array.read_rows([599])
+    shard = 599 // array.shard_shape[0]  # type: ignore[index]
+    bucket.delete(f"deep/store.zarr/rows/data/c/{shard}/0")
+    with pytest.raises(StoreError, match=rf"c/{shard}/0.*no such object"):
+        array.read_rows([599 // array.shard_shape[0] * array.shard_shape[0]])  # type: ignore[index]
+
+
+def test_a_truncated_shard_is_an_error(uploaded: str, bucket: Any, quick: None) -> None:
+    key = "deep/store.zarr/rows/data/c/0/0"
+    array = Store(uploaded).array("rows/data")
+    array.read_rows([0])
+    bucket.put(key, bucket.get(key)[:100])
+    with pytest.raises(CorruptionError, match=r"rows/data/c/0/0"):
+        array.read_rows(range(array.shard_shape[0]))  # type: ignore[index]
+    with pytest.raises(CorruptionError, match=r"crc32c of the shard index|less than its index"):
+        Store(uploaded).array("rows/data").read_rows([0])
+
+
+def test_file_urls_are_folders(local: Path) -> None:
+    store = Store(local.as_uri())
+    assert store.fork_safe
+    assert np.array_equal(store.array("rows/label").read_rows([3]), Store(local).array("rows/label").read_rows([3]))
+    with pytest.raises(StoreError, match="no such store"):
+        Store(f"{local.as_uri()}-not")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://", "names no bucket"),
+        ("ftp://host/x", "scheme 'ftp' is not known; one of: s3, gs, az"),
+        ("s3://bucket/x?versionId=3", "leave out what follows"),
+        ("s3://me:secret@bucket/x", "credentials do not belong in a URL"),
+        ("s3://bucket/a/../b", "no meaning"),
+        ("file://host/x", "three slashes"),
+    ],
+)
+def test_urls_that_mean_nothing(url: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        Store(url)
+    assert "me:secret" not in str(caught.value)
+
+
+def test_a_url_in_a_path_is_told() -> None:
+    with pytest.raises(InputError, match="give it as text, not as a Path"):
+        Store(Path("s3://bucket/x"))
+
+
+def test_what_is_no_store_is_told(bucket: Any, uploaded: str, quick: None, monkeypatch: Any) -> None:
+    with pytest.raises(StoreError, match=rf"{bucket.url('nothing')}: no such store"):
+        Store(bucket.url("nothing"))
+    with pytest.raises(StoreError, match=r"deep: not a unistore store \(no zarr.json there\)"):
+        Store(bucket.url("deep"))
+    bucket.put("begun/unistore-build.json", b"{}")
+    with pytest.raises(StoreError, match="begun: unfinished conversion; run the same convert command"):
+        Store(bucket.url("begun"))
+    with pytest.raises(StoreError, match="there is no bucket 'nobody-has-this'; check its name"):
+        Store("s3://nobody-has-this/x")
+
+
+def test_a_wrong_endpoint_is_told_soon(quick: None, bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StoreError, match=r"s3://b/x/zarr\.json: no connection \(tried 3 times") as caught:
+        Store("s3://b/x")
+    assert "\n" not in str(caught.value)
+
+
+def test_plain_http_is_refused_unless_allowed(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ALLOW_HTTP")
+    with pytest.raises(StoreError, match="set AWS_ALLOW_HTTP=true"):
+        Store("s3://b/x")
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_denied_access_names_the_variables(proxy: Any, uploaded: str, status: int) -> None:
+    proxy.spoil(status, times=99)
+    with pytest.raises(StoreError, match="access denied; check AWS_ACCESS_KEY_ID") as caught:
+        Store(uploaded)
+    assert "\n" not in str(caught.value)
+    assert proxy.count() == 1, "trying again would not help"
+
+
+def test_a_web_server_serves_stores(bucket: Any, uploaded: str, server: str, sources: Path, truth: Any) -> None:
+    for key in bucket.keys():
+        bucket.client.put_object_acl(Bucket=bucket.name, Key=key, ACL="public-read")
+    url = f"http://{server}/{bucket.name}/deep/store.zarr"
+    found = unistore.Dataset(url).read_batch([5, 599])["data"].values
+    assert np.array_equal(found, truth(sources)["data"][[5, 599]])
+    with pytest.raises(StoreError, match="no such store"):
+        Store(f"{url}/rows/data/c")
+
+
+FORK = """
+import os, signal, sys, unistore
+from torch.utils.data import DataLoader
+
+dataset = unistore.Dataset(sys.argv[1])
+if sys.argv[2] == "read":
+    dataset.read_batch(range(300))
+try:
+    list(DataLoader(dataset, 4, num_workers=1, collate_fn=unistore.collate, multiprocessing_context="fork"))
+except unistore.StoreError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("before", ["open", "read"])
+def test_after_a_fork_it_raises_at_once(uploaded: str, before: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORK, uploaded, before],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=True,
+    )
+    assert "object stores cannot be used in a forked process" in done.stdout, done.stderr
+    assert "multiprocessing_context='spawn'" in done.stdout
+    assert "start_method='spawn'" in done.stdout
+
+
+def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) -> None:
+    assert not ObjectStorage(uploaded).fork_safe
+    assert LocalStorage(local).fork_safe
+    assert unistore.Dataset(local).start_method is None
+
+
+def test_arrays_read_without_a_store(uploaded: str, local: Path) -> None:
+    far, near = Array.open(ObjectStorage(uploaded), "rows/data"), Array.open(LocalStorage(local), "rows/data")
+    lo, hi = np.array([10, 590, 0]), np.array([250, 600, 1])
+    assert np.array_equal(far.read_ranges(lo, hi), near.read_ranges(lo, hi))
+    assert np.array_equal(far.read_box([7, 3], [222, 9]), near.read_box([7, 3], [222, 9]))
