@@ -84,6 +84,8 @@ class Crew:
         try:
             self._control = np.frombuffer(mmap.mmap(descriptors[0], mmap.PAGESIZE), np.int64)
             context = multiprocessing.get_context(start_method)
+            if orders.cache is not None:
+                descriptors.append(orders.cache.create())
             pickled = None if start_method == "fork" else _pickle(orders)
             size = 0
             if pickled is not None:
@@ -92,7 +94,7 @@ class Crew:
             inherited = orders if pickled is None else None
             for number in range(orders.workers):
                 self._workers.append(_Worker(number, context, inherited))
-                self._workers[-1].channel.send(size, descriptors)
+                self._workers[-1].channel.send((size, orders.cache is not None), descriptors)
         except BaseException:
             self.close()
             raise
@@ -195,7 +197,8 @@ class Crew:
             batch = decode(answer.result, buffers + [segment.map for segment in extra], copy=True)
             if slab is not None:
                 self._ring.put(slab)
-        return Arrival(batch, answer.needed, answer.seconds, bool(extra), not lent)
+        missed = bool(extra)
+        return Arrival(batch, answer.needed, answer.seconds, missed, not lent, answer.hits, answer.misses)
 
     def settle(self) -> None:
         """See `Producer.settle`: wait for answers, or for a death."""

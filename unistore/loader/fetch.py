@@ -33,6 +33,9 @@ class Fetch(Protocol):
 
     packed: bool
     """Whether batches are packed ones, which the parent still has to present."""
+    hits: int
+    misses: int
+    """Samples taken from the cache, and read beside it; both 0 without one."""
 
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
         """Return the batch of some samples."""
@@ -43,6 +46,7 @@ class BatchFetch:
     """Reads through ``dataset.read_batch``."""
 
     packed = True
+    hits = misses = 0
 
     def __init__(self, dataset: BatchDataset) -> None:
         self._dataset = dataset
@@ -50,6 +54,14 @@ class BatchFetch:
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
         return self._dataset.read_batch([At(index, epoch) for index in indices], allocate)
+
+    def watched(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> tuple[Batch, bool]:
+        """The batch, and whether anything random was drawn for it; datasets that cannot tell draw nothing."""
+        read = getattr(self._dataset, "read_watched", None)
+        if read is None:
+            return self(indices, epoch, allocate), False
+        batch, drawn = read([At(index, epoch) for index in indices], allocate)
+        return batch, drawn
 
 
 class SampleFetch:
@@ -67,24 +79,32 @@ class SampleFetch:
     """
 
     packed = False
+    hits = misses = 0
 
     def __init__(self, dataset: Any, collate: Collate | None, *, carry_epoch: bool) -> None:
         self._dataset = dataset
         self._collate = collate
-        self._carry_epoch = carry_epoch
+        self.carry_epoch = carry_epoch
         self._set_epoch = None if carry_epoch else getattr(dataset, "set_epoch", None)
         self._epoch: int | None = None
 
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
         """See `Fetch`."""
+        return self.collated(self.samples(indices, epoch), allocate)
+
+    def samples(self, indices: Sequence[int], epoch: int) -> Sequence[Any]:
+        """Samples as the dataset returns them."""
         if self._set_epoch is not None and epoch != self._epoch:
             self._set_epoch(epoch)
             self._epoch = epoch
-        wanted = [At(index, epoch) for index in indices] if self._carry_epoch else indices
+        wanted = [At(index, epoch) for index in indices] if self.carry_epoch else indices
         if hasattr(self._dataset, "__getitems__"):
-            samples = self._dataset.__getitems__(wanted)
-        else:
-            samples = [self._dataset[index] for index in wanted]
+            found: Sequence[Any] = self._dataset.__getitems__(wanted)
+            return found
+        return [self._dataset[index] for index in wanted]
+
+    def collated(self, samples: Sequence[Any], allocate: Allocate) -> Any:
+        """The batch of some samples."""
         if self._collate is not None:
             return self._collate(samples)
         if "unistore.sample" in (type(samples).__module__, type(samples[0]).__module__):

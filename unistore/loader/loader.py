@@ -10,6 +10,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from unistore.loader.cache import parse_size
+from unistore.loader.cached import check_cacheable
 from unistore.loader.errors import LoaderError, SampleError
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Positions
@@ -52,7 +54,7 @@ class Loader:
     start_method
         ``"fork"``, ``"forkserver"``, ``"spawn"``; None: the dataset's wish, else fork where it exists.
     prefetch
-        Batches made ahead for each worker.
+        Batches made ahead, all workers together; at least two for each.
     drop_last
         True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
         unevenly. None: True when shuffling for more than one rank.
@@ -74,7 +76,9 @@ class Loader:
     samples_per_epoch
         Draws an epoch, with weights only.
     cache
-        Bytes (``"4GB"``) or ``"all"``: keep decoded samples in memory shared by the workers. None: do not.
+        Bytes (``"4GB"``) or ``"all"``: keep decoded samples in a file without a name, in the folder for
+        temporary files, that all workers map; until it is full. Batches for which anything random was drawn
+        are not kept; samples of a plain dataset are kept as they are the first time. None: no cache.
     log_every
         Report one line every so many batches; 0: never.
 
@@ -108,7 +112,10 @@ class Loader:
         cache: str | int | None = None,
         log_every: int = 0,
     ) -> None:
-        self._packed = choose_fetch(dataset, collate).packed
+        fetch = choose_fetch(dataset, collate)
+        self._packed = fetch.packed
+        if cache is not None:
+            check_cacheable(fetch)
         self.dataset = dataset
         self.batch_size = batch_size
         self.seed = seed
@@ -135,7 +142,7 @@ class Loader:
         self._pin = pin_memory and _can_pin()
         self._collate = collate
         self._worker_init_fn = worker_init_fn
-        self._cache = cache
+        self._cache = None if cache is None else parse_size(cache)
         self._log_every = log_every
         self._progress = Progress(dataset_digest(dataset))
         self._stats = Stats()
@@ -236,6 +243,7 @@ class Loader:
                     workers=self.workers,
                     placement=self.placement,
                     in_turn=hasattr(self.sequence, "lanes"),
+                    cache=self._cache,
                 )
             )
         return self._producer[0]

@@ -33,7 +33,7 @@ class Placement:
     start_method
         Of worker processes.
     prefetch
-        Batches made ahead for each worker.
+        Batches made ahead, all workers together.
     """
 
     rank: int

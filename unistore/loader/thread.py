@@ -37,6 +37,8 @@ class _Done(NamedTuple):
     seconds: float
     missed: bool = False
     all_held: bool = False
+    hits: int = 0
+    misses: int = 0
 
 
 class ReadingThread:
@@ -101,7 +103,9 @@ class ReadingThread:
         done = self._ready.pop(number)
         if done.error is not None:
             raise done.error
-        return Arrival(done.batch, done.needed, done.seconds, done.missed, done.all_held)
+        return Arrival(
+            done.batch, done.needed, done.seconds, done.missed, done.all_held, done.hits, done.misses
+        )
 
     def settle(self) -> None:
         """See `Producer.settle`."""
@@ -157,6 +161,7 @@ def _make(fetch: Fetch, dataset: Any, job: _Job, generation: list[int]) -> _Done
     started = time.perf_counter()
     arena = Arena(job.slab, None, job.lease)
     indices = request.indices.tolist()
+    hits, misses = fetch.hits, fetch.misses
     try:
         batch = fetch(indices, request.epoch, arena.allocate)
     except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
@@ -165,4 +170,6 @@ def _make(fetch: Fetch, dataset: Any, job: _Job, generation: list[int]) -> _Done
         return _Done(job.generation, request.number, None, failed, 0, 0.0)
     missed = not job.all_held and (job.slab is None or arena.needed > job.slab.size)
     spent = time.perf_counter() - started
-    return _Done(job.generation, request.number, batch, None, arena.needed, spent, missed, job.all_held)
+    hits, misses = fetch.hits - hits, fetch.misses - misses
+    made = batch, None, arena.needed, spent, missed, job.all_held, hits, misses
+    return _Done(job.generation, request.number, *made)

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.loader.arena import Arena, SharedGrowth
+from unistore.loader.cache import CacheLayout
+from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
 from unistore.loader.environment import Environment, settle
 from unistore.loader.errors import LoaderError, SampleError
@@ -41,6 +43,8 @@ class Orders:
         The loader's.
     dataset, collate, worker_init_fn
         The user's.
+    cache
+        How the cache is divided, whose descriptor comes with the first message; None: there is none.
     """
 
     workers: int
@@ -48,6 +52,7 @@ class Orders:
     dataset: Any
     collate: Collate | None = None
     worker_init_fn: Callable[[int], object] | None = None
+    cache: CacheLayout | None = None
 
 
 class Task(NamedTuple):
@@ -102,6 +107,8 @@ class Answer(NamedTuple):
         Bytes of memory that the batch needed.
     seconds
         Time taken.
+    hits, misses
+        Samples from the cache, and beside it.
     """
 
     generation: int
@@ -111,6 +118,8 @@ class Answer(NamedTuple):
     extra: tuple[int, ...] = ()
     needed: int = 0
     seconds: float = 0.0
+    hits: int = 0
+    misses: int = 0
 
 
 def pack_failure(error: LoaderError) -> Failure:
@@ -125,11 +134,15 @@ def pack_failure(error: LoaderError) -> Failure:
 class _Bench:
     """The worker's state: its dataset, its mapped slabs."""
 
-    def __init__(self, worker: int, orders: Orders, abandoned_before: NDArray[np.int64]) -> None:
+    def __init__(
+        self, worker: int, orders: Orders, abandoned_before: NDArray[np.int64], cache: int | None
+    ) -> None:
         self._current = abandoned_before
         self._slabs: dict[int, Segment] = {}
         self._dataset = orders.dataset
         self._fetch: Fetch = choose_fetch(orders.dataset, orders.collate)
+        if orders.cache is not None and cache is not None:
+            self._fetch = cached(self._fetch, orders.cache.region(worker, cache))
         self._environment = Environment(worker, orders.workers, orders.seed, orders.dataset)
         self._environment.settle_torch()
         if orders.worker_init_fn is not None:
@@ -151,6 +164,7 @@ class _Bench:
         if task.generation < self._current[0]:
             return Answer(*plain, None)
         started = time.perf_counter()
+        hits, misses = self._fetch.hits, self._fetch.misses
         arena = Arena(self._slabs[task.slab] if task.slab else None, growth)
         indices = np.frombuffer(task.indices, np.int64).tolist()
         try:
@@ -171,19 +185,21 @@ class _Bench:
             failed.__cause__ = error
             return Answer(*plain, pack_failure(failed))
         spent = time.perf_counter() - started
-        return Answer(*plain, message, tuple(growth.sizes), arena.needed, spent)
+        hits, misses = self._fetch.hits - hits, self._fetch.misses - misses
+        return Answer(*plain, message, tuple(growth.sizes), arena.needed, spent, hits, misses)
 
 
 def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Bench | LoaderError, list[Any]]:
     """Return the bench, or what went wrong and answers every task; and messages that came early."""
-    ((size, (control, *told)), *early) = channel.receive()
+    (((size, has_cache), (control, *told)), *early) = channel.receive()
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
     try:
         if orders is None:
-            with mmap.mmap(told[0], size, flags=mmap.MAP_SHARED) as pickled:
+            with mmap.mmap(told[-1], size, flags=mmap.MAP_SHARED) as pickled:
                 orders = pickle.loads(pickled)  # noqa: S301 - from our parent
         assert orders is not None
-        return _Bench(worker, orders, np.frombuffer(page, np.int64)), early
+        cache = told[0] if has_cache else None
+        return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
         text = "".join(traceback.format_exception(error))
         kind = f"{type(error).__name__}: {error}"
