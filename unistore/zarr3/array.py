@@ -70,7 +70,7 @@ class Array:
             If it uses a feature of Zarr that the engine does not implement; the message names it.
         """
         key = f"{path}/zarr.json" if path else "zarr.json"
-        where = f"{storage!r}: array {path!r}"
+        where = f"{storage}: array {path!r}"
         try:
             document = json.loads(storage.get(key))
         except ValueError as error:
