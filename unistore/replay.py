@@ -13,9 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unistore.collate import collate
 from unistore.dataset import Dataset
 from unistore.errors import InputError
+from unistore.loader.arena import Arena
+from unistore.loader.presentation import present
+from unistore.loader.slabs import SlabRing
 from unistore.randomness import below, words
 from unistore.samples.columns import whole
 from unistore.samples.transitions import Transitions
@@ -30,6 +32,8 @@ _FLAT = (
     ("joint",),
 )
 """Observations of the flat layout in the order of its tuple, each under the names it goes by."""
+_BUDGET = 4 << 30
+"""Bytes of memory that is kept for reuse between batches, at most."""
 
 
 class ReplayBuffer:
@@ -102,6 +106,7 @@ class ReplayBuffer:
         self._prefetch = prefetch
         self._ahead: deque[tuple[int, Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
+        self._ring = SlabRing(shared=False, in_flight=prefetch + 1, held=1, budget=_BUDGET)
         self._closed = False
         self._statistics: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -161,8 +166,11 @@ class ReplayBuffer:
         if self._thread is not None:
             while len(self._ahead) < self._prefetch:
                 later = number + 1 + len(self._ahead)
-                self._ahead.append((batch_size, self._thread.submit(self._read, later, batch_size)))
-        return self._read(number, batch_size) if ready is None else ready.result()
+                job = self._thread.submit(self._read, later, batch_size, self._memory())
+                self._ahead.append((batch_size, job))
+        batch, needed = self._read(number, batch_size, self._memory()) if ready is None else ready.result()
+        self._ring.observe(needed)
+        return batch
 
     def close(self) -> None:
         """Stop reading ahead; batches that were handed out stay valid."""
@@ -170,6 +178,7 @@ class ReplayBuffer:
         self._forget()
         if self._thread is not None:
             self._thread.shutdown()
+        self._ring.close()
 
     def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self._statistics is None:
@@ -185,16 +194,22 @@ class ReplayBuffer:
             future.cancel()
         self._ahead.clear()
 
-    def _read(self, number: int, batch_size: int) -> Any:
+    def _memory(self) -> Arena:
+        """Memory for one batch, reused once nothing views the batch any more."""
+        slab = self._ring.take()
+        return Arena(None) if slab is None else Arena(slab.segment, None, self._ring.lend(slab, [])[0])
+
+    def _read(self, number: int, batch_size: int, memory: Arena) -> tuple[Any, int]:
+        """Batch `number`, and the bytes it needed."""
         drawn = words(self._seed, np.array([number]), np.array([batch_size]), batch_size)
-        index = below(drawn[0], self._length)
-        batch = collate(self._dataset.__getitems__(index.tolist()))
+        read = self._dataset.read_batch(below(drawn[0], self._length), memory.allocate)
+        batch = present(read)
         if self._device is not None:
             batch = {
                 key: value.to(self._device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
             }
-        return self._as_tuple(batch) if self._tuple else batch
+        return self._as_tuple(batch) if self._tuple else batch, memory.needed
 
     def _as_tuple(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         now = [_ready(batch[key]) for key in self._flat]

@@ -238,6 +238,18 @@ def test_replay_is_seeded_whatever_is_prefetched(make_store: Any) -> None:
     assert max(map(max, drawn(1, 2))) <= 9
 
 
+def test_replay_batches_that_are_held_stay_as_they_are(make_store: Any) -> None:
+    with unistore.ReplayBuffer(record(make_store).path, output="dict", device="cpu") as replay:
+        views, copies = [], []
+        for _ in range(30):
+            view = replay.sample(16)["observation.global_image"][2:, :, 1:]
+            views.append(view)
+            copies.append(view.clone())
+            if len(views) > 5:
+                assert torch.equal(views.pop(0), copies.pop(0))
+    assert all(torch.equal(view, copy) for view, copy in zip(views, copies, strict=True))
+
+
 def test_replay_dict_close_and_errors(make_store: Any) -> None:
     path = record(make_store).path
     replay = unistore.ReplayBuffer(unistore.Store(path), output="dict", split=None)

@@ -21,7 +21,7 @@ from unistore.schemas.spike import (
     voxel_bins,
     voxel_path,
 )
-from unistore.schemas.spike_bits import count_dtype, pack, row_bytes, unpack, voxelize
+from unistore.schemas.spike_bits import count_dtype, row_bytes, unpack, voxelize
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -126,12 +126,23 @@ class Spikes:
     def read(self, frames: slice, box: Box, out: NDArray[Any]) -> None:
         """See `FrameField.read`."""
         bits = self._bits.read(frames, box)
-        if not self._packed:
-            out[...] = unpack(bits, box.width, box.left % 8)
-        elif box.left % 8 or box.width % 8:
-            out[...] = pack(unpack(bits, box.width, box.left % 8))
+        if self._packed:
+            _cut(bits, box.left % 8, box.width, out)
         else:
-            out[...] = bits
+            out[...] = unpack(bits, box.width, box.left % 8)
+
+
+def _cut(bits: NDArray[np.uint8], left: int, width: int, out: NDArray[np.uint8]) -> None:
+    """`width` bits from bit `left` of every row on, padded with zeros to whole bytes."""
+    columns = out.shape[-1]
+    if left:
+        np.right_shift(bits[..., :columns], np.uint8(left), out=out)
+        carried = bits[..., 1 : columns + 1]
+        out[..., : carried.shape[-1]] |= carried << np.uint8(8 - left)
+    else:
+        out[...] = bits[..., :columns]
+    if width % 8:
+        out[..., -1] &= np.uint8((1 << width % 8) - 1)
 
 
 class ComputedVoxels:
