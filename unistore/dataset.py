@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any, SupportsIndex
 
 import numpy as np
 import torch.utils.data
+import xxhash
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, StoreError
@@ -16,7 +18,9 @@ from unistore.order import At
 from unistore.packed import Allocate, Batch, placed
 from unistore.sample import Sample, Samples
 from unistore.samples import natural_kind
+from unistore.samples.locality import block_offsets
 from unistore.samples.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
+from unistore.samples.watched import WatchedPicks
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.tensors import Memory
 
@@ -158,9 +162,28 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         CorruptionError
             If stored bytes are damaged; names array, shard and chunk.
         """
-        picks = self._picks(indices)
+        return self._read(self._picks(indices), allocate)
+
+    def read_watched(
+        self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
+    ) -> tuple[Batch, NDArray[np.bool_]]:
+        """As `read_batch`, and which samples depend on the epoch, (B,) bool: those must not be cached."""
+        picks = WatchedPicks(self._picks(indices))
+        return self._read(picks, allocate), picks.drawn
+
+    def _read(self, picks: Picks, allocate: Allocate) -> Batch:
         batch = self.reader.read(picks, allocate)
         return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+
+    def block_offsets(self) -> NDArray[np.int64]:
+        """Offsets of blocks of samples that share chunks, for block shuffle."""
+        return block_offsets(self.store, len(self))
+
+    @property
+    def digest(self) -> str:
+        """Digest of which samples these are: the store's seal, their kind, the splits, the seed."""
+        said = [self.store.attributes["seal"], repr(self.samples), self.splits, self.seed]
+        return xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode())
 
     def source_of(self, index: int) -> str:
         """Name of the source that a sample comes from."""

@@ -61,7 +61,9 @@ def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.in
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     """Counter-based generator (Philox 4x64) of one sample."""
-    return np.random.Generator(np.random.Philox(key=[seed & _U64, 0], counter=[0, 0, epoch, index]))
+    key = np.array([seed & _U64, 0], np.uint64)  # a list of large integers would pass through float64
+    counter = np.array([0, 0, epoch & _U64, index], np.uint64)
+    return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -84,6 +84,12 @@ def test_a_subset_is_ascending_and_of_its_size(total: int, data: st.DataObject, 
     assert count == 0 or (found[0] >= 0 and found[-1] < total)
 
 
+@pytest.mark.parametrize("seed", [2**63 + 1, 2**64 - 1, -1])
+def test_large_seeds_are_not_rounded(seed: int) -> None:
+    drawn = [generator(near, 0, 5).integers(0, 2**60, 4).tolist() for near in (seed, seed - 1)]
+    assert drawn[0] != drawn[1]
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_every_subset_is_equally_likely(count: int) -> None:
     draws = 20_000
