@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from unistore.order import Permutation
 from unistore.randomness import generator
 
-__all__ = ["BlockShuffle", "mixing", "uniform_blocks"]
+__all__ = ["GROUP", "LANES", "BlockShuffle", "mixing", "uniform_blocks"]
+
+GROUP, LANES = 16, 4
+"""Blocks of a group, and groups open at a time, unless asked otherwise."""
 
 
 def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
@@ -51,7 +54,13 @@ class BlockShuffle:
     """
 
     def __init__(
-        self, offsets: NDArray[np.integer], seed: int = 0, *, group: int = 16, lanes: int = 4, deal: int = 64
+        self,
+        offsets: NDArray[np.integer],
+        seed: int = 0,
+        *,
+        group: int = GROUP,
+        lanes: int = LANES,
+        deal: int = 64,
     ) -> None:
         self.offsets = np.asarray(offsets, np.int64)
         if len(self.offsets) < 1 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):

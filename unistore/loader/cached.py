@@ -60,7 +60,7 @@ def check_cacheable(fetch: Fetch) -> None:
 class CachedBatches:
     """A cache in front of a dataset that reads whole batches.
 
-    Batches in whose reading anything random was drawn are not kept: they are others the next epoch.
+    Samples for which anything random was drawn are not kept: they are others the next epoch.
 
     Parameters
     ----------
@@ -91,9 +91,10 @@ class CachedBatches:
 
     def _read(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
         batch, drawn = self._fetch.watched(indices, epoch, allocate)
-        if not drawn and not self._region.full:
-            for number, index in enumerate(indices):
-                self._region.add(index, _parts(batch, number))
+        for number in np.flatnonzero(~drawn).tolist():
+            if self._region.full:
+                break
+            self._region.add(indices[number], _parts(batch, number))
         return batch
 
 

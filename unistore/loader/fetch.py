@@ -6,6 +6,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unistore.loader.collating import collate_into
 from unistore.loader.errors import SampleError
 from unistore.order import At
@@ -55,13 +58,15 @@ class BatchFetch:
         """See `Fetch`."""
         return self._dataset.read_batch([At(index, epoch) for index in indices], allocate)
 
-    def watched(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> tuple[Batch, bool]:
-        """The batch, and whether anything random was drawn for it; datasets that cannot tell draw nothing."""
+    def watched(
+        self, indices: Sequence[int], epoch: int, allocate: Allocate
+    ) -> tuple[Batch, NDArray[np.bool_]]:
+        """Read a batch; which of its samples are others the next epoch: none, if the dataset cannot tell."""
         read = getattr(self._dataset, "read_watched", None)
         if read is None:
-            return self(indices, epoch, allocate), False
-        batch, drawn = read([At(index, epoch) for index in indices], allocate)
-        return batch, drawn
+            return self(indices, epoch, allocate), np.zeros(len(indices), np.bool_)
+        found: tuple[Batch, NDArray[np.bool_]] = read([At(index, epoch) for index in indices], allocate)
+        return found
 
 
 class SampleFetch:

@@ -77,7 +77,7 @@ class Loader:
         Draws an epoch, with weights only.
     cache
         Bytes (``"4GB"``) or ``"all"``: keep decoded samples in a file without a name, in the folder for
-        temporary files, that all workers map; until it is full. Batches for which anything random was drawn
+        temporary files, that all workers map; until it is full. Samples for which anything random was drawn
         are not kept; samples of a plain dataset are kept as they are the first time. None: no cache.
     log_every
         Report one line every so many batches; 0: never.

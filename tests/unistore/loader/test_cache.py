@@ -39,7 +39,7 @@ class Counted:
         index = np.array([at.index for at in indices])
         with Path(self.path).open("ab") as file:
             file.write(index.astype(np.int64).tobytes())
-        drawn = bool((index > self.random_above).any())
+        drawn = index > self.random_above
         image = allocate((len(index), 5, 6, 3), np.dtype(np.uint8))
         image[:] = index[:, None, None, None] + np.arange(3)
         offsets = offsets_from_lengths(index % 4)

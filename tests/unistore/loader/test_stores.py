@@ -1,0 +1,123 @@
+"""Loader over sealed stores: the same samples as plain arrays hold, by every way of reading."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import unistore
+from unistore.loader import Loader, SampleError
+from unistore.samples.watched import WatchedPicks
+
+
+@pytest.fixture
+def rows(make_store):
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 1000, (300, 6, 5)).astype(np.int32)
+    path = make_store(
+        "rows",
+        {
+            "rows/data": data,
+            "rows/label": np.arange(300),
+            "rows/source": np.zeros(300, np.int64),
+            "sources/path": ["a.h5"],
+        },
+        count=300,
+        splits={"train": range(0, 300, 2), "val": range(1, 300, 2)},
+    )
+    return path, data
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [True, "blocks", False])
+@pytest.mark.parametrize("cache", [None, "10MB"])
+def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
+    path, data = rows
+    dataset = unistore.Dataset(path, split="train")
+    with Loader(dataset, 16, shuffle, workers=workers, cache=cache) as loader:
+        for _ in range(3):
+            seen = []
+            for batch in loader:
+                assert torch.equal(batch["data"], torch.from_numpy(data[batch["label"].numpy()]))
+                assert torch.equal(batch["label"], batch["index"] * 2)
+                seen += batch["label"].tolist()
+            assert sorted(seen) == list(range(0, 300, 2))
+        assert loader.stats()["cache_hits"] == (300 if cache else 0)
+
+
+def test_transform_and_collations(rows, nothing_left):
+    path, data = rows
+    halved = unistore.Dataset(path, transform=lambda sample: {"x": sample["data"] / 2, "l": sample["label"]})
+    with Loader(halved, 16, workers=1) as loader:
+        for batch in loader:
+            assert torch.equal(batch["x"], torch.from_numpy(data[batch["l"].numpy()]) / 2)
+    with Loader(unistore.Dataset(path), 16, workers=1, collate=len) as loader:
+        assert sum(loader) == 300
+
+
+def test_states_know_the_store_and_its_split(rows):
+    path, _ = rows
+    train = unistore.Dataset(path, split="train")
+    state = Loader(train, 16, workers=0).state_dict()
+    Loader(unistore.Dataset(path, split="train", fields=["label"]), 8, workers=0).load_state_dict(state)
+    for other in (unistore.Dataset(path, split="val"), unistore.Dataset(path, split="train", seed=1)):
+        with pytest.raises(unistore.LoaderError, match="other samples"):
+            Loader(other, 16, workers=0).load_state_dict(state)
+
+
+def test_a_damaged_chunk_is_an_error_with_its_sample(rows, nothing_left):
+    path, _ = rows
+    chunk = max((p for p in (path / "rows" / "data" / "c").rglob("*") if p.is_file()), key=str)
+    damaged = bytearray(chunk.read_bytes())
+    damaged[40] ^= 255
+    chunk.write_bytes(bytes(damaged))
+    with Loader(unistore.Dataset(path), 16, False, workers=1) as loader:
+        with pytest.raises(SampleError, match="sample ") as caught:
+            list(loader)
+        assert isinstance(caught.value.__cause__, unistore.CorruptionError)
+        assert caught.value.sample is not None
+        del caught
+
+
+def test_blocks_follow_the_chunks(rows):
+    dataset = unistore.Dataset(rows[0])
+    offsets = dataset.block_offsets()
+    chunk = dataset.store.array("rows/data").chunk_shape[0]
+    assert offsets[0] == 0
+    assert offsets[-1] == 300
+    assert all(size % chunk == 0 for size in np.diff(offsets)[:-1])
+
+
+def test_random_samples_are_noticed_one_by_one(make_store):
+    offsets = np.array([0, 5, 100, 104])
+    points = np.random.default_rng(0).normal(size=(104, 3)).astype(np.float32)
+    path = make_store(
+        "point_cloud",
+        {
+            "points/xyz": points,
+            "segments/offsets": offsets,
+            "segments/origin": np.zeros((3, 3)),
+            "segments/source": np.zeros(3, np.int64),
+        },
+        count=3,
+        table="segments",
+    )
+    dataset = unistore.Dataset(path, unistore.Segments(max_points=10), fields=["xyz"])
+    batch, drawn = dataset.read_watched([0, 1, 2])
+    assert drawn.tolist() == [False, True, False]
+    assert np.array_equal(batch["xyz"].values, dataset.read_batch([0, 1, 2])["xyz"].values)
+    with Loader(dataset, 3, workers=1, cache="all") as loader:
+        crops = [next(iter(loader))["xyz"] for _ in range(3)]
+        assert loader.stats()["cache_hits"] == 4
+    assert not torch.equal(crops[0], crops[1])
+
+
+def test_a_choice_of_one_is_no_choice():
+    from unistore.samples.protocol import Picks
+
+    picks = WatchedPicks(Picks(np.arange(3), np.zeros(3, np.int64)))
+    picks.below(np.array([[1, 1], [1, 2], [1, 1]]))
+    assert picks.drawn.tolist() == [False, True, False]
+    picks.generator(2)
+    assert picks.drawn.tolist() == [False, True, True]
