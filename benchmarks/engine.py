@@ -345,7 +345,7 @@ def main() -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     numcodecs.blosc.use_threads = False
-    rounds = 20 if options.quick else 60
+    rounds = {16: 30, 64: 15 if options.quick else 60, 1024: 15}
     work: list[tuple[Callable[..., list[dict[str, Any]]], Case, int]] = []
     for kind in ("smooth", "mixed", "incompressible"):
         for chunk in [64] if options.quick else [16, 64, 1024]:
@@ -355,7 +355,7 @@ def main() -> None:
     for measure, case, size in work:
         folder = Path(tempfile.mkdtemp(prefix="engine-", dir=options.folder))
         try:
-            records += measure(case, size, rounds if measure is reads else rounds // 2, folder)
+            records += measure(case, size, rounds[case.chunk_kib], folder)
         finally:
             shutil.rmtree(folder)
     print(markdown(records))

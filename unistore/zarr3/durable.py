@@ -7,7 +7,6 @@ record their order (no test with SIGKILL proves an fsync).
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -28,6 +27,7 @@ rename = os.replace
 writev = getattr(os, "writev", None)
 
 _BUFFERS_A_CALL = 512  # POSIX allows IOV_MAX: 1024 on Linux and macOS
+_BYTES_A_CALL = 1 << 19  # so that what has been hashed is still in the processor's cache when it is written
 _CURES = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space or raise the quota",
@@ -124,8 +124,15 @@ def _write_part(part: Path, buffers: Iterable[bytes | memoryview], *, durable: b
 
 
 def _grouped(buffers: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    iterator = iter(buffers)
-    while group := list(itertools.islice(iterator, _BUFFERS_A_CALL)):
+    group: list[bytes | memoryview] = []
+    held = 0
+    for buffer in buffers:
+        group.append(buffer)
+        held += len(buffer)
+        if held >= _BYTES_A_CALL or len(group) == _BUFFERS_A_CALL:
+            yield group
+            group, held = [], 0
+    if group:
         yield group
 
 
