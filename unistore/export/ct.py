@@ -43,12 +43,17 @@ class Volume:
     dtype: np.dtype[Any] | None
 
     def image(self) -> Values | None:
-        """Its voxels, (D, H, W)."""
+        """Its voxels, (D, H, W), in its own dtype."""
+        stored = self.stored()
+        return None if stored is None or self.dtype is None else converted(stored, self.dtype)
+
+    def stored(self) -> Values | None:
+        """Its voxels, (D, H, W), in the store's dtype."""
         if self.dtype is None:
             return None
-        array = self.store.array(f"{VOLUMES}/image")
-        values = Values(self.extent, array.dtype, lambda: self._slabs(f"{VOLUMES}/image", self.extent[2]))
-        return converted(values, self.dtype)
+        path = f"{VOLUMES}/image"
+        dtype = self.store.array(path).dtype
+        return Values(self.extent, dtype, lambda: self._slabs(path, self.extent[2]))
 
     def has(self, group: str) -> bool:
         """Whether it has a window, mask or distance field."""

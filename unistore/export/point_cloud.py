@@ -87,13 +87,18 @@ class Cloud:
         return self._in_order(self._stored(name))
 
     def coordinates(self, axis: int) -> NDArray[Any]:
-        """x, y or z in the source's order and dtype, (N,)."""
+        """x, y or z in the source's order, (N,) f8 or f4."""
         values = np.ascontiguousarray(self._stored("xyz")[:, axis])
         if self.quantum is not None:
             scale, offset = self.quantum[:, axis]
             values = values.astype(np.float64) * scale + offset
+        return self._in_order(values)
+
+    def coordinate_dtype(self, axis: int) -> np.dtype[Any]:
+        """Dtype that x, y or z had in the source."""
         stored = self.layout["xyz_stored"]
-        return self._in_order(values).astype(np.dtype(stored[axis % len(stored)]))
+        dtype: np.dtype[Any] = np.dtype(stored[axis % len(stored)])
+        return dtype
 
     def indices(self, segment: int) -> NDArray[np.int64]:
         """Rows of one of its segments (counted from 0), (n,)."""
@@ -101,10 +106,9 @@ class Cloud:
         return self.order[lo:hi]
 
     def segment_column(self, name: str) -> NDArray[Any]:
-        """A column of its segments, (S, …), in the source's dtype."""
+        """A column of its segments, (S, …)."""
         array = self.store.array(f"{SEGMENTS}/{name}")
-        rows = array.read_box([self.first, *(0 for _ in array.shape[1:])], [self.last, *array.shape[1:]])
-        return rows.astype(np.dtype(self.layout["segment_columns"][name][1]))
+        return array.read_box([self.first, *(0 for _ in array.shape[1:])], [self.last, *array.shape[1:]])
 
     def own_dtype(self, name: str) -> np.dtype[Any]:
         """Dtype that a column of the points had in the source."""
@@ -156,14 +160,14 @@ def files(store: Store) -> Iterator[File]:
 def _pointsuite(cloud: Cloud) -> File:
     """``data/<column>``, ``segments/segment_0000/indices``, ``header`` as PointSuite writes them."""
     rows = cloud.rows
-    stored = cloud.layout["xyz_stored"]
     values: dict[str, Values] = {}
     for axis, name in enumerate("xyz"):
-        dtype = np.dtype(stored[axis % len(stored)])
-        values[f"data/{name}"] = _late(partial(cloud.coordinates, axis), (rows,), dtype)
+        values[f"data/{name}"] = _late(
+            partial(cloud.coordinates, axis), (rows,), cloud.coordinate_dtype(axis)
+        )
     for name in cloud.layout["columns"]:
         shape = (rows, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
-        values[f"data/{name}"] = _late(partial(_own, cloud, name), shape, cloud.own_dtype(name))
+        values[f"data/{name}"] = _late(partial(cloud.column, name), shape, cloud.own_dtype(name))
     fields = json.dumps([path.removeprefix("data/") for path in values])
     attributes: dict[str, Mapping[str, Any]] = {"data": {"available_fields": fields}}
     if cloud.header:
@@ -198,11 +202,14 @@ def _batches(cloud: Cloud) -> File:
     count = len(cloud.numbers)
     points = cloud.source.hi - cloud.source.lo
     per_segment = points // max(1, count)
-    dtype = np.dtype(cloud.layout["xyz_stored"][0])
     width = 3
     if _FEATURES in cloud.layout["columns"]:
         width += cloud.store.array(f"{POINTS}/{_FEATURES}").shape[1]
-    values = {"data": _late(partial(_data, cloud, count, per_segment), (count, per_segment, width), dtype)}
+    values = {
+        "data": _late(
+            partial(_data, cloud, count, per_segment), (count, per_segment, width), cloud.coordinate_dtype(0)
+        )
+    }
     for name, (path, stored, _) in cloud.layout["columns"].items():
         if name != _FEATURES or path != "data":
             shape = (count, per_segment, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
@@ -224,19 +231,15 @@ def _batches(cloud: Cloud) -> File:
 
 def _late(read: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
     """Values that are read whole once they are asked for."""
-    return Values(shape, dtype, lambda: iter([read()]))
-
-
-def _own(cloud: Cloud, name: str) -> NDArray[Any]:
-    return cloud.column(name).astype(cloud.own_dtype(name))
+    return Values(shape, dtype, lambda: iter([read().astype(dtype)]))
 
 
 def _reshaped(cloud: Cloud, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    return _own(cloud, name).reshape(shape)
+    return cloud.column(name).reshape(shape)
 
 
 def _data(cloud: Cloud, count: int, per_segment: int) -> NDArray[Any]:
     parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
     if _FEATURES in cloud.layout["columns"]:
         parts.append(cloud.column(_FEATURES))
-    return np.concatenate(parts, axis=1).astype(parts[0].dtype).reshape(count, per_segment, -1)
+    return np.concatenate(parts, axis=1).reshape(count, per_segment, -1)

@@ -51,28 +51,45 @@ class Run:
         """Rows of each dataset."""
         return int(self.bounds[-1] - self.bounds[0])
 
-    def values(self, path: str) -> Values:
-        """Rows of a column, in the form that its source had where the store tells it."""
+    def values(self, path: str, *, own_dtype: bool = True) -> Values:
+        """Rows of a column, in the form that its source had where the store tells it.
+
+        Parameters
+        ----------
+        path
+            Of the array.
+        own_dtype
+            Give them in the source's dtype, not in the store's.
+        """
         array = self.store.array(path)
         lo, hi = int(self.bounds[0]), int(self.bounds[-1])
         if path.endswith(f"{JPEG_SUFFIX}/data"):
-            return self._frames(path, lo, hi)
+            return self._frames(path)
         if path.startswith(f"{FINAL}/"):
             values = self._following(path)
         elif path == "steps/truncated" and self.store.has(f"{EPISODES}/cut"):
             values = self._uncut(array, lo, hi)
         else:
             values = row_values(array, lo, hi)
-        return _in_source_form(values, path, array.attributes)
+        return _in_source_form(values, path, array.attributes, own_dtype=own_dtype)
 
-    def _frames(self, path: str, lo: int, hi: int) -> Values:
+    def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
+        """Bytes of the kept frame of every step, (n,) u1 each; `path` is that of their ``data``."""
+        data, bounds = self.store.array(path), self._frame_bounds(path)
+        for lo, hi in pairwise(bounds.tolist()):
+            yield data.read_box([lo], [hi])
+
+    def _frame_bounds(self, path: str) -> NDArray[np.int64]:
+        offsets = self.store.array(f"{path.removesuffix('data')}offsets")
+        bounds: NDArray[np.int64] = offsets.read_box([int(self.bounds[0])], [int(self.bounds[-1]) + 1])
+        return bounds
+
+    def _frames(self, path: str) -> Values:
         """Compressed frames: padded with zeros to one length, or each of its own."""
-        data, offsets = self.store.array(path), self.store.array(f"{path.removesuffix('data')}offsets")
-        bounds = offsets.read_box([lo], [hi + 1])
-        if data.attributes["source_form"] == ["variable"]:
-            return Values((hi - lo,), np.dtype(object), lambda: _each(data, bounds))
-        longest = int(np.diff(bounds).max(initial=0))
-        return Values((hi - lo, longest), np.dtype(np.uint8), lambda: _padded(data, bounds, longest))
+        if self.store.array(path).attributes["source_form"] == ["variable"]:
+            return Values((self.steps,), np.dtype(object), lambda: _each(self.frames(path)))
+        longest = int(np.diff(self._frame_bounds(path)).max(initial=0))
+        return Values((self.steps, longest), np.dtype(np.uint8), lambda: _padded(self.frames(path), longest))
 
     def _following(self, path: str) -> Values:
         """Next observations: those of the following step, and the final one at each episode's end."""
@@ -183,12 +200,12 @@ def _masks(store: Store, parts: Sequence[Run]) -> dict[str, Values]:
     return found
 
 
-def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) -> Values:
+def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *, own_dtype: bool) -> Values:
     """Undo what reading changed: (T, 1) to (T,), channels moved behind, promoted dtypes, flags as bool."""
     if path in _FLAGS:
         return converted(values, np.dtype(np.uint8))
     dtype = attributes.get("source_dtype")
-    if isinstance(dtype, str):
+    if isinstance(dtype, str) and own_dtype:
         values = converted(values, np.dtype(dtype))
     if attributes["source_form"] == ["squeezed"]:
         inner = values
@@ -204,17 +221,17 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any]) ->
     return values
 
 
-def _each(data: Array, bounds: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+def _each(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
     """Frames one by one, each an array (1,) of one array of bytes."""
-    for lo, hi in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        frame = np.empty(1, object)
-        frame[0] = data.read_box([lo], [hi])
-        yield frame
+    for frame in frames:
+        row = np.empty(1, object)
+        row[0] = frame
+        yield row
 
 
-def _padded(data: Array, bounds: NDArray[np.int64], longest: int) -> Iterator[NDArray[np.uint8]]:
+def _padded(frames: Iterator[NDArray[np.uint8]], longest: int) -> Iterator[NDArray[np.uint8]]:
     """Frames one by one, (1, longest) each."""
-    for lo, hi in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        frame = np.zeros((1, longest), np.uint8)
-        frame[0, : hi - lo] = data.read_box([lo], [hi])
-        yield frame
+    for frame in frames:
+        row = np.zeros((1, longest), np.uint8)
+        row[0, : len(frame)] = frame
+        yield row

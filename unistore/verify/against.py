@@ -1,0 +1,201 @@
+"""A store against its sources, twice: as its converter reads them now, and as other libraries read them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import InputError, Problem, StoreError
+from unistore.execute.finish import merged_statistics, source_digests
+from unistore.execute.job import shard_statistics
+from unistore.plan import Plan, ShardTask
+from unistore.store.reader import Store
+from unistore.verify.comparing import difference
+from unistore.verify.files import Progress
+from unistore.verify.originals import Compared
+from unistore.verify.rebuilt import Rebuilt, differences, rebuild
+from unistore.verify.receipt import Receipt
+
+__all__ = ["compare"]
+
+_CURE = "a source changed, or the store was not made from it: convert again"
+_MANY = 50
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What was compared so far."""
+
+    problems: list[Problem] = field(default_factory=list)
+    stored_values: int = 0
+    values: int = 0
+    files: set[Path] = field(default_factory=set)
+    left_out: dict[str, None] = field(default_factory=dict)
+
+
+def compare(
+    store: Store, sources: Sequence[Path], sample: float, progress: Progress | None
+) -> tuple[list[Problem], Receipt | None]:
+    """Compare a sound store with its sources.
+
+    First with what its converter, made again from the store's options, reads now: every array of every
+    shard that is compared, derived ones included. Then the sources' own datasets, read by h5py, numpy and
+    OpenCV alone, with the same values taken back out of the store.
+
+    Parameters
+    ----------
+    store
+        A store whose files are as they were written.
+    sources
+        As given to the conversion.
+    sample
+        Share of the shards and of the sources to compare.
+    progress
+        Told how far it is.
+
+    Returns
+    -------
+    list of Problem, Receipt or None
+        No receipt where anything differs.
+
+    Raises
+    ------
+    InputError
+        If the sources cannot be read, or are not those that the store was made from.
+    """
+    outcome = _Outcome()
+    with tempfile.TemporaryDirectory(prefix="unistore-verify-") as work:
+        made = rebuild(store.attributes, sources, Path(work), progress)
+        _check_same_plan(store, made)
+        _compare_arrays(store, made, sample, outcome, progress)
+    if not outcome.problems:
+        _compare_originals(store, made, sample, outcome, progress)
+    if outcome.problems:
+        return outcome.problems, None
+    receipt = Receipt(
+        values=outcome.values,
+        files=len(outcome.files),
+        stored_values=outcome.stored_values,
+        sample=sample,
+        left_out=tuple(sorted(outcome.left_out)),
+    )
+    return [], receipt
+
+
+def _check_same_plan(store: Store, made: Rebuilt) -> None:
+    """Refuse sources that would become other arrays; what encoded them does not matter here."""
+    lines = differences(store, made.planned)
+    if lines:
+        listed = "\n  ".join(lines)
+        msg = f"{store.path}: these are not the sources that it was made from:\n  {listed}"
+        raise InputError(msg)
+
+
+def _compare_arrays(
+    store: Store, made: Rebuilt, sample: float, outcome: _Outcome, progress: Progress | None
+) -> None:
+    """Every shard of the tables, or a sample of them, and the index arrays."""
+    plan = made.planned.plan
+    tasks = plan.tasks()
+    chosen = [tasks[number] for number in _chosen(len(tasks), sample, store)]
+    if progress is not None:
+        progress.begin("comparing", sum(_task_bytes(plan, task) for task in chosen))
+    job = made.job(Path())
+    records: list[dict[str, Any]] = []
+    for task in chosen:
+        try:
+            blocks, pieces = job.assemble(task)
+        except InputError as error:
+            outcome.problems += error.problems
+            continue
+        for array in plan.table(task.table).arrays:
+            _compare_rows(store, array.field.path, task.lo, blocks[array.column], outcome)
+        statistics = shard_statistics(plan.table(task.table), blocks)
+        records.append({"task": task.id, "pieces": pieces, "statistics": statistics})
+        if progress is not None:
+            progress.advance(_task_bytes(plan, task))
+        if len(outcome.problems) >= _MANY:
+            return
+    whole = len(records) == len(tasks)
+    digests = source_digests(plan, records) if whole else np.zeros((len(plan.sources), 16), np.uint8)
+    for described, values in made.planned.index(digests):
+        if whole or described.path != "sources/digest":
+            _compare_rows(store, described.path, 0, values, outcome)
+    if whole and not _like(merged_statistics(plan, records), store.attributes["statistics"]):
+        message = "its statistics are not those of the sources"
+        outcome.problems.append(Problem("zarr.json", message, _CURE, "source"))
+
+
+def _task_bytes(plan: Plan, task: ShardTask) -> int:
+    return (task.hi - task.lo) * plan.table(task.table).row_bytes
+
+
+def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outcome: _Outcome) -> None:
+    shape = expected.shape[1:]
+    hi = lo + len(expected)
+    if hi > store.array(path).shape[0]:
+        message = f"has {store.array(path).shape[0]} rows, the sources make {hi}"
+        outcome.problems.append(Problem(path, message, _CURE, "source"))
+        return
+    try:
+        stored = store.array(path).read_box([lo, *(0 for _ in shape)], [hi, *shape])
+    except StoreError as error:
+        outcome.problems.append(Problem(path, str(error), kind="unreadable"))
+        return
+    outcome.stored_values += stored.size
+    found = difference(stored, expected, lo)
+    if found is not None:
+        outcome.problems.append(Problem(path, f"{found} (store, sources)", _CURE, "source"))
+
+
+def _compare_originals(
+    store: Store, made: Rebuilt, sample: float, outcome: _Outcome, progress: Progress | None
+) -> None:
+    """The sources' own datasets, or those of a sample of the sources."""
+    scan = made.planned.scan
+    chosen = _chosen(len(scan.sources), sample, store)
+    sizes = [sum(size for _, size, _ in guard) for guard in made.guards]
+    if progress is not None:
+        progress.begin("receipt", sum(sizes[number] for number in chosen))
+    originals = import_module(f"unistore.verify.originals_{store.modality}").Originals(store, scan)
+    for number in chosen:
+        found: Iterator[Compared] = originals.compare(number)
+        for each in found:
+            outcome.values += each.values
+            outcome.files.add(each.file)
+            if each.difference is not None:
+                message = f"{each.difference} (store, source)"
+                outcome.problems.append(Problem(each.location, message, _CURE, "source"))
+        outcome.left_out |= dict.fromkeys(originals.left_out(number))
+        if progress is not None:
+            progress.advance(sizes[number])
+        if len(outcome.problems) >= _MANY:
+            return
+
+
+def _like(now: Any, stored: Any) -> bool:
+    """Whether two JSON values are equal, floats up to what another order of summation explains."""
+    if isinstance(now, dict) and isinstance(stored, dict):
+        return now.keys() == stored.keys() and all(_like(now[key], stored[key]) for key in now)
+    if isinstance(now, list) and isinstance(stored, list):
+        return len(now) == len(stored) and all(map(_like, now, stored))
+    if isinstance(now, float) and isinstance(stored, float):
+        return bool(np.isclose(now, stored, rtol=1e-9, atol=0))
+    return bool(now == stored)
+
+
+def _chosen(count: int, sample: float, store: Store) -> list[int]:
+    """Numbers of those that are compared: all, or a share drawn from the store's own digest, rising."""
+    if sample >= 1:
+        return list(range(count))
+    seed = int(store.attributes["seal"]["digest"], 16)
+    some = max(1, int(np.ceil(sample * count)))
+    drawn = np.random.Generator(np.random.Philox(key=seed)).permutation(count)[:some]
+    return np.sort(drawn).tolist()  # type: ignore[no-any-return]

@@ -1,0 +1,251 @@
+"""A store's files against its manifest, and the manifest and the root document against their digests."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import xxhash
+
+from unistore.errors import Problem, StoreError
+from unistore.export.naming import check_name
+from unistore.remote.storage import local_path, open_storage
+from unistore.store.manifest import Entry, parse_manifest, root_is_intact
+from unistore.store.names import MANIFEST, ROOT
+from unistore.store.reader import Store
+from unistore.zarr3.storage import Storage
+from unistore.zarr3.writer import PART_SUFFIX
+
+__all__ = ["CURE", "Checked", "Progress", "Root", "check_file", "check_files", "is_warning", "read_root"]
+
+PIECE = 4 << 20
+"""Bytes read at a time."""
+CURE = "re-make it from its sources: unistore verify STORE --repair SRC..."
+_WARNING = "extra"
+
+
+class Progress(Protocol):
+    """Told how far it is."""
+
+    def begin(self, stage: str, total: int) -> None:
+        """A stage of `total` bytes begins."""
+        ...
+
+    def advance(self, amount: int) -> None:
+        """So many more bytes are done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """The root document as it is on disk.
+
+    Attributes
+    ----------
+    document
+        Its bytes.
+    attributes
+        Its ``unistore`` object; None if that cannot be read.
+    intact
+        Whether the document carries its own digest.
+    """
+
+    document: bytes
+    attributes: dict[str, Any] | None
+    intact: bool
+
+    @property
+    def seal(self) -> Mapping[str, Any]:
+        """The seal, as far as it can be read."""
+        seal = (self.attributes or {}).get("seal")
+        return seal if isinstance(seal, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What came of checking every file.
+
+    Attributes
+    ----------
+    root
+        The root document.
+    manifest_intact
+        Whether the manifest's digest is the one in an intact root's seal.
+    entries
+        Lines of the manifest that can be read, by key.
+    sound
+        Keys whose file is what its line says.
+    bytes
+        Bytes that were read.
+    problems
+        Everything that is wrong; problems of kind ``"extra"`` are warnings.
+    """
+
+    root: Root
+    manifest_intact: bool
+    entries: Mapping[str, Entry]
+    sound: frozenset[str]
+    bytes: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether root, manifest and every listed file are as they were written."""
+        return self.root.intact and self.manifest_intact and len(self.sound) == len(self.entries)
+
+
+def is_warning(problem: Problem) -> bool:
+    """Whether a problem takes nothing from the store's content."""
+    return problem.kind == _WARNING
+
+
+def read_root(path: str) -> Root:
+    """Read the root document, whole or damaged.
+
+    Raises
+    ------
+    StoreError
+        If there is no root document, the store is unfinished, or it is no unistore store.
+    """
+    storage = open_storage(path)
+    if storage.size(ROOT) is None:
+        Store(path)  # says what is there instead
+    document = storage.get(ROOT)
+    intact = root_is_intact(document)
+    if intact:
+        return Root(document=document, attributes=Store(path).attributes, intact=True)
+    try:
+        attributes = json.loads(document)["attributes"]["unistore"]
+    except (ValueError, KeyError, TypeError):
+        attributes = None
+    return Root(
+        document=document, attributes=attributes if isinstance(attributes, dict) else None, intact=False
+    )
+
+
+def check_files(path: str, progress: Progress | None = None) -> Checked:
+    """Check every file of a store against the manifest, and both against the root.
+
+    What stands in the folder besides is looked for where the store is a local one.
+
+    Parameters
+    ----------
+    path
+        Folder of the store.
+    progress
+        Told how far it is.
+
+    Raises
+    ------
+    StoreError
+        If there is no sealed store.
+    """
+    root = read_root(path)
+    storage = open_storage(path)
+    problems: list[Problem] = []
+    if not root.intact:
+        problems.append(Problem(ROOT, "differs from what was sealed (its own digest)", CURE, "root"))
+    entries, manifest_intact = _check_manifest(storage, root, problems)
+    if progress is not None:
+        progress.begin("checking", sum(entry.bytes for entry in entries.values()))
+    sound = set()
+    read = 0
+    for key, entry in entries.items():
+        problem = check_file(storage, entry)
+        if problem is None:
+            sound.add(key)
+        elif problem.kind == "checksum" and not manifest_intact:
+            problems.append(Problem(key, f"{problem.message}; one of both is damaged", CURE, problem.kind))
+        else:
+            problems.append(problem)
+        read += entry.bytes
+        if progress is not None:
+            progress.advance(entry.bytes)
+    folder = local_path(path)
+    if manifest_intact and folder is not None:
+        problems += _extra(folder, entries)
+    return Checked(
+        root=root,
+        manifest_intact=manifest_intact,
+        entries=entries,
+        sound=frozenset(sound),
+        bytes=read,
+        problems=tuple(problems),
+    )
+
+
+def _check_manifest(storage: Storage, root: Root, problems: list[Problem]) -> tuple[dict[str, Entry], bool]:
+    if storage.size(MANIFEST) is None:
+        problems.append(Problem(MANIFEST, "is missing, so that no file can be checked", CURE, "missing"))
+        return {}, False
+    data = storage.get(MANIFEST)
+    intact = xxhash.xxh3_128_hexdigest(data) == root.seal.get("digest")
+    if not intact:
+        whose = "the root's seal" if root.intact else "the seal of a damaged root"
+        problems.append(Problem(MANIFEST, f"differs from what {whose} says (its digest)", CURE, "manifest"))
+    entries: dict[str, Entry] = {}
+    for number, line in enumerate(data.split(b"\n"), 1):
+        try:
+            for entry in parse_manifest(line, "manifest"):
+                entries[_usable(entry)] = entry
+        except (StoreError, IndexError) as error:
+            if intact:
+                problems.append(Problem(f"{MANIFEST}: line {number}", str(error), CURE, "manifest"))
+    return entries, intact and root.intact
+
+
+def _usable(entry: Entry) -> str:
+    """Key of an entry whose members are of the right kind, and whose file lies in the store."""
+    members: tuple[Any, ...] = (entry.key, entry.bytes, entry.checksum)
+    if [type(member) for member in members] != [str, int, str] or entry.bytes < 0:
+        msg = f"members of the wrong kind: {entry}"
+        raise StoreError(msg)
+    check_name(entry.key)
+    return entry.key
+
+
+def check_file(storage: Storage, entry: Entry) -> Problem | None:
+    """Hold one file against its line of the manifest: size, then xxh3-128 of its bytes; None: it is sound."""
+    size = storage.size(entry.key)
+    if size is None:
+        return Problem(entry.key, "is missing", CURE, "missing")
+    if size != entry.bytes:
+        return Problem(entry.key, f"has {size} bytes, the manifest says {entry.bytes}", CURE, "size")
+    digest = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(min(PIECE, size)))
+    try:
+        for at in range(0, size, PIECE):
+            piece = buffer[: min(PIECE, size - at)]
+            storage.read_into(entry.key, at, piece)
+            digest.update(piece)
+    except StoreError as error:
+        return Problem(entry.key, f"cannot be read ({error})", CURE, "unreadable")
+    if digest.hexdigest() != entry.checksum:
+        message = f"xxh3-128 is {digest.hexdigest()}, the manifest says {entry.checksum}"
+        return Problem(entry.key, message, CURE, "checksum")
+    return None
+
+
+def _extra(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
+    """Files that the manifest does not list."""
+    problems = []
+    for key in sorted(_files(path)):
+        if key in entries or key in (ROOT, MANIFEST):
+            continue
+        left = " (left behind by a process that was killed)" if key.endswith(PART_SUFFIX) else ""
+        message = f"is not in the manifest{left}: no part of the store"
+        problems.append(Problem(key, message, "remove it, if nobody needs it", _WARNING))
+    return problems
+
+
+def _files(path: Path) -> Iterator[str]:
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            if not stat.S_ISDIR(file.lstat().st_mode):
+                yield file.relative_to(path).as_posix()

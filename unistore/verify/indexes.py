@@ -1,0 +1,47 @@
+"""The index of one shard: what it must be, so that every chunk is found and no byte is lost."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unistore.zarr3.frames import FrameError
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.storage import Storage
+
+__all__ = ["index_problem"]
+
+
+def index_problem(storage: Storage, key: str, array: ArrayMetadata, size: int) -> str | None:
+    """Say what is wrong with a shard's index; None: nothing.
+
+    Its checksum must be right, its chunks must lie in the shard, and neither overlap nor leave bytes unused.
+
+    Parameters
+    ----------
+    storage, key
+        Where the shard is.
+    array
+        Metadata of its array, which is sharded.
+    size
+        Bytes of the shard.
+    """
+    assert array.index is not None
+    chunks = int(np.prod(array.chunks_per_object, dtype=np.int64))
+    nbytes = array.index.nbytes(chunks)
+    if size < nbytes:
+        return f"has {size} bytes, less than its index of {nbytes}"
+    raw = bytearray(nbytes)
+    at_end = array.index.location == "end"
+    storage.read_into(key, size - nbytes if at_end else 0, memoryview(raw))
+    try:
+        index = array.index.decode(bytes(raw), chunks, size)
+    except FrameError as error:
+        return str(error)
+    present = index[index[:, 0] != EMPTY]
+    present = present[np.argsort(present[:, 0])]
+    first = 0 if at_end else nbytes
+    ends = np.concatenate([[first], present.sum(axis=1)])
+    if (present[:, 0] != ends[:-1]).any() or ends[-1] != first + size - nbytes:
+        return "its index leaves bytes unused, or chunks overlap"
+    return None

@@ -1,0 +1,114 @@
+"""Value rules of CT volumes: extents, points inside them and in order, bits inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import Problem
+from unistore.schemas.ct import SDF, VOLUMES, WINDOWS
+from unistore.verify.rules import broken, offsets_problems
+from unistore.verify.view import Rule, View, first_row
+
+__all__ = ["RULES"]
+
+
+def extents(view: View) -> Iterator[Problem]:
+    """True extents are at most those that are stored."""
+    extent = view.whole(f"{VOLUMES}/extent")
+    most = (
+        view.shape(f"{VOLUMES}/image")[1:] if view.has(f"{VOLUMES}/image") else extent.max(axis=0, initial=0)
+    )
+    wrong = ((extent < 0) | (extent > np.array(most))).any(axis=1)
+    if wrong.any():
+        at = first_row(wrong)
+        yield broken(f"{VOLUMES}/extent", f"volume {at} is {extent[at].tolist()}, stored are {list(most)}")
+
+
+def points(view: View) -> Iterator[Problem]:
+    """Points: cut by volume, inside it, those of windows in C order; absent volumes have none."""
+    extent = view.whole(f"{VOLUMES}/extent").astype(np.int64)
+    for path in [*view.under(f"{WINDOWS}/"), *view.under(f"{SDF}/")]:
+        group = path.removesuffix("/coords")
+        if group == path:
+            continue
+        offsets = view.whole(f"{group}/offsets")
+        problems = list(offsets_problems(f"{group}/offsets", offsets, view.shape(path)[0], "points"))
+        yield from problems
+        if not problems:
+            ordered = group.startswith(f"{WINDOWS}/")
+            yield from _inside(view, path, offsets, _limits(view, group, extent), ordered=ordered)
+
+
+def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the points of each volume must lie, (V, 3): its extent, or the cube that its source states."""
+    if not view.has(f"{group}/resolution"):
+        return extent
+    cube = view.whole(f"{group}/resolution").astype(np.int64)[:, None]
+    return np.where(cube > 0, cube, np.iinfo(np.int64).max)
+
+
+def _inside(
+    view: View, path: str, offsets: NDArray[np.int64], limits: NDArray[np.int64], *, ordered: bool
+) -> Iterator[Problem]:
+    last_volume, last_flat = -1, -1
+    for lo, block in view.blocks(path):
+        coords = block.astype(np.int64)
+        volume = np.searchsorted(offsets, np.arange(lo, lo + len(coords)), "right") - 1
+        wrong = ((coords < 0) | (coords >= limits[volume])).any(axis=1)
+        if wrong.any():
+            at = first_row(wrong)
+            message = f"row {lo + at} is {coords[at].tolist()}, outside volume {volume[at]}"
+            yield broken(path, f"{message} of {limits[volume[at]].tolist()}")
+            return
+        if not ordered:
+            continue
+        _, height, width = limits[volume].T
+        flat = (coords[:, 0] * height + coords[:, 1]) * width + coords[:, 2]
+        before = np.concatenate([[last_flat], flat[:-1]])
+        same = volume == np.concatenate([[last_volume], volume[:-1]])
+        falling = same & (flat <= before)
+        if falling.any():
+            yield broken(path, f"row {lo + first_row(falling)} does not follow the one before it in C order")
+            return
+        last_volume, last_flat = int(volume[-1]), int(flat[-1])
+
+
+def masks(view: View) -> Iterator[Problem]:
+    """Bit masks: no bit outside the volume, and in windows as many as the offsets count."""
+    extent = view.whole(f"{VOLUMES}/extent").tolist()
+    for path in [path for path in view.under("") if path.endswith("/mask") and view.shape(path)[1:]]:
+        group = path.removesuffix("/mask")
+        if view.store.array(path).attributes.get("packed_axis") != "width":
+            continue
+        counts = None
+        if view.has(f"{group}/offsets"):
+            offsets = view.whole(f"{group}/offsets")
+            total = int(offsets[-1]) if len(offsets) else 0
+            yield from offsets_problems(f"{group}/offsets", offsets, total, "voxels")
+            counts = np.diff(offsets)
+        for volume, (depth, height, width) in enumerate(extent):
+            bits = view.rows(path, volume, volume + 1)[0]
+            inside = np.unpackbits(bits[:depth, :height], axis=2, bitorder="little")[:, :, :width]
+            ones, every = int(inside.sum(dtype=np.int64)), int(np.bitwise_count(bits).sum(dtype=np.int64))
+            if ones != every:
+                yield broken(path, f"volume {volume} has {every - ones} bits outside its extent")
+            if counts is not None and ones != counts[volume]:
+                yield broken(path, f"volume {volume} has {ones} voxels, its offsets count {counts[volume]}")
+
+
+def presence(view: View) -> Iterator[Problem]:
+    """What a volume does not have, it has no points of."""
+    for path in view.under(""):
+        group = path.removesuffix("/present")
+        if group != path and view.has(f"{group}/offsets"):
+            counts = np.diff(view.whole(f"{group}/offsets"))
+            wrong = ~view.whole(path) & (counts != 0)
+            if wrong.any():
+                at = first_row(wrong)
+                yield broken(path, f"volume {at} is said not to have it, but has {counts[at]} points")
+
+
+RULES: tuple[Rule, ...] = (extents, points, masks, presence)

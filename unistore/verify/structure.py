@@ -1,0 +1,126 @@
+"""What a store's documents say of each other: seal, manifest, fields, metadata, shard indexes, schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+from unistore.errors import Problem, StoreError, UnsupportedError
+from unistore.schemas.arrays import ArrayInfo
+from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.names import ROOT
+from unistore.verify.indexes import index_problem
+from unistore.zarr3.array import Array
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.storage import Storage
+
+__all__ = ["check_structure"]
+
+_CURE = "convert the sources again; if it comes back, report it"
+
+
+def check_structure(
+    storage: Storage,
+    attributes: Mapping[str, Any],
+    entries: Mapping[str, Entry],
+    sound: frozenset[str],
+) -> list[Problem]:
+    """Everything in which the documents of a store contradict each other.
+
+    Parameters
+    ----------
+    storage
+        Where the store lies.
+    attributes
+        The root's ``unistore`` object.
+    entries, sound
+        The manifest's lines by key, and the keys of the files that are as it says: no others are looked at.
+    """
+    problems = list(_seal_problems(attributes.get("seal", {}), entries))
+    metadata: dict[str, ArrayMetadata] = {}
+    for path, field in attributes["fields"].items():
+        key = f"{path}/{ROOT}"
+        if key not in entries:
+            problems.append(_wrong(key, f"is not in the manifest, but the root lists the array {path}"))
+        elif key in sound:
+            try:
+                metadata[path] = Array.open(storage, path).metadata
+            except (StoreError, UnsupportedError) as error:
+                problems.append(_wrong(key, str(error)))
+                continue
+            axes = metadata[path].dimension_names
+            if list(axes or ()) != field.get("axes"):
+                said = field.get("axes")
+                problems.append(_wrong(key, f"names its axes {axes}, the root {said}"))
+    problems += [
+        _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
+        for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
+    ]
+    problems += _shard_problems(storage, metadata, entries, sound)
+    if len(metadata) == len(attributes["fields"]):
+        problems += _schema_problems(metadata, attributes)
+    return problems
+
+
+def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
+    return Problem(location, message, _CURE, kind)
+
+
+def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
+    """Counts and the content digest of the seal against the manifest's lines."""
+    listed = list(entries.values())
+    found = seal_of(listed, manifest_bytes(listed))
+    for name in ("files", "bytes", "content_digest"):
+        if seal.get(name) != found[name]:
+            message = f"its seal says {name} {seal.get(name)}, the manifest's lines make {found[name]}"
+            yield _wrong(ROOT, message, "seal")
+
+
+def _shard_problems(
+    storage: Storage,
+    metadata: Mapping[str, ArrayMetadata],
+    entries: Mapping[str, Entry],
+    sound: frozenset[str],
+) -> Iterator[Problem]:
+    """Every shard is listed with its rows, nothing else is, and the sound ones have a sound index."""
+    expected = set()
+    for path, array in metadata.items():
+        shards = product(*map(range, array.objects)) if 0 not in array.shape else ()
+        for coordinates in shards:
+            key = f"{path}/{array.keys.key(coordinates)}"
+            expected.add(key)
+            entry = entries.get(key)
+            if entry is None:
+                yield _wrong(key, f"is not in the manifest, but belongs to the array {path}")
+                continue
+            lo = coordinates[0] * array.object_shape[0]
+            rows = (lo, min(array.shape[0], lo + array.object_shape[0]))
+            if entry.rows != rows:
+                yield _wrong(key, f"holds rows {rows}, the manifest says {entry.rows}")
+            if key in sound and array.index is not None:
+                reason = index_problem(storage, key, array, entry.bytes)
+                if reason is not None:
+                    yield _wrong(key, reason, "index")
+    for key in entries:
+        if key not in expected and not key.endswith(f"/{ROOT}") and _known(key, metadata):
+            yield _wrong(key, "is in the manifest, but belongs to no array")
+
+
+def _known(key: str, metadata: Mapping[str, ArrayMetadata]) -> bool:
+    """Whether the arrays around a key could be read, so that it can be judged."""
+    return any(key.startswith(f"{path}/") for path in metadata) or not metadata
+
+
+def _schema_problems(
+    metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
+) -> Iterator[Problem]:
+    arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
+    try:
+        schema = import_module(f"unistore.schemas.{attributes['modality']}")
+    except ModuleNotFoundError:
+        yield _wrong(ROOT, f"is of modality {attributes['modality']!r}, which this unistore does not know")
+        return
+    for problem in schema.validate(arrays, attributes):
+        yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")

@@ -1,0 +1,90 @@
+"""What rules read of a store: arrays, except those that are known to be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import Problem
+from unistore.store.reader import Store
+
+__all__ = ["Rule", "UnreadableError", "View", "first_row", "run_rules"]
+
+BLOCK = 32 << 20
+"""Bytes read at a time."""
+
+
+class UnreadableError(Exception):
+    """An array is damaged, so that a rule about it cannot be checked; already reported."""
+
+
+class View:
+    """A store's arrays for rules.
+
+    Parameters
+    ----------
+    store
+        The store.
+    damaged
+        Paths of the arrays that are damaged.
+    """
+
+    def __init__(self, store: Store, damaged: frozenset[str] = frozenset()) -> None:
+        self.store = store
+        self._damaged = damaged
+
+    def has(self, path: str) -> bool:
+        """Whether the store has an array, damaged or not."""
+        return self.store.has(path)
+
+    def under(self, prefix: str) -> list[str]:
+        """Paths of all arrays that begin with `prefix`."""
+        return [path for path in self.store.paths() if path.startswith(prefix)]
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        """Shape of an array."""
+        if path in self._damaged:
+            raise UnreadableError(path)
+        return self.store.array(path).shape
+
+    def whole(self, path: str) -> NDArray[Any]:
+        """All of an array."""
+        return self.rows(path, 0, self.shape(path)[0])
+
+    def rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of an array."""
+        shape = self.shape(path)
+        return self.store.array(path).read_box([lo, *(0 for _ in shape[1:])], [hi, *shape[1:]])
+
+    def blocks(self, path: str) -> Iterator[tuple[int, NDArray[Any]]]:
+        """All rows of an array in blocks, each with the number of its first row."""
+        shape, array = self.shape(path), self.store.array(path)
+        step = max(1, BLOCK // max(1, prod(shape[1:]) * array.dtype.itemsize))
+        step = step // array.chunk_shape[0] * array.chunk_shape[0] or step
+        for lo in range(0, shape[0], step):
+            yield lo, self.rows(path, lo, min(shape[0], lo + step))
+
+
+Rule = Callable[[View], Iterator[Problem]]
+"""One rule: yields every way in which a store breaks it."""
+
+
+def run_rules(view: View, rules: tuple[Rule, ...]) -> tuple[list[Problem], list[str]]:
+    """Problems of all rules, and the names of the rules that damaged arrays kept from being checked."""
+    problems: list[Problem] = []
+    unchecked: list[str] = []
+    for rule in rules:
+        try:
+            problems += rule(view)
+        except UnreadableError:
+            unchecked.append(rule.__name__)
+    return problems, unchecked
+
+
+def first_row(wrong: Any) -> int:
+    """Number of the first row that is wrong, from one bool a row."""
+    return int(np.flatnonzero(wrong)[0])
