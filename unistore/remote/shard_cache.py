@@ -70,17 +70,26 @@ class ShardCache:
         ------
         CorruptionError
             If what was fetched has another checksum.
+        StoreError
+            If the folder cannot be used.
         """
+        try:
+            return self._ensure(checksum, size, fetch, what)
+        except OSError as error:
+            msg = f"cache_dir {self.folder}: cannot be used ({error.strerror}); choose another folder"
+            raise StoreError(msg) from error
+
+    def forget(self, checksum: str) -> None:
+        """Look at a copy again before its next use."""
+        self._seen.pop(checksum, None)
+
+    def _ensure(self, checksum: str, size: int, fetch: Callable[[], Iterable[bytes]], what: str) -> bool:
         path = self.folder / self.name(checksum)
         if self._usable(path, checksum, size):
             return True
         if size > self.limit:
             return False
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            msg = f"cache_dir {self.folder}: cannot be written ({error.strerror}); choose another folder"
-            raise StoreError(msg) from error
+        path.parent.mkdir(parents=True, exist_ok=True)
         with self._part(path) as part:
             if self._usable(path, checksum, size):  # another process brought it meanwhile
                 return True
@@ -90,10 +99,6 @@ class ShardCache:
             os.replace(_part_of(path), path)  # noqa: PTH105 - the lock stays with the file
         self._seen[checksum] = time.monotonic()
         return True
-
-    def forget(self, checksum: str) -> None:
-        """Look at a copy again before its next use."""
-        self._seen.pop(checksum, None)
 
     def _usable(self, path: Path, checksum: str, size: int) -> bool:
         """Whether a whole copy is there; the first look of this process reads and checks all of it."""

@@ -1,4 +1,4 @@
-"""An S3 server of its own process, a proxy in front of it that counts and spoils requests, and toy sources."""
+"""An S3 server of its own process, a proxy that counts and spoils requests, and toy sources."""
 
 from __future__ import annotations
 
@@ -88,11 +88,25 @@ class Bucket:
         self.client.delete_object(Bucket=self.name, Key=key)
 
 
-@pytest.fixture
-def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """A new bucket; the environment gives access to it."""
+@pytest.fixture(scope="session")
+def boto(server: str) -> Iterator[Any]:
+    """The oracle's client."""
     import boto3
 
+    client = boto3.client(
+        "s3",
+        region_name="us-east-1",
+        endpoint_url=f"http://{server}",
+        aws_access_key_id="key",
+        aws_secret_access_key="secret",
+    )
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def bucket(server: str, boto: Any, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A new bucket; the environment gives access to it."""
     for name, value in {
         "AWS_ENDPOINT_URL": f"http://{server}",
         "AWS_ALLOW_HTTP": "true",
@@ -102,10 +116,8 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     }.items():
         monkeypatch.setenv(name, value)
     name = f"bucket-{next(_numbers)}"
-    client = boto3.client("s3", region_name="us-east-1", endpoint_url=f"http://{server}")
-    client.create_bucket(Bucket=name)
-    yield Bucket(name, client)
-    client.close()
+    boto.create_bucket(Bucket=name)
+    return Bucket(name, boto)
 
 
 @dataclass(frozen=True)
@@ -209,7 +221,10 @@ class _Handler(BaseHTTPRequestHandler):
         if cut:
             self.close_connection = True
 
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = forward
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self.forward
+        raise AttributeError(name)
 
     def log_message(self, *arguments: Any) -> None:
         pass

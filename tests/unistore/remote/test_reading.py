@@ -18,7 +18,9 @@ from unistore.store.reader import Store
 from unistore.zarr3 import Array, LocalStorage
 
 
-def test_every_array_is_that_of_the_local_store(local: Path, uploaded: str, sources: Path, truth: Any) -> None:
+def test_every_array_is_that_of_the_local_store(
+    local: Path, uploaded: str, sources: Path, truth: Any
+) -> None:
     ours, theirs = Store(uploaded), Store(local)
     assert ours.attributes == theirs.attributes
     assert ours.paths() == theirs.paths()
@@ -103,7 +105,9 @@ def test_a_truncated_shard_is_an_error(uploaded: str, bucket: Any, quick: None) 
 def test_file_urls_are_folders(local: Path) -> None:
     store = Store(local.as_uri())
     assert store.fork_safe
-    assert np.array_equal(store.array("rows/label").read_rows([3]), Store(local).array("rows/label").read_rows([3]))
+    assert np.array_equal(
+        store.array("rows/label").read_rows([3]), Store(local).array("rows/label").read_rows([3])
+    )
     with pytest.raises(StoreError, match="no such store"):
         Store(f"{local.as_uri()}-not")
 
@@ -164,8 +168,10 @@ def test_denied_access_names_the_variables(proxy: Any, uploaded: str, status: in
     assert proxy.count() == 1, "trying again would not help"
 
 
-def test_a_web_server_serves_stores(bucket: Any, uploaded: str, server: str, sources: Path, truth: Any) -> None:
-    for key in bucket.keys():
+def test_a_web_server_serves_stores(
+    bucket: Any, uploaded: str, server: str, sources: Path, truth: Any
+) -> None:
+    for key in bucket.keys("deep"):
         bucket.client.put_object_acl(Bucket=bucket.name, Key=key, ACL="public-read")
     url = f"http://{server}/{bucket.name}/deep/store.zarr"
     found = unistore.Dataset(url).read_batch([5, 599])["data"].values

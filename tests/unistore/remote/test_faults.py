@@ -1,0 +1,146 @@
+"""Requests that fail: tried again while that may help, then one line that says what to do."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.errors import CorruptionError, StoreError
+from unistore.remote.client import ObjectClient
+from unistore.remote.faults import fault_of
+from unistore.store.reader import Store
+
+WHAT = ["drop", "cut", "short", 500, 503, 429]
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_faults_are_survived(
+    proxy: Any, uploaded: str, sources: Any, truth: Any, quick: None, what: Any
+) -> None:
+    array = Store(uploaded).array("rows/data")
+    proxy.spoil(what, times=4, path="rows/data/c/")
+    assert np.array_equal(array.read_rows(range(600)), truth(sources)["data"])
+    assert array.storage.client.retries == 4  # type: ignore[attr-defined]
+    assert not proxy.rules[0]["left"]
+
+
+def test_a_server_that_does_not_answer_is_asked_again(
+    proxy: Any, uploaded: str, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.remote.client.READ_TIMEOUT", "100ms")
+    array = Store(uploaded).array("rows/data")
+    proxy.spoil("stall", path="rows/data/c/", delay=0.3)
+    assert array.read_rows([0]).shape == (1, 24)
+    assert array.storage.client.retries == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("what", "message", "error"),
+    [
+        ("drop", "the connection broke", StoreError),
+        ("cut", "the connection broke inside an answer", StoreError),
+        ("short", r"ends at byte \d+, inside a range of \d+ bytes", CorruptionError),
+        (503, "the server answers 503", StoreError),
+    ],
+)
+def test_a_fault_that_stays_is_told(
+    proxy: Any, uploaded: str, quick: None, what: Any, message: str, error: type[Exception]
+) -> None:
+    store = Store(uploaded)
+    array = store.array("rows/data")
+    array.read_rows([0])
+    proxy.spoil(what, times=10**6)
+    started = time.monotonic()
+    with pytest.raises(error, match=message) as caught:
+        array.read_rows([array.chunk_shape[0]])
+    assert 0.2 < time.monotonic() - started < 5
+    text = str(caught.value)
+    assert "\n" not in text
+    assert f"{uploaded}/rows/data/c/0/0" in text, "names the object"
+    assert "(tried " in text
+    assert "chunk (1, 0)" in text, "and the chunk"
+
+
+def test_faults_when_opening(proxy: Any, uploaded: str, quick: None) -> None:
+    proxy.spoil(500, times=2)
+    assert Store(uploaded).sample_count == 600
+    proxy.spoil(500, times=10**6)
+    with pytest.raises(StoreError, match=r"zarr\.json: the server answers 500 \(tried 3 times"):
+        Store(uploaded)
+
+
+def test_pauses_grow_and_end(monkeypatch: pytest.MonkeyPatch, proxy: Any, uploaded: str) -> None:
+    pauses: list[float] = []
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr("unistore.remote.client.time.sleep", sleep)
+    monkeypatch.setattr("unistore.remote.client.time.monotonic", lambda: clock[0])
+    client = ObjectClient(uploaded)
+    assert client.size("zarr.json")
+    proxy.spoil(503, times=10**6)
+    with pytest.raises(StoreError, match="503"):
+        client.size("zarr.json")
+    assert 40 < sum(pauses) < 62
+    assert all(0.05 <= pause <= 8 for pause in pauses)
+    assert max(pauses) > 20 * pauses[0]
+
+
+def test_an_absent_object_is_no_fault(proxy: Any, uploaded: str) -> None:
+    client = ObjectClient(uploaded)
+    assert client.size("nothing") is None
+    assert client.get("nothing") is None
+    assert client.get_end("nothing", 4) is None
+    assert client.retries == 0
+    with pytest.raises(StoreError, match=r"store\.zarr/nothing: no such object"):
+        client.get_range("nothing", 0, 3)
+    assert client.get_range("zarr.json", 3, 0) == b""
+
+
+def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
+    client = ObjectClient(uploaded)
+    size = client.size("zarr.json")
+    assert size
+    with pytest.raises(CorruptionError, match=r"zarr\.json: ends before the range|ends at byte"):
+        client.get_range("zarr.json", size + 5, 10)
+    with pytest.raises(CorruptionError, match=rf"ends at byte {size}, inside a range of 10 bytes"):
+        client.get_range("zarr.json", size - 5, 10)
+    assert client.get_end("zarr.json", 10**6) == (size, client.get("zarr.json"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "cure", "transient"),
+    [
+        (
+            "Error performing PUT http://169.254.169.254/latest/api/token",
+            "no credentials",
+            "AWS_ACCESS_KEY_ID",
+            False,
+        ),
+        ("x\nDebug source: inner: BareRedirect", "another region", "AWS_REGION", False),
+        ("x\nDebug source: NotPartial", "cannot send parts", "download", False),
+        (
+            "Account must be specified\nMissingAccount",
+            "no storage account",
+            "AZURE_STORAGE_ACCOUNT_NAME",
+            False,
+        ),
+        ("x\nkind: Connect", "no connection", "network", True),
+        ("x\nkind: Timeout", "no answer in time", "network", True),
+        ("x\nstatus: 502", "answers 502", "", True),
+        ("x status code: 400 <Code>InvalidArgument</Code>", "answers 400 (InvalidArgument)", "", False),
+        ("Generic S3 error: something new", "something new", "AWS_ENDPOINT_URL", False),
+    ],
+)
+def test_what_obstore_says_becomes_one_line(text: str, message: str, cure: str, transient: bool) -> None:
+    fault = fault_of(RuntimeError(text), "s3", "bucket")
+    assert message in fault.message
+    assert cure in fault.cure
+    assert fault.transient is transient
+    assert "\n" not in fault.message + fault.cure

@@ -1,0 +1,316 @@
+"""Local copies: bounded, checked, shared by processes that come, go and die."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xxhash
+
+import unistore
+from unistore.errors import CorruptionError, InputError, StoreError
+from unistore.remote.shard_cache import ShardCache
+from unistore.store.reader import Store
+
+
+def copies(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("??/*")}
+
+
+def held(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("??/*"))
+
+
+def test_what_was_read_is_not_asked_for_again(
+    proxy: Any, uploaded: str, tmp_path: Path, sources: Path, truth: Any
+) -> None:
+    expected = truth(sources)["data"]
+    for attempt in range(2):
+        proxy.seen.clear()
+        dataset = unistore.Dataset(uploaded, cache_dir=tmp_path / "cache", cache_limit="1GB")
+        assert np.array_equal(dataset.read_batch(range(600))["data"].values, expected)
+        asked = [seen.path.partition("store.zarr/")[2] for seen in proxy.seen]
+        assert asked[:2] == ["zarr.json", "unistore-manifest.jsonl"]
+        assert len(asked) == len(set(asked)), "nothing twice"
+        assert (len(asked) > 10) == (attempt == 0)
+    assert asked == ["zarr.json", "unistore-manifest.jsonl"]
+    for name, content in copies(tmp_path / "cache").items():
+        assert xxhash.xxh3_128_hexdigest(content) == name
+
+
+def test_everything_agrees_through_a_cache(uploaded: str, local: Path, tmp_path: Path) -> None:
+    ours, theirs = Store(uploaded, cache_dir=tmp_path / "cache"), Store(local)
+    for path in ours.paths():
+        shape = theirs.array(path).shape
+        assert np.array_equal(
+            ours.array(path).read_box([0] * len(shape), shape),
+            theirs.array(path).read_box([0] * len(shape), shape),
+        )
+    assert not ours.fork_safe
+    again = pickle.loads(pickle.dumps(ours))
+    assert np.array_equal(again.array("rows/label").read_rows([1]), theirs.array("rows/label").read_rows([1]))
+    assert again._cache == ours._cache
+
+
+def test_a_local_store_may_have_one_too(local: Path, tmp_path: Path) -> None:
+    """On a slow network file system, say."""
+    store = Store(local, cache_dir=tmp_path / "cache")
+    assert np.array_equal(
+        store.array("rows/data").read_rows([599, 0]), Store(local).array("rows/data").read_rows([599, 0])
+    )
+    assert len(copies(tmp_path / "cache")) == 3, "two shards and the metadata"
+    assert store.fork_safe
+
+
+def test_a_damaged_copy_is_fetched_again(uploaded: str, tmp_path: Path, sources: Path, truth: Any) -> None:
+    cache = tmp_path / "cache"
+    Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
+    whole = copies(cache)
+    for number, path in enumerate(sorted(cache.glob("??/*"))):
+        raw = bytearray(path.read_bytes())
+        if number % 3 == 0:
+            raw[len(raw) // 2] ^= 1
+        elif number % 3 == 1:
+            del raw[-1]
+        else:
+            raw = bytearray()
+        path.write_bytes(raw)
+    found = Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
+    assert np.array_equal(found, truth(sources)["data"])
+    assert copies(cache) == whole
+
+
+def test_a_damaged_object_never_enters(bucket: Any, uploaded: str, tmp_path: Path) -> None:
+    key = "deep/store.zarr/rows/data/c/0/0"
+    raw = bytearray(bucket.get(key))
+    raw[50] ^= 1
+    bucket.put(key, bytes(raw))
+    with pytest.raises(CorruptionError, match=r"c/0/0: what arrived is not what the manifest says"):
+        Store(uploaded, cache_dir=tmp_path / "cache").array("rows/data").read_rows([0])
+    assert not list((tmp_path / "cache").glob("??/*.part"))
+    bucket.put("deep/store.zarr/unistore-manifest.jsonl", b"{}\n")
+    with pytest.raises(CorruptionError, match=r"manifest\.jsonl is not the one that was sealed"):
+        Store(uploaded, cache_dir=tmp_path / "cache").array("rows/data")
+
+
+def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) -> None:
+    cache = ShardCache(tmp_path, 1000)
+    contents = [bytes([number]) * 300 for number in range(5)]
+    names = [xxhash.xxh3_128_hexdigest(content) for content in contents]
+
+    def ensure(number: int) -> bool:
+        made = cache.ensure(names[number], 300, lambda: [contents[number]], "object")
+        if (tmp_path / cache.name(names[number])).exists():
+            os.utime(tmp_path / cache.name(names[number]), (clock[0], clock[0]))
+            clock[0] += 1
+        assert held(tmp_path) <= 1000
+        return made
+
+    clock = [1000]
+    assert all(ensure(number) for number in (0, 1, 2, 0, 3))
+    assert set(copies(tmp_path)) == {names[0], names[2], names[3]}
+    cache.forget(names[1])
+    assert ensure(1)
+    assert set(copies(tmp_path)) == {names[0], names[1], names[3]}
+    assert not cache.ensure("00" * 16, 1001, lambda: [b""], "too large")
+
+
+def test_use_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = xxhash.xxh3_128_hexdigest(b"x")
+    cache = ShardCache(tmp_path, 10)
+    monkeypatch.setattr("unistore.remote.shard_cache.TOUCH_EVERY", 0.0)
+    for _ in range(2):
+        assert cache.ensure(name, 1, lambda: [b"x"], "object")
+        path = tmp_path / cache.name(name)
+        assert path.stat().st_mtime > 1000
+        os.utime(path, (1, 1))
+    path.unlink()
+    fetched: list[int] = []
+    assert cache.ensure(name, 1, lambda: fetched.append(1) or [b"x"], "object")  # type: ignore[func-returns-value]
+    assert fetched
+
+
+def test_a_small_limit_still_gives_right_values(
+    uploaded: str, tmp_path: Path, sources: Path, truth: Any
+) -> None:
+    """Shards evict each other all the time; one that does not fit at all is read in parts."""
+    expected = truth(sources)["data"]
+    rows = np.random.default_rng(0).integers(0, 600, 300)
+    for limit in (1, 5000, 20_000, 40_000):
+        store = Store(uploaded, cache_dir=tmp_path / str(limit), cache_limit=limit)
+        array = store.array("rows/data")
+        for part in np.array_split(rows, 10):
+            assert np.array_equal(array.read_rows(part), expected[part])
+            assert held(tmp_path / str(limit)) <= limit
+
+
+READ = """
+import sys
+import numpy as np
+from unistore.store.reader import Store
+
+url, cache, limit, seed, truth = sys.argv[1:]
+expected = np.load(truth)
+array = Store(url, cache_dir=cache, cache_limit=limit).array("rows/data")
+rng = np.random.default_rng(int(seed))
+for _ in range(40):
+    rows = rng.integers(0, 600, 20)
+    assert np.array_equal(array.read_rows(rows), expected[rows])
+"""
+
+
+@pytest.mark.parametrize("limit", ["1GB", "30kB"])
+def test_several_processes_at_once(
+    proxy: Any, uploaded: str, tmp_path: Path, sources: Path, truth: Any, limit: str
+) -> None:
+    """With room each object is fetched once by all of them; without, they evict from under each other."""
+    np.save(tmp_path / "truth.npy", truth(sources)["data"])
+    cache = tmp_path / "cache"
+    readers = [
+        subprocess.Popen(
+            [sys.executable, "-c", READ, uploaded, str(cache), limit, str(seed), str(tmp_path / "truth.npy")],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(3)
+    ]
+    most = 0
+    try:
+        while any(reader.poll() is None for reader in readers):
+            most = max(most, sum(size(path) for path in cache.glob("??/*")))
+            time.sleep(0.002)
+        errors = [reader.communicate(timeout=60)[1] for reader in readers]
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.wait()
+    assert not any(errors), errors
+    if limit == "1GB":
+        assert most > 50_000
+        for number in range(5):
+            assert proxy.count("GET", f"rows/data/c/{number}/") == 1
+    else:
+        assert 0 < most <= 30_000
+    assert not list(cache.glob("??/*.part"))
+
+
+def size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
+    content = b"y" * 5000
+    name = xxhash.xxh3_128_hexdigest(content)
+    fetches: list[int] = []
+
+    def fetch() -> Iterator[bytes]:
+        fetches.append(1)
+        time.sleep(0.2)
+        yield content
+
+    found: list[bool] = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(ShardCache(tmp_path, 9000).ensure(name, 5000, fetch, "y"))
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [True] * 4
+    assert len(fetches) == 1
+    assert list(copies(tmp_path)) == [name]
+
+
+DIE = """
+import os, signal, sys
+from unistore.remote.shard_cache import ShardCache
+
+def fetch():
+    yield b"a" * 4000
+    os.kill(os.getpid(), signal.SIGKILL)
+
+ShardCache(sys.argv[1], 10000).ensure(sys.argv[2], 8000, fetch, "a")
+"""
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    content = b"a" * 8000
+    name = xxhash.xxh3_128_hexdigest(content)
+    done = subprocess.run([sys.executable, "-c", DIE, str(tmp_path), name], timeout=30, check=False)
+    assert done.returncode == -9
+    assert [path.suffix for path in tmp_path.glob("??/*")] == [".part"]
+    other = b"b" * 6000
+    cache = ShardCache(tmp_path, 10_000)
+    assert cache.ensure(xxhash.xxh3_128_hexdigest(other), 6000, lambda: [other], "b")
+    assert held(tmp_path) == 6000, "the part that nobody holds made room"
+    assert cache.ensure(name, 8000, lambda: [content], "a")
+    assert list(copies(tmp_path)) == [name]
+
+
+def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
+    def fetch() -> Iterator[bytes]:
+        yield b"z"
+        raise StoreError("the network is down")
+
+    cache = ShardCache(tmp_path, 100)
+    with pytest.raises(StoreError, match="network is down"):
+        cache.ensure("ab" * 16, 10, fetch, "z")
+    assert not list(tmp_path.glob("??/*"))
+
+
+def test_a_full_disk_is_said_once_and_read_around(
+    uploaded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: Path, truth: Any
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.warns(UserWarning, match="the disk is full before cache_limit is reached"):
+        found = Store(uploaded, cache_dir=tmp_path / "cache").array("rows/data").read_rows([3, 500])
+    assert np.array_equal(found, truth(sources)["data"][[3, 500]])
+    assert not copies(tmp_path / "cache")
+
+
+def test_a_replaced_store_finds_nothing_of_the_old_one(
+    bucket: Any, uploaded: str, tmp_path: Path, make_sources: Any, truth: Any
+) -> None:
+    cache = tmp_path / "cache"
+    before = Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
+    other = make_sources(tmp_path / "other", seed=1)
+    unistore.convert(other, tmp_path / "other.zarr")
+    for file in (tmp_path / "other.zarr").rglob("*"):
+        if file.is_file():
+            bucket.put(
+                f"deep/store.zarr/{file.relative_to(tmp_path / 'other.zarr').as_posix()}", file.read_bytes()
+            )
+    found = Store(uploaded, cache_dir=cache).array("rows/data").read_rows(range(600))
+    assert np.array_equal(found, truth(other)["data"])
+    assert not np.array_equal(found, before)
+
+
+@pytest.mark.parametrize("limit", ["0", "-1GB", "much", 0, "4XB"])
+def test_limits_that_are_none(uploaded: str, tmp_path: Path, limit: Any) -> None:
+    with pytest.raises(InputError, match="cache_limit is"):
+        Store(uploaded, cache_dir=tmp_path, cache_limit=limit)
+
+
+def test_a_folder_that_cannot_be_written(uploaded: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=r"cache_dir .*file: cannot be used .*; choose another folder"):
+        Store(uploaded, cache_dir=tmp_path / "file").array("rows/data").read_rows([0])

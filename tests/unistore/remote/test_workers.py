@@ -1,0 +1,56 @@
+"""Samples of a store in an object store through loaders: none, spawned and forkserver workers agree."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import sys
+import numpy as np
+import unistore
+from torch.utils.data import DataLoader
+
+def batches(loader):
+    return [{key: np.array(values) for key, values in batch.items()} for batch in loader]
+
+def same(found, expected, what):
+    assert len(found) == len(expected) > 5, what
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.keys() == theirs.keys()
+        for key in ours:
+            assert np.array_equal(ours[key], theirs[key]), (what, key)
+    print(what)
+
+if __name__ == "__main__":
+    far, near = unistore.Dataset(sys.argv[1]), unistore.Dataset(sys.argv[2])
+    expected = batches(DataLoader(near, 64, collate_fn=unistore.collate))
+    same(batches(DataLoader(far, 64, collate_fn=unistore.collate)), expected, "DataLoader 0")
+    workers = DataLoader(
+        far, 64, collate_fn=unistore.collate, num_workers=1, multiprocessing_context="forkserver"
+    )
+    same(batches(workers), expected, "DataLoader 1 forkserver")
+    for count in (0, 2):
+        with unistore.Loader(far, 64, shuffle=False, workers=count, drop_last=False) as loader:
+            same(batches(loader), expected, f"Loader {count} {loader.placement.start_method}")
+"""
+
+
+def test_workers_give_what_the_local_store_gives(uploaded: str, local: Path, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(script), uploaded, str(local)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "DataLoader 0",
+        "DataLoader 1 forkserver",
+        "Loader 0 spawn",
+        "Loader 2 spawn",
+    ]
