@@ -24,6 +24,7 @@ from unistore.zarr3.storage import ReadsEnds, Storage
 
 __all__ = ["ChunkReader", "Located"]
 
+_MOST_KEYS = 65536
 _tokens = itertools.count()
 
 
@@ -94,6 +95,7 @@ class ChunkReader:
         self._chunks = math.prod(self._per_object)
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
+        self._keys: dict[int, str] = {}
         self._indexes = IndexCache(self._load_index)
         at_end = metadata.index is not None and metadata.index.location == "end"
         self.far = isinstance(storage, ReadsEnds)
@@ -170,7 +172,13 @@ class ChunkReader:
         return self._storage.read_many(located.keys, located.offsets, located.sizes)
 
     def _key(self, shard: int) -> str:
-        return self._prefix + self.metadata.keys.key(_coordinates(shard, self._objects))
+        key = self._keys.get(shard)
+        if key is None:
+            if len(self._keys) >= _MOST_KEYS:
+                self._keys.clear()
+            key = self._prefix + self.metadata.keys.key(_coordinates(shard, self._objects))
+            self._keys[shard] = key
+        return key
 
     def _load_indexes(self, storage: ReadsEnds, numbers: Sequence[int]) -> None:
         """Read all indexes at once that these chunks need and that are not known."""
