@@ -16,6 +16,7 @@ import click
 from unistore.cli.convert import convert
 from unistore.cli.export import command as export
 from unistore.cli.inspect import command as inspect
+from unistore.cli.verify import command as verify
 from unistore.errors import InputError, UnistoreError
 
 __all__ = ["cli", "main"]
@@ -25,6 +26,8 @@ Examples:
   unistore inspect recordings/                 what is this, what is wrong with it, which command converts it
   unistore convert recordings/ train.zarr      detect the family, convert, seal
   unistore inspect train.zarr                  what the store holds, and a training snippet
+  unistore verify train.zarr                   every byte as it was sealed
+  unistore export train.zarr files/            the sources' layout again, exact
 """
 
 
@@ -37,6 +40,7 @@ def cli(debug: bool) -> None:
 
 cli.add_command(convert)
 cli.add_command(inspect)
+cli.add_command(verify)
 cli.add_command(export)
 
 

@@ -120,7 +120,7 @@ def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
 def differences(store: Store, planned: Planned) -> list[str]:
     """Sources, options and arrays in which a plan is not what the store holds; one line each.
 
-    Arrays that cannot be opened are not compared.
+    Arrays are not listed where the sources or options differ already, nor compared if they cannot be opened.
     """
     plan = planned.plan
     lines = _source_lines(store, planned)
@@ -130,6 +130,8 @@ def differences(store: Store, planned: Planned) -> list[str]:
         for name in sorted({*options, *plan.options})
         if options.get(name) != plan.options.get(name)
     ]
+    if lines:
+        return lines
     forms = {array.field.path: (array.shape, array.field.dtype) for array in plan.arrays()}
     for path in sorted({*forms, *store.paths()}):
         if path not in forms or not store.has(path):

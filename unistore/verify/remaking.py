@@ -1,0 +1,200 @@
+"""Single files of a store made again by the conversion that made it: shards, index arrays, documents."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.execute.finish import metadata_documents, source_digests
+from unistore.execute.job import metadata_of, shard_key, shard_statistics, write_array
+from unistore.plan import ArrayPlan, ShardTask
+from unistore.store.manifest import Entry
+from unistore.verify.files import Progress
+from unistore.verify.rebuilt import Rebuilt
+from unistore.zarr3.array import Array
+from unistore.zarr3.storage import LocalStorage
+from unistore.zarr3.writer import content_digest, write_shard
+
+__all__ = ["Part", "Remade", "parts_of", "read_entry", "remake"]
+
+_DIGESTS = "sources/digest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One file of a store.
+
+    Attributes
+    ----------
+    key
+        Its path.
+    array, lo, hi
+        For a shard: its array and its rows.
+    task
+        For a shard of a table: the task that writes it.
+    document
+        For a ``zarr.json``: its bytes.
+    """
+
+    key: str
+    array: ArrayPlan | None = None
+    lo: int = 0
+    hi: int = 0
+    task: ShardTask | None = None
+    document: bytes = b""
+
+
+@dataclass(slots=True)
+class Remade:
+    """What was made again.
+
+    Attributes
+    ----------
+    entries
+        Lines of the manifest of the files that were written, by key.
+    contents
+        Content digests of all shards of the tasks that were run, by key.
+    records
+        Pieces and statistics of those tasks, as their records in a journal hold them.
+    """
+
+    entries: dict[str, Entry] = field(default_factory=dict)
+    contents: dict[str, str] = field(default_factory=dict)
+    records: list[dict[str, Any]] = field(default_factory=list)
+
+
+def parts_of(made: Rebuilt) -> dict[str, Part]:
+    """Every file that the conversion writes, but the manifest and the root, by key."""
+    plan = made.planned.plan
+    parts = [
+        Part(key=shard_key(array, task.number), array=array, lo=task.lo, hi=task.hi, task=task)
+        for task in plan.tasks()
+        for array in plan.table(task.table).arrays
+        if not array.is_empty
+    ]
+    for array in plan.index:
+        parts += _shards(array)
+    documents = metadata_documents(plan, made.planned.groups)
+    parts += [Part(key=key, document=document) for key, document in documents.items()]
+    return {part.key: part for part in parts}
+
+
+def _shards(array: ArrayPlan) -> Iterator[Part]:
+    if array.is_empty:
+        return
+    rows = array.shard[0]
+    for number, lo in enumerate(range(0, array.shape[0], rows)):
+        yield Part(key=shard_key(array, number), array=array, lo=lo, hi=min(array.shape[0], lo + rows))
+
+
+def remake(
+    made: Rebuilt,
+    parts: Mapping[str, Part],
+    wanted: Collection[str],
+    root: Path,
+    progress: Progress | None,
+    *,
+    whole: bool,
+) -> Remade:
+    """Write files again below `root`.
+
+    Parameters
+    ----------
+    made
+        The conversion.
+    parts
+        All its files.
+    wanted
+        Keys of those to write.
+    root
+        Folder to write to.
+    progress
+        Told how far it is.
+    whole
+        Run every task, also those of which nothing is written: for statistics and digests of the sources,
+        which need all of them. The sources' digests always do.
+    """
+    plan, job = made.planned.plan, made.job(root)
+    remade = Remade()
+    whole = whole or any(key.startswith(f"{_DIGESTS}/c/") for key in wanted)
+    owners = {part.task.id for key, part in parts.items() if key in wanted and part.task is not None}
+    tasks = [task for task in plan.tasks() if whole or task.id in owners]
+    sizes = {table.name: table.row_bytes for table in plan.tables}
+    if progress is not None:
+        progress.begin("re-making", sum((task.hi - task.lo) * sizes[task.table] for task in tasks))
+    for task in tasks:
+        blocks, pieces = job.assemble(task)
+        table = plan.table(task.table)
+        for array in table.arrays:
+            key = shard_key(array, task.number)
+            if key in wanted:
+                block = blocks[array.column]
+                remade.entries[key] = write_array(root, array, plan.codec, task.number, task.lo, block)
+            if whole and not array.is_empty:
+                remade.contents[key] = content_digest(blocks[array.column])
+        statistics = shard_statistics(table, blocks)
+        remade.records.append({"task": task.id, "pieces": pieces, "statistics": statistics})
+        if progress is not None:
+            progress.advance((task.hi - task.lo) * sizes[task.table])
+    _remake_index(made, remade, wanted, root, whole=whole)
+    for key in wanted:
+        if parts[key].document:
+            written = write_shard(root, key, [parts[key].document])
+            remade.entries[key] = Entry(key=key, bytes=written.bytes, checksum=written.checksum)
+    return remade
+
+
+def _remake_index(made: Rebuilt, remade: Remade, wanted: Collection[str], root: Path, *, whole: bool) -> None:
+    plan = made.planned.plan
+    digests: NDArray[np.uint8] = np.zeros((len(plan.sources), 16), np.uint8)
+    if whole:
+        digests = source_digests(plan, remade.records)
+    arrays = {array.field.path: array for array in plan.index}
+    for described, values in made.planned.index(digests):
+        array = arrays[described.path]
+        for part in _shards(array):
+            block = values[part.lo : part.hi]
+            if part.key in wanted:
+                number = part.lo // array.shard[0]
+                remade.entries[part.key] = write_array(root, array, plan.codec, number, part.lo, block)
+            if whole:
+                remade.contents[part.key] = content_digest(block)
+
+
+def read_entry(folder: Path, part: Part, line: Entry, codec: str) -> Entry:
+    """Line of the manifest of a file that stands in a store, whose size and checksum are known to be right.
+
+    Parameters
+    ----------
+    folder
+        The store.
+    part
+        The file.
+    line
+        What its size and checksum are.
+    codec
+        Preset of the store's codec chain.
+
+    Raises
+    ------
+    CorruptionError
+        If a shard does not decode.
+    """
+    if part.array is None:
+        return Entry(key=part.key, bytes=line.bytes, checksum=line.checksum)
+    path = part.array.field.path
+    array = Array(LocalStorage(folder), path, metadata_of(part.array, codec), sealed=True)
+    rest = array.shape[1:]
+    block = array.read_box([part.lo, *(0 for _ in rest)], [part.hi, *rest])
+    return Entry(
+        key=part.key,
+        bytes=line.bytes,
+        checksum=line.checksum,
+        rows=(part.lo, part.hi),
+        content=content_digest(block),
+    )

@@ -1,0 +1,197 @@
+"""``repair``: what is damaged in a store made again from its sources, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from unistore.errors import ConversionError, InputError, StoreError
+from unistore.execute.finish import merged_statistics, root_document
+from unistore.execute.journal import sync_folder
+from unistore.execute.lock import Lock
+from unistore.remote.storage import local_path
+from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.names import MANIFEST, ROOT
+from unistore.store.reader import Store
+from unistore.verify.files import Checked, Progress, check_files
+from unistore.verify.rebuilt import Rebuilt, differences, encoder_differences, rebuild
+from unistore.verify.remaking import Part, Remade, parts_of, read_entry, remake
+from unistore.verify.roots import mended_root
+from unistore.verify.run import Verified, verify
+from unistore.zarr3.writer import write_shard
+
+__all__ = ["repair"]
+
+_SHOWN = 10
+_AGAIN = "convert the sources again with --overwrite"
+
+
+def repair(
+    path: str | os.PathLike[str],
+    sources: Sequence[str | os.PathLike[str]],
+    progress: Progress | None = None,
+) -> Verified:
+    """Make the damaged and missing files of a store again, each exactly as it was, and verify the store.
+
+    What is re-made is written beside the store first, and held against the manifest, or, where the manifest
+    is damaged, against the seal; only then does it take the place of what is damaged. A sound file is never
+    touched. A root of which one byte was changed is set right from its own digest.
+
+    Parameters
+    ----------
+    path
+        Folder of a sealed store.
+    sources
+        As given to the conversion.
+    progress
+        Told how far it is.
+
+    Raises
+    ------
+    StoreError
+        If there is no store, or its root is damaged so that it does not say how the store was made.
+    InputError
+        If the sources cannot be read, or would not become this store; names what differs.
+    ConversionError
+        If the sources no longer give the same bytes, or writing failed; the store is as it was.
+    """
+    folder = local_path(path)
+    if folder is None:
+        msg = f"{os.fspath(path)}: only a store in a local folder can be repaired: repair a copy of it"
+        raise StoreError(msg)
+    folder = folder.absolute()
+    checked = check_files(str(folder), progress)
+    if checked.is_whole:
+        return verify(folder, progress=progress)
+    beside = folder.with_name(f"{folder.name}.unistore-repair")
+    work = beside / "work"
+    try:
+        with Lock(beside / "lock"):
+            try:
+                if work.exists():  # of a repair that was killed
+                    shutil.rmtree(work)
+                work.mkdir()
+                keys = _Repair(folder, checked, work, progress).run([Path(each) for each in sources])
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    except OSError as error:
+        msg = f"{error.filename or beside}: {error.strerror or error}; mend it, then repair again"
+        raise ConversionError(msg) from error
+    finally:
+        with suppress(OSError):
+            (beside / "lock.clearing").unlink(missing_ok=True)
+            beside.rmdir()
+    return replace(verify(folder, progress=progress), repaired=tuple(keys))
+
+
+@dataclass(frozen=True, slots=True)
+class _Repair:
+    """One repair: what was found of the store, and where to work beside it."""
+
+    folder: Path
+    checked: Checked
+    work: Path
+    progress: Progress | None
+
+    def run(self, sources: Sequence[Path]) -> list[str]:
+        """Make what is damaged again and move it into place; returns its keys."""
+        known = self._with_mended_root()
+        if known.is_whole:
+            return self._move([], None, known.root.document)
+        made = self._rebuilt(known, sources)
+        parts = parts_of(made)
+        damaged = sorted(key for key in parts if key not in known.sound)
+        root_lost = not known.root.intact
+        remade = remake(made, parts, set(damaged), self.work / "store", self.progress, whole=root_lost)
+        entries = self._entries(known, made, parts, remade)
+        manifest = manifest_bytes(entries.values())
+        document = None if self.checked.root.intact else known.root.document
+        if root_lost:
+            statistics = merged_statistics(made.planned.plan, remade.records)
+            document = root_document(made.planned.attributes, statistics, seal_of(entries.values(), manifest))
+        elif xxhash.xxh3_128_hexdigest(manifest) != known.root.seal["digest"]:
+            raise _unlike(damaged)
+        return self._move(damaged, None if known.manifest_intact else manifest, document)
+
+    def _with_mended_root(self) -> Checked:
+        """What was checked, with the root as it was signed if one byte of it was changed."""
+        root = self.checked.root
+        if root.intact:
+            return self.checked
+        document = mended_root(root.document)
+        if document is None:
+            return self.checked
+        write_shard(self.work / "root", ROOT, [document])
+        attributes = Store(self.work / "root").attributes
+        digest = attributes["seal"]["digest"]
+        manifest = self.folder / MANIFEST
+        intact = manifest.is_file() and xxhash.xxh3_128_hexdigest(manifest.read_bytes()) == digest
+        mended = replace(root, document=document, attributes=attributes, intact=True)
+        return replace(self.checked, root=mended, manifest_intact=intact)
+
+    def _rebuilt(self, known: Checked, sources: Sequence[Path]) -> Rebuilt:
+        """The conversion, from sources that would become this store and no other."""
+        attributes = known.root.attributes or {}
+        if not isinstance(attributes.get("plan_digest"), str):
+            msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
+            raise StoreError(msg)
+        made = rebuild(attributes, sources, self.work, self.progress)
+        if made.planned.plan.digest != attributes["plan_digest"]:
+            lines = encoder_differences(attributes)
+            if self.checked.root.intact:
+                lines += differences(Store(self.folder), made.planned)
+            listed = "\n  ".join(lines or ["options or descriptions in the root, which is damaged"])
+            msg = f"{self.folder}: these sources, read by this unistore, would not become it:\n  {listed}"
+            raise InputError(msg)
+        return made
+
+    def _entries(
+        self, known: Checked, made: Rebuilt, parts: Mapping[str, Part], remade: Remade
+    ) -> dict[str, Entry]:
+        """The manifest's lines: as they were, or, where it is damaged, made again."""
+        if known.manifest_intact:
+            lines = dict(known.entries)
+        else:
+            codec = made.planned.plan.codec
+            lines = {
+                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key], codec)
+                for key, part in parts.items()
+            }
+        unlike = [key for key, entry in remade.entries.items() if lines.get(key) != entry]
+        unlike += [key for key, content in remade.contents.items() if lines[key].content != content]
+        if unlike:
+            raise _unlike(unlike)
+        return lines
+
+    def _move(self, keys: Sequence[str], manifest: bytes | None, document: bytes | None) -> list[str]:
+        """Put re-made files into place: data, then the manifest, and the root last."""
+        for key in keys:
+            target = self.folder.joinpath(*key.split("/"))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (self.work / "store").joinpath(*key.split("/")).replace(target)
+        depths = {"/".join(key.split("/")[:depth]) for key in keys for depth in range(key.count("/") + 1)}
+        for parent in sorted(depths, reverse=True):
+            sync_folder(self.folder / parent)
+        documents: Mapping[str, Any] = {MANIFEST: manifest, ROOT: document}
+        done = list(keys)
+        for key, content in documents.items():
+            if content is not None:
+                write_shard(self.folder, key, [content])
+                done.append(key)
+        return done
+
+
+def _unlike(keys: Sequence[str]) -> ConversionError:
+    shown = "\n  ".join(keys[:_SHOWN])
+    more = f"\n  and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+    return ConversionError(
+        f"the sources no longer give the same values as when they were converted:\n  {shown}{more}\n"
+        f"nothing was changed; find the sources as they were, or {_AGAIN}"
+    )
