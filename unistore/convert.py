@@ -11,6 +11,7 @@ from typing import Any, cast
 from unistore.converters.detection import Detection, detect
 from unistore.converters.protocol import Converter
 from unistore.errors import InputError
+from unistore.execute.memory import bytes_of
 from unistore.execute.runner import Progress, Report, run
 from unistore.execute.splits import parse_shares
 
@@ -39,6 +40,7 @@ def convert(
     restart: bool = False,
     workers: int = 0,
     scheduler: str | None = None,
+    memory: str | int | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
@@ -65,6 +67,9 @@ def convert(
         Worker processes (dask); 0 converts in this process.
     scheduler
         Address of an existing dask scheduler.
+    memory
+        What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
+        limit that one step alone would break is refused. The store's bytes do not depend on it.
     progress
         Told how far it is.
     **options
@@ -90,6 +95,7 @@ def convert(
     chosen = modality or detect_modality(paths).modality
     converter = make_converter(chosen, options)
     shares = None if split is None else parse_shares(split)
+    limit = None if memory is None else bytes_of(memory)
 
     def start(executor: Any) -> Report:
         return run(
@@ -100,6 +106,7 @@ def convert(
             shares=shares,
             overwrite=overwrite,
             restart=restart,
+            memory=limit,
             executor=executor,
             progress=progress,
         )
@@ -108,7 +115,7 @@ def convert(
         return start(None)
     from unistore.execute.dask_executor import Dask
 
-    with Dask(workers, scheduler) as executor:
+    with Dask(workers, scheduler, memory=limit, tell=None if progress is None else progress.tell) as executor:
         return start(executor)
 
 

@@ -40,7 +40,8 @@ def convert() -> None:
     """Convert files into one sealed store: SRC... DST, the family detected or named.
 
     An interrupted conversion is continued by the same command. Nothing appears at DST before it is whole.
-    Every family takes --dry-run, --codec, --split, --overwrite, --restart, --workers, --scheduler, --json.
+    Every family takes --dry-run, --codec, --split, --overwrite, --restart, --workers, --scheduler,
+    --memory, --json.
     """
 
 
@@ -206,7 +207,8 @@ def _convert(modality: str | None, given: dict[str, Any]) -> None:
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {
-        name: given.pop(name) for name in ("codec", "split", "overwrite", "restart", "workers", "scheduler")
+        name: given.pop(name)
+        for name in ("codec", "split", "overwrite", "restart", "workers", "scheduler", "memory")
     }
     paths = source_paths(sources)
     if modality is None:

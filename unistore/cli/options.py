@@ -31,6 +31,11 @@ _COMMON = (
         default=0,
         help="Worker processes; 0 (default): this process.",
     ),
+    click.option(
+        "--memory",
+        metavar="SIZE",
+        help="What all processes together may hold: 4GB. Fewer workers if need be; same bytes in the store.",
+    ),
     click.option("--scheduler", metavar="TCP", help="Use an existing dask cluster: tcp://host:8786."),
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )

@@ -58,3 +58,7 @@ class Bar:
         """So many more bytes are done."""
         if self._task is not None:
             self._progress.advance(self._task, amount)
+
+    def tell(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import ConversionError, InputError, Problem
+from unistore.execute.memory import shard_memory
 from unistore.execute.spill import Spill, SpillWriter
 from unistore.execute.statistics import Moments
 from unistore.plan import ArrayPlan, Plan, ShardTask, TablePlan
@@ -35,6 +36,9 @@ __all__ = [
     "source_digest",
     "write_array",
 ]
+
+SHOWN = 4
+"""Sources that a message names."""
 
 Guard = tuple[tuple[str, int, int], ...]
 """Path, size and modification time (ns) of every file of a source."""
@@ -69,6 +73,14 @@ class DeriveJob:
             writer.finish(facts)
         return Outcome({"step": "derive", "source": source})
 
+    def describe(self, source: int) -> str:
+        """The source by name."""
+        return f"reading {self.scan.sources[source].name}"
+
+    def need(self, source: int) -> int:
+        """The source's own estimate."""
+        return self.scan.sources[source].memory
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob:
@@ -102,6 +114,17 @@ class ShardJob:
             "statistics": shard_statistics(table, blocks),
         }
         return Outcome(record)
+
+    def describe(self, task: ShardTask) -> str:
+        """Table, rows, and the sources that they come from."""
+        pieces = self.plan.table(task.table).pieces(task.lo, task.hi)
+        names = [self.scan.sources[piece.source].name for piece in pieces]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names[:SHOWN])}{more})"
+
+    def need(self, task: ShardTask) -> int:
+        """All columns' rows with what encoding them takes."""
+        return shard_memory(self.plan.table(task.table))
 
     def assemble(self, task: ShardTask) -> tuple[dict[str, NDArray[Any]], list[Any]]:
         """Rows of every column of a task, (rows, *row_shape), and source and digest of each of its pieces.

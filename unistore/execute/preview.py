@@ -9,9 +9,10 @@ from typing import Any
 
 from unistore.converters.protocol import Converter, Scan
 from unistore.execute.job import guard_of
+from unistore.execute.memory import shard_memory
 from unistore.plan import TablePlan, plan_table
 
-__all__ = ["Preview", "preview", "shard_memory"]
+__all__ = ["Preview", "preview"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +95,3 @@ def preview(converter: Converter, paths: Sequence[Path]) -> Preview:
             [shard_memory(table) for table in tables] + [source.memory for source in scan.sources], default=0
         ),
     )
-
-
-def shard_memory(table: TablePlan) -> int:
-    """Peak bytes of one shard task: all columns' rows, and the encoded form of the largest column."""
-    rows = min(table.shard_rows, table.rows)
-    return rows * (table.row_bytes + max(array.field.row_bytes for array in table.arrays))

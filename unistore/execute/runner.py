@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +16,11 @@ import numpy as np
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.build import Build, check_destination
-from unistore.execute.executors import Executor, Serial
+from unistore.execute.executors import Executor, Job, Serial
 from unistore.execute.failure import writing_failed
 from unistore.execute.finish import check_schema, seal, source_digests
-from unistore.execute.job import DeriveJob, Guard, Outcome, ShardJob, guard_of
+from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
+from unistore.execute.memory import check_fits
 from unistore.execute.planning import plan_conversion, versions
 from unistore.execute.spill import Spill
 from unistore.plan import Plan
@@ -42,6 +44,10 @@ class Progress(Protocol):
         """So many more bytes are done."""
         ...
 
+    def tell(self, line: str) -> None:
+        """Something happened that the user should know, as that a worker was lost."""
+        ...
+
 
 class Silent:
     """Tells nobody."""
@@ -50,6 +56,9 @@ class Silent:
         """Do nothing."""
 
     def advance(self, amount: int) -> None:
+        """Do nothing."""
+
+    def tell(self, line: str) -> None:
         """Do nothing."""
 
 
@@ -84,6 +93,7 @@ def run(
     shares: Mapping[str, float] | None = None,
     overwrite: bool = False,
     restart: bool = False,
+    memory: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -99,6 +109,8 @@ def run(
         Replace a store at the destination once the new one is sealed.
     restart
         Forget an unfinished conversion to this destination.
+    memory
+        Bytes that one step and its process may hold at most; executors share it out between processes.
 
     Raises
     ------
@@ -123,7 +135,7 @@ def run(
             check_destination(destination, overwrite=overwrite)
             build.take_up()
             conversion = _Conversion(
-                converter, scan, guards, build, executor or Serial(), progress or Silent()
+                converter, scan, guards, build, memory, executor or Serial(), progress or Silent()
             )
             return conversion.execute(codec, shares)
     except OSError as error:
@@ -138,6 +150,7 @@ class _Conversion:
     scan: Scan
     guards: tuple[Guard, ...]
     build: Build
+    memory: int | None
     executor: Executor
     progress: Progress
 
@@ -216,20 +229,22 @@ class _Conversion:
         self._steps("writing", job, todo, lambda task: (task.hi - task.lo) * row_bytes[task.table])
         return len(done)
 
-    def _steps(
-        self, stage: str, job: Callable[[T], Outcome], items: Sequence[T], size: Callable[[T], int]
-    ) -> None:
+    def _steps(self, stage: str, job: Job[T], items: Sequence[T], size: Callable[[T], int]) -> None:
         """Run steps, journal each that is done, raise all problems together at the end."""
+        if items:
+            largest = max(items, key=job.need)
+            check_fits(self.memory, job.need(largest), job.describe(largest))
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
-        for item, outcome in self.executor.run(job, items):
-            if outcome.problems:
-                problems.update(dict.fromkeys(outcome.problems))
-                if len(problems) >= MANY:
-                    break
-            else:
-                self.build.journal.append(outcome.record)
-            self.progress.advance(size(item))
+        with closing(self.executor.run(job, items)) as steps:
+            for item, outcome in steps:
+                if outcome.problems:
+                    problems.update(dict.fromkeys(outcome.problems))
+                    if len(problems) >= MANY:
+                        break
+                else:
+                    self.build.journal.append(outcome.record)
+                self.progress.advance(size(item))
         if problems:
             raise InputError(tuple(problems))
 

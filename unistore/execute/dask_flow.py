@@ -1,0 +1,168 @@
+"""The steps of one stage on their way through dask workers: handed out, collected, run again when lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from unistore.errors import ConversionError
+from unistore.execute.dask_crew import Crew
+from unistore.execute.executors import Job
+from unistore.execute.job import Outcome
+
+__all__ = ["Flow"]
+
+T = TypeVar("T")
+
+LOSSES = 3
+"""A step whose worker died this many times is given up."""
+BEAT = 0.5
+"""Seconds between two looks at the workers."""
+
+_one_at_a_time = threading.Lock()
+
+
+class Flow(Generic[T]):
+    """The steps of one stage on their way through the workers.
+
+    No more are handed out than workers can begin at once, or than there is memory for. Once a worker was
+    lost, none waits behind another, so that it is the step itself that is blamed for a further loss.
+    """
+
+    def __init__(
+        self, client: Any, crew: Crew | None, job: Job[T], room: int | None, tell: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._crew = crew
+        self._job = job
+        self._room = room
+        self._tell = tell
+        self._loaded: Any = None
+        self._flying: dict[Any, int] = {}
+        self._done: SimpleQueue[Any] = SimpleQueue()
+        self._losses: Counter[int] = Counter()
+        self._members: set[str] | None = None
+        self._gone: SimpleQueue[str] = SimpleQueue()
+        self._looked = 0.0
+
+    def run(self, items: list[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Hand out every item; yield those that are done."""
+        from distributed import KilledWorker
+
+        if self._crew is None:
+            self._client.subscribe_topic("all", self._hear)
+        needs = [self._job.need(item) for item in items]
+        left = deque(range(len(items)))
+        while left or self._flying:
+            self._look()
+            while left and self._may_fly(needs[left[0]], needs):
+                self._hand_out(left.popleft(), items)
+            try:
+                future = self._done.get(timeout=BEAT)
+            except Empty:
+                continue
+            number = self._flying.pop(future)
+            try:
+                outcome = self._result(future)
+            except KilledWorker as error:
+                self._count_loss(number, items[number], error)
+                left.appendleft(number)
+                continue
+            future.release()
+            yield items[number], outcome
+        self._loaded = None
+
+    def abandon(self) -> None:
+        """Take back what has not begun, and wait until what has is over (on an existing cluster)."""
+        if self._crew is None:
+            with suppress(Exception):  # a scheduler that is gone has nothing at work
+                working = {key for keys in self._client.processing().values() for key in keys}
+                for future in self._flying:
+                    if future.key not in working:
+                        future.cancel()
+                for future in self._flying:
+                    if future.key in working:
+                        future.exception()
+        self._flying.clear()
+        self._loaded = None
+
+    def _may_fly(self, need: int, needs: list[int]) -> bool:
+        if not self._flying:
+            return True
+        workers = len(self._crew.pids) if self._crew is not None else len(self._members or ())
+        if len(self._flying) >= max(1, workers) * (1 if self._losses else 2):
+            return False
+        held = sum(needs[number] for number in self._flying.values())
+        return self._room is None or held + need <= self._room
+
+    def _hand_out(self, number: int, items: list[T]) -> None:
+        if self._loaded is None or self._loaded.status == "error":
+            self._loaded = self._client.submit(_same, self._job, pure=False)
+        future = self._client.submit(_step, self._loaded, items[number], pure=False, priority=-number)
+        self._flying[future] = number
+        future.add_done_callback(self._done.put)
+
+    def _result(self, future: Any) -> Outcome:
+        from concurrent.futures import CancelledError
+
+        while True:
+            try:
+                outcome: Outcome = future.result(timeout=BEAT)
+            except CancelledError as error:
+                msg = "the dask scheduler went away; what was done is kept: start it, run the same command"
+                raise ConversionError(msg) from error
+            except TimeoutError:
+                if future.status == "error":
+                    raise
+                self._look()
+            else:
+                return outcome
+
+    def _count_loss(self, number: int, item: T, error: Exception) -> None:
+        self._losses[number] += 1 if self._crew is not None else LOSSES  # a cluster counts by itself
+        if self._losses[number] >= LOSSES:
+            times = f"{LOSSES} times" if self._crew is not None else "again and again"
+            msg = (
+                f"{self._job.describe(item)}: its worker died {times} (out of memory? a damaged file?); "
+                "what was done is kept"
+            )
+            raise ConversionError(msg) from error
+
+    def _look(self) -> None:
+        """Replace lost workers; tell of those that an existing cluster lost."""
+        if self._crew is not None:
+            self._crew.tend()
+            return
+        if time.monotonic() - self._looked < BEAT:
+            return
+        self._looked = time.monotonic()
+        try:
+            members = set(self._client.nthreads())
+        except (OSError, AttributeError):  # told by the futures
+            return
+        if not members and self._members != members:
+            self._tell("no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'")
+        self._members = members
+        while not self._gone.empty():
+            self._tell(f"worker {self._gone.get()} was lost; its steps run again on others")
+
+    def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
+        """What the scheduler of an existing cluster says of its workers."""
+        if event[1].get("action") == "remove-worker":
+            self._gone.put(event[1]["worker"])
+
+
+def _same(job: T) -> T:
+    """The job, as a result that every step of a worker shares."""
+    return job
+
+
+def _step(job: Job[T], item: T) -> Outcome:
+    """One step; alone in its process, since threads must not share an HDF5 file."""
+    with _one_at_a_time:
+        return job(item)

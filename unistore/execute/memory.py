@@ -1,0 +1,84 @@
+"""How much memory a conversion may take: what steps need, and what is too little, with the arithmetic.
+
+What a step needs is known before it starts: a source's own estimate while it is derived, the rows of a shard
+with their encoded form while it is written. Layout and bytes never depend on any of this.
+"""
+
+from __future__ import annotations
+
+import re
+
+from unistore.errors import InputError, Problem
+from unistore.plan import TablePlan
+
+__all__ = ["PROCESS", "bytes_of", "check_fits", "most_workers", "shard_memory", "shown"]
+
+PROCESS = 128 << 20
+"""Bytes of one process before its first step: interpreter, libraries, plan (100 MB measured, with dask)."""
+
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def bytes_of(text: str | int) -> int:
+    """Read ``"4GB"`` (powers of 1000), ``"4GiB"`` (powers of 1024), or plain bytes.
+
+    Raises
+    ------
+    InputError
+        If it is no size above 0.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", str(text).lower())
+    size = float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2]] if match else 0
+    if size < 1:
+        message = f"is {text!r}, expected a size as in 4GB, 800MB or 2GiB"
+        raise InputError(Problem("--memory", message, kind="option"))
+    return int(size)
+
+
+def shown(count: float) -> str:
+    """Bytes for people: ``"1.5 GB"``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def check_fits(limit: int | None, need: int, what: str) -> None:
+    """Refuse a limit that one step alone would break, in one process.
+
+    Parameters
+    ----------
+    limit
+        Bytes of all processes together; None: no limit.
+    need, what
+        Bytes that the largest step holds beyond `PROCESS`, and what the step is.
+
+    Raises
+    ------
+    InputError
+        With the arithmetic.
+    """
+    total = PROCESS + need
+    if limit is not None and total > limit:
+        message = (
+            f"{shown(limit)} is too little: {shown(PROCESS)} for the process + {shown(need)} for {what} = "
+            f"{shown(total)}"
+        )
+        raise InputError(Problem("--memory", message, f"give at least {shown(total * 1.005)}", "memory"))
+
+
+def most_workers(limit: int | None, wanted: int, need: int) -> int:
+    """Workers beside the converting process that may each hold `need` bytes at once: at most `wanted`.
+
+    0: not even one; the converting process has to do the steps itself.
+    """
+    if limit is None:
+        return wanted
+    return max(0, min(wanted, (limit - PROCESS) // (PROCESS + need)))
+
+
+def shard_memory(table: TablePlan) -> int:
+    """Peak bytes of one shard task: all columns' rows, and the encoded form of the largest column."""
+    rows = min(table.shard_rows, table.rows)
+    return rows * (table.row_bytes + max(array.field.row_bytes for array in table.arrays))
