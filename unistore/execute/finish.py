@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,15 +14,15 @@ from numpy.typing import NDArray
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError, Problem
 from unistore.execute.job import metadata_of, source_digest, write_array
-from unistore.execute.journal import Journal, sync_folder
+from unistore.execute.journal import Journal
 from unistore.execute.statistics import Moments
+from unistore.execute.target import Target
 from unistore.plan import ArrayPlan, Plan
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
 from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, ROOT
-from unistore.zarr3.writer import write_shard
 
 __all__ = [
     "IndexArrays",
@@ -124,7 +121,7 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
 
 
 def seal(
-    root: Path,
+    target: Target,
     plan: Plan,
     journal: Journal,
     index: IndexArrays,
@@ -135,6 +132,8 @@ def seal(
 
     Parameters
     ----------
+    target
+        Where the tasks have written.
     attributes
         What `root_attributes` gave.
     groups
@@ -145,17 +144,17 @@ def seal(
     ConversionError
         If a planned shard is not on disk as it was recorded.
     """
-    entries = _recorded(root, plan, journal)
+    entries = _recorded(target, plan, journal)
     planned = {array.field.path: array for array in plan.index}
     for field, values in index:
-        entries += _write_index(root, planned[field.path], plan.codec, values)
-    entries += _write_metadata(root, plan, groups)
-    _tidy(root, {entry.key for entry in entries})
+        entries += _write_index(target, planned[field.path], plan.codec, values)
+    entries += _write_metadata(target, plan, groups)
+    target.tidy({entry.key for entry in entries})
     manifest = manifest_bytes(entries)
-    write_shard(root, MANIFEST, [manifest])
+    target.put(MANIFEST, [manifest])
     sealed = seal_of(entries, manifest)
     document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
-    write_shard(root, ROOT, [document])
+    target.put(ROOT, [document])
     return sealed
 
 
@@ -167,41 +166,31 @@ def root_document(
     return sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))
 
 
-def _tidy(root: Path, keys: AbstractSet[str]) -> None:
-    """Remove what killed writers left, and bring every folder's names to disk, theirs included."""
-    for folder, _, names in os.walk(root, topdown=False):
-        for name in names:
-            path = Path(folder, name)
-            if path.relative_to(root).as_posix() not in keys:
-                path.unlink()
-        sync_folder(Path(folder))
-
-
-def _recorded(root: Path, plan: Plan, journal: Journal) -> list[Entry]:
+def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     recorded = {record["task"]: record for record in journal.of("shard")}
     entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]["files"]]
+    held = target.held()
     for entry in entries:
-        path = root / entry.key
-        if not path.exists() or path.stat().st_size != entry.bytes:
-            msg = f"{path}: written, but no longer as it was; run the same command to write it again"
+        if held.get(entry.key) != entry.bytes:
+            msg = f"{entry.key}: written, but no longer as it was; run the same command to write it again"
             raise ConversionError(msg)
     return entries
 
 
-def _write_index(root: Path, array: ArrayPlan, codec: str, values: NDArray[Any]) -> list[Entry]:
+def _write_index(target: Target, array: ArrayPlan, codec: str, values: NDArray[Any]) -> list[Entry]:
     if array.is_empty:
         return []
     rows = array.shard[0]
     return [
-        write_array(root, array, codec, number, lo, values[lo : lo + rows])
+        write_array(target, array, codec, number, lo, values[lo : lo + rows])
         for number, lo in enumerate(range(0, len(values), rows))
     ]
 
 
-def _write_metadata(root: Path, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+def _write_metadata(target: Target, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
     entries = []
     for key, document in metadata_documents(plan, groups).items():
-        written = write_shard(root, key, [document])
+        written = target.put(key, [document])
         entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
     return entries
 

@@ -17,11 +17,12 @@ from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.memory import shard_memory
 from unistore.execute.spill import Spill, SpillWriter
 from unistore.execute.statistics import Moments
+from unistore.execute.target import Target
 from unistore.plan import ArrayPlan, Plan, ShardTask, TablePlan
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.writer import array_metadata, content_digest, encode_shard, write_shard
+from unistore.zarr3.writer import array_metadata, content_digest, encode_shard
 
 __all__ = [
     "DeriveJob",
@@ -90,7 +91,7 @@ class ShardJob:
     scan: Scan
     guards: tuple[Guard, ...]
     spill: Path
-    root: Path
+    target: Target
     plan: Plan
     spilled: Mapping[str, Table]
 
@@ -102,7 +103,7 @@ class ShardJob:
             return Outcome(problems=error.problems)
         table = self.plan.table(task.table)
         files = [
-            write_array(self.root, array, self.plan.codec, task.number, task.lo, blocks[array.column])
+            write_array(self.target, array, self.plan.codec, task.number, task.lo, blocks[array.column])
             for array in table.arrays
             if not array.is_empty
         ]
@@ -191,12 +192,14 @@ def shard_key(array: ArrayPlan, number: int) -> str:
     return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
 
 
-def write_array(root: Path, array: ArrayPlan, codec: str, number: int, lo: int, block: NDArray[Any]) -> Entry:
+def write_array(
+    target: Target, array: ArrayPlan, codec: str, number: int, lo: int, block: NDArray[Any]
+) -> Entry:
     """Encode rows from `lo` on as shard `number` of an array and write it durably."""
     metadata = metadata_of(array, codec)
     key = shard_key(array, number)
     buffers = encode_shard(metadata, (number, *(0 for _ in array.shape[1:])), block)
-    written = write_shard(root, key, buffers)
+    written = target.put(key, buffers)
     return Entry(
         key=key,
         bytes=written.bytes,

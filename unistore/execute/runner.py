@@ -15,7 +15,8 @@ import numpy as np
 
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import ConversionError, InputError, Problem
-from unistore.execute.build import Build, check_destination
+from unistore.execute.build import Build
+from unistore.execute.destination import open_build
 from unistore.execute.executors import Executor, Job, Serial
 from unistore.execute.failure import writing_failed
 from unistore.execute.finish import check_schema, seal, source_digests
@@ -87,12 +88,13 @@ class Report:
 def run(
     converter: Converter,
     paths: Sequence[Path],
-    destination: Path,
+    destination: str | os.PathLike[str],
     *,
     codec: str = "fast",
     shares: Mapping[str, float] | None = None,
     overwrite: bool = False,
     restart: bool = False,
+    work: Path | None = None,
     memory: int | None = None,
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -109,6 +111,8 @@ def run(
         Replace a store at the destination once the new one is sealed.
     restart
         Forget an unfinished conversion to this destination.
+    work
+        For a destination in an object store: folder that holds the build folder; None: the current one.
     memory
         Bytes that one step and its process may hold at most; executors share it out between processes.
 
@@ -119,27 +123,27 @@ def run(
     ConversionError
         If writing failed, a source changed meanwhile, or another converter is at work.
     """
-    destination = Path(os.path.abspath(destination))  # noqa: PTH100  links stay links
-    if not Build(destination).folder.exists():
-        check_destination(destination, overwrite=overwrite)
-    _check_apart(paths, destination)
+    opened = open_build(destination, work=work, restart=restart)
+    if not opened.folder.exists():
+        opened.check(overwrite=overwrite)
+    _check_apart(paths, opened)
     scan = converter.scan(paths)
     _check_shares(scan, shares)
     try:
         guards = tuple(guard_of(source) for source in scan.sources)
-        with Build(destination, restart=restart) as build:
+        with opened as build:
             build.begin(_identity(converter, scan, guards, codec, shares), paths)
             if (moved := build.moved()) is not None:
                 build.remove()
                 return Report(**{**moved, "notes": tuple(moved["notes"])})
-            check_destination(destination, overwrite=overwrite)
+            build.check(overwrite=overwrite)
             build.take_up()
             conversion = _Conversion(
                 converter, scan, guards, build, memory, executor or Serial(), progress or Silent()
             )
             return conversion.execute(codec, shares)
     except OSError as error:
-        raise writing_failed(error, destination) from error
+        raise writing_failed(error, opened.ground) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +167,7 @@ class _Conversion:
         check_schema(plan, planned.attributes)
         resumed = self._write_shards(plan, planned.spilled)
         sealed = seal(
-            self.build.store,
+            self.build.target,
             plan,
             self.build.journal,
             planned.index(source_digests(plan, self.build.journal.of("shard"))),
@@ -171,7 +175,7 @@ class _Conversion:
             planned.groups,
         )
         report = Report(
-            destination=str(self.build.destination),
+            destination=self.build.destination,
             modality=plan.modality,
             samples=settled.samples,
             sources=len(self.scan.sources),
@@ -210,10 +214,12 @@ class _Conversion:
             raise ConversionError(msg)
         if not planned:
             journal.append({"step": "plan", "digest": plan.digest, "tasks": len(plan.tasks())})
+        records = journal.of("shard")
+        held = self.build.target.held() if records else {}
         done = {
             record["task"]
-            for record in journal.of("shard")
-            if all(_stands(self.build.store / file["key"], file["bytes"]) for file in record["files"])
+            for record in records
+            if all(held.get(file["key"]) == file["bytes"] for file in record["files"])
         }
         todo = [task for task in plan.tasks() if task.id not in done]
         job = ShardJob(
@@ -221,7 +227,7 @@ class _Conversion:
             scan=self.scan,
             guards=self.guards,
             spill=self.build.spill,
-            root=self.build.store,
+            target=self.build.target,
             plan=plan,
             spilled=spilled,
         )
@@ -287,14 +293,10 @@ def _look(guard: Guard) -> str | dict[str, str]:
     return {Path(path).relative_to(common).as_posix(): look for path, look in looks.items()}
 
 
-def _stands(path: Path, size: int) -> bool:
-    return path.exists() and path.stat().st_size == size
-
-
-def _check_apart(paths: Sequence[Path], destination: Path) -> None:
+def _check_apart(paths: Sequence[Path], build: Build) -> None:
     """Refuse a destination that is, holds, or lies in a source: nothing is ever written among sources."""
     for path in (Path(path).resolve() for path in paths):
-        target = destination.resolve()
+        target = build.ground.resolve()
         if path == target or target in path.parents or path in target.parents:
-            msg = f"{destination}: the destination and the source {path} overlap; choose another destination"
+            msg = f"{build.ground}: {build.overlap}; the source is {path}"
             raise InputError(msg)

@@ -11,12 +11,13 @@ import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
-from unistore.remote.faults import Fault, ShortRead, fault_of
+from unistore.remote.faults import Fault, ShortRead, fault_of, lacks_conditions
 from unistore.remote.url import Location, parse_url
 
 __all__ = ["ObjectClient"]
@@ -146,13 +147,22 @@ class ObjectClient:
         self._must(write, key)
 
     def create(self, key: str, content: bytes) -> bytes:
-        """Write an object unless there is one; give what stands there in the end."""
+        """Write an object unless there is one; give what stands there in the end.
+
+        Atomic, except on servers that cannot write on a condition.
+        """
 
         def write(obs: Any, handle: Any) -> bytes:
             try:
                 obs.put(handle, key, content, mode="create", use_multipart=False)
             except obs.exceptions.AlreadyExistsError:
                 return bytes(obs.get(handle, key).bytes())
+            except (obs.exceptions.NotSupportedError, obs.exceptions.GenericError) as error:
+                if not lacks_conditions(error):
+                    raise
+                with suppress(FileNotFoundError):
+                    return bytes(obs.get(handle, key).bytes())
+                obs.put(handle, key, content, use_multipart=False)
             return content
 
         return self._must(write, key)

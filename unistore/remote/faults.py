@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Fault", "ShortRead", "fault_of"]
+__all__ = ["Fault", "ShortRead", "fault_of", "lacks_conditions"]
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SKIP_SIGNATURE=true for a public bucket)",
@@ -91,6 +91,13 @@ def fault_of(error: Exception, scheme: str, bucket: str) -> Fault:
     )
 
 
+def lacks_conditions(error: Exception) -> bool:
+    """Whether a server refused ``If-None-Match`` because it does not know it."""
+    text = str(error)
+    status = int(match[1]) if (match := _STATUS.search(text)) else 0
+    return type(error).__name__ == "NotSupportedError" or status == 501 or "NotImplemented" in text
+
+
 def _refused(text: str, kind: str, code: str, status: int, scheme: str) -> Fault | None:
     credentials = CREDENTIALS.get(scheme, "a server that lets everybody read")
     if any(host in text for host in _INSTANCE):
@@ -118,7 +125,7 @@ def _misconfigured(text: str, scheme: str) -> Fault | None:
 def _answered(code: str, status: int) -> Fault | None:
     if status == 416:
         return Fault("ends before the range that was asked for", "restore it from a copy", damaged=True)
-    if status >= 500 or status in _AGAIN:
+    if (status >= 500 and status != 501) or status in _AGAIN:
         return Fault(f"the server answers {status}{_named(code)}", "try again later", transient=True)
     if status:
         return Fault(f"the server answers {status}{_named(code)}")

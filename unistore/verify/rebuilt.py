@@ -13,6 +13,7 @@ from unistore.errors import InputError, Problem, StoreError
 from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
 from unistore.execute.planning import Planned, plan_conversion, versions
 from unistore.execute.spill import Spill
+from unistore.execute.target import Folder
 from unistore.store.reader import Store
 from unistore.verify.files import Progress
 
@@ -49,7 +50,7 @@ class Rebuilt:
             scan=self.planned.scan,
             guards=self.guards,
             spill=self.spill,
-            root=root,
+            target=Folder(root),
             plan=self.planned.plan,
             spilled=self.planned.spilled,
         )

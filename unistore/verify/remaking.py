@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.execute.finish import metadata_documents, source_digests
 from unistore.execute.job import metadata_of, shard_key, shard_statistics, write_array
+from unistore.execute.target import Folder
 from unistore.plan import ArrayPlan, ShardTask
 from unistore.store.manifest import Entry
 from unistore.verify.files import Progress
@@ -119,7 +120,7 @@ def remake(
         Run every task, also those of which nothing is written: for statistics and digests of the sources,
         which need all of them. The sources' digests always do.
     """
-    plan, job = made.planned.plan, made.job(root)
+    plan, job, target = made.planned.plan, made.job(root), Folder(root)
     remade = Remade()
     whole = whole or any(key.startswith(f"{_DIGESTS}/c/") for key in wanted)
     owners = {part.task.id for key, part in parts.items() if key in wanted and part.task is not None}
@@ -134,7 +135,7 @@ def remake(
             key = shard_key(array, task.number)
             if key in wanted:
                 block = blocks[array.column]
-                remade.entries[key] = write_array(root, array, plan.codec, task.number, task.lo, block)
+                remade.entries[key] = write_array(target, array, plan.codec, task.number, task.lo, block)
             if whole and not array.is_empty:
                 remade.contents[key] = content_digest(blocks[array.column])
         statistics = shard_statistics(table, blocks)
@@ -150,7 +151,7 @@ def remake(
 
 
 def _remake_index(made: Rebuilt, remade: Remade, wanted: Collection[str], root: Path, *, whole: bool) -> None:
-    plan = made.planned.plan
+    plan, target = made.planned.plan, Folder(root)
     digests: NDArray[np.uint8] = np.zeros((len(plan.sources), 16), np.uint8)
     if whole:
         digests = source_digests(plan, remade.records)
@@ -161,7 +162,7 @@ def _remake_index(made: Rebuilt, remade: Remade, wanted: Collection[str], root: 
             block = values[part.lo : part.hi]
             if part.key in wanted:
                 number = part.lo // array.shard[0]
-                remade.entries[part.key] = write_array(root, array, plan.codec, number, part.lo, block)
+                remade.entries[part.key] = write_array(target, array, plan.codec, number, part.lo, block)
             if whole:
                 remade.contents[part.key] = content_digest(block)
 
