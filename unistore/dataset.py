@@ -1,4 +1,4 @@
-"""`Dataset`: the samples of a store, whatever its modality, for torch."""
+"""`Dataset`: the samples of a store, or of several, whatever their modality, for torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -13,13 +14,13 @@ import torch.utils.data
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.errors import InputError, StoreError
 from unistore.order import At
 from unistore.packed import Allocate, Batch, placed
+from unistore.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.sample import Sample, Samples
-from unistore.samples import natural_kind
+from unistore.samples.joined import JoinedReader
 from unistore.samples.locality import block_offsets
-from unistore.samples.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
+from unistore.samples.protocol import INDEX, Picks, SampleKind, SampleReader
 from unistore.samples.watched import WatchedPicks
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.tensors import Memory
@@ -30,7 +31,7 @@ Index = SupportsIndex | At
 
 
 class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
-    """Samples of a sealed store, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
+    """Samples of sealed stores, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
 
     Opening reads metadata only; handles appear with the first sample, and each process has its own. It
     pickles as its arguments. Safe in workers under fork, forkserver and spawn, after the parent has read too.
@@ -39,11 +40,15 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     index): the epoch comes with indices of type `At`, as `unistore.Shuffle` yields them, or else from
     `set_epoch`. Workers that stay alive between epochs (``persistent_workers``) see only the former.
 
+    Several stores of one modality, with the same fields, are one Dataset: sample ``store_offsets[k] + i`` is
+    sample i of store k. A batch that mixes them is one batch, in the order of its indices. The names of
+    sources begin with that of the store.
+
     Parameters
     ----------
     path
         Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
-        an object store need workers that are started by ``spawn`` or ``forkserver``.
+        an object store need workers that are started by ``spawn`` or ``forkserver``. A list: several stores.
     samples
         What one sample is: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the modality's natural
         kind (`Rows`, `Segments`, `Volumes`).
@@ -55,6 +60,11 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Called with every sample, a dict of tensors; what it returns is the sample.
     seed
         Seed of whatever is random in a sample.
+    weights
+        One a store, with several stores: their shares of every epoch, in proportion. `unistore.Shuffle` and
+        ``unistore.Loader`` then draw stores by weight and samples of a store uniformly, with replacement; an
+        epoch is as many draws as there are samples, unless they are told another number. None: every sample
+        once an epoch.
     cache_dir
         Folder of a local disk for copies of the shards that were read; see `Store`. None: no copies.
     cache_limit
@@ -65,48 +75,65 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     StoreError
         If there is no finished store at `path`.
     InputError
-        If the store has no such samples, fields or split; the message lists what there is.
+        If the store has no such samples, fields or split; the message lists what there is. If several stores
+        do not go together: names the fields, and the stores that have them. If they differ in dtypes or
+        shapes: with the first sample or length that is asked for.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         samples: SampleKind | None = None,
         fields: Sequence[str] | None = None,
         split: str | Sequence[str] | None = None,
         transform: Callable[[Sample], Any] | None = None,
         seed: int = 0,
         *,
+        weights: Sequence[float] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: str | int = CACHE_LIMIT,
     ) -> None:
-        self.store = Store(path, cache_dir=cache_dir, cache_limit=cache_limit)
-        self.samples = natural_kind(self.store) if samples is None else samples
-        self.fields = self.samples.select(self.store, fields)
+        paths = [path] if isinstance(path, (str, os.PathLike)) else path
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
+        cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
+        self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
+        self.samples = self.parts[0].kind
+        self.fields = common_fields(self.parts, fields)
         self.transform = transform
         self.seed = seed
         self.epoch = 0
+        self.weights = None if weights is None else checked_weights(weights, self.parts)
         self._reader: SampleReader | None = None
         self._expected = 0
-        if self.splits is not None:
-            self._check_splits(self.splits)
+
+    @property
+    def store(self) -> Store:
+        """The store; of several there is no single one, see `parts`."""
+        if len(self.parts) > 1:
+            msg = f"this dataset joins {len(self.parts)} stores: see parts, and the store of each"
+            raise AttributeError(msg)
+        return self.parts[0].store
 
     @property
     def path(self) -> str:
-        """Folder or URL of the store."""
-        return self.store.path
+        """Folder or URL of the store; of several, one after another."""
+        return ", ".join(part.store.path for part in self.parts)
+
+    @property
+    def store_offsets(self) -> NDArray[np.int64]:
+        """First sample of each store, and the number of all samples: (stores + 1,) int64."""
+        reader = self.reader
+        return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
 
     @property
     def start_method(self) -> str | None:
         """How worker processes must be started; None: in any way."""
-        return None if self.store.fork_safe else "spawn"
+        return None if all(part.store.fork_safe for part in self.parts) else "spawn"
 
     def __repr__(self) -> str:
+        stores = repr(self.path) if len(self.parts) == 1 else str([part.store.path for part in self.parts])
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
-        return (
-            f"Dataset({self.path!r}, {self.samples}{split}, {len(self)} samples of {', '.join(self.fields)})"
-        )
+        return f"Dataset({stores}, {self.samples}{split}, {len(self)} samples of {', '.join(self.fields)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_expected": 0}
@@ -176,25 +203,37 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
 
     def block_offsets(self) -> NDArray[np.int64]:
-        """Offsets of blocks of samples that share chunks, for block shuffle."""
-        return block_offsets(self.store, len(self))
+        """Offsets of blocks of samples that share chunks, for block shuffle; no block spans two stores."""
+        bounds = self.store_offsets.tolist()
+        blocks = [
+            first + block_offsets(part.store, last - first)[:-1]
+            for part, (first, last) in zip(self.parts, pairwise(bounds), strict=True)
+        ]
+        return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
 
     @property
     def digest(self) -> str:
-        """Digest of which samples these are: the store's seal, their kind, the splits, the seed."""
-        said = [self.store.attributes["seal"], repr(self.samples), self.splits, self.seed]
+        """Digest of which samples these are: the stores' seals, their kind, the splits, the seed."""
+        seals = [part.store.attributes["seal"] for part in self.parts]
+        said = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
         return xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode())
 
     def source_of(self, index: int) -> str:
-        """Name of the source that a sample comes from."""
-        reader = self.samples.bind(self.store, (SOURCE,), self._units())
-        return str(reader.read(self._picks([index]), np.empty)[SOURCE].values[0])
+        """Name of the source that a sample comes from; of several stores, behind the name of its store."""
+        place = int(self._picks([index]).index[0])
+        offsets = self.store_offsets
+        number = int(np.searchsorted(offsets, place, side="right")) - 1
+        part = self.parts[number]
+        source = part.source_of(place - int(offsets[number]))
+        return source if len(self.parts) == 1 else f"{part.name}/{source}"
 
     @property
     def reader(self) -> SampleReader:
         """Reader of this process, made when first needed."""
         if self._reader is None:
-            self._reader = self.samples.bind(self.store, self.fields, self._units())
+            self._reader = bind_parts(self.parts, self.fields)
+            if self.weights is not None:
+                check_drawable(self.weights, self.parts, self._reader)
         return self._reader
 
     def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
@@ -208,24 +247,6 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             msg = f"sample {wrong} does not exist: this dataset has {count} samples ({span})"
             raise IndexError(msg)
         return Picks(index, epoch, self.seed)
-
-    def _units(self) -> NDArray[np.int64] | None:
-        """Rows of the sample table that the splits select; None: all."""
-        if self.splits is None:
-            return None
-        codes, names = self.store.splits()
-        return np.flatnonzero(np.isin(codes, [names.index(name) for name in self.splits]))
-
-    def _check_splits(self, splits: Sequence[str]) -> None:
-        try:
-            known: list[str] = self.store.group("splits").get("names", [])
-        except StoreError:
-            known = []
-        unknown = [name for name in splits if name not in known]
-        if unknown:
-            held = f"it has {', '.join(known)}" if known else "it has none (unistore convert --split)"
-            msg = f"{self.path}: no split {', '.join(map(repr, unknown))}; {held}"
-            raise InputError(msg)
 
 
 def _numbers(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> NDArray[np.int64]:

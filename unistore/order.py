@@ -7,7 +7,7 @@ indices exists, an epoch starts at once, and a position found in a checkpoint le
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unistore.randomness import below, mix, words
 
-__all__ = ["At", "Permutation", "Shuffle"]
+__all__ = ["At", "Draws", "Permutation", "Shuffle"]
 
 
 class At(NamedTuple):
@@ -92,11 +92,75 @@ def _shift(
     return moved
 
 
+class Draws:
+    """Draws with replacement, in proportion to weights, O(runs) in memory.
+
+    Draw p of an epoch is decided by the hash of (seed, epoch, p) alone: one uniform number chooses a run of
+    samples by weight, another one a sample of the run.
+
+    Parameters
+    ----------
+    weights
+        (R,) non-negative, finite, with a positive sum: one a sample, or one a run. A run without samples is
+        never drawn.
+    offsets
+        (R + 1,) first sample of every run, such as the stores of a joint dataset. None: runs of one sample.
+    seed
+        Another seed is another sequence of draws.
+
+    Raises
+    ------
+    ValueError
+        The weights are no weights, or do not fit the runs.
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float] | NDArray[np.floating],
+        offsets: Sequence[int] | NDArray[np.integer] | None = None,
+        seed: int = 0,
+    ) -> None:
+        given = np.asarray(weights, np.float64)
+        runs = None if offsets is None else np.asarray(offsets, np.int64)
+        if given.ndim != 1 or not len(given) or not np.all(np.isfinite(given)) or given.min() < 0:
+            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {given.shape}"
+            raise ValueError(msg)
+        if runs is not None and len(runs) != len(given) + 1:
+            msg = f"{len(given)} weights for {len(runs) - 1} runs of samples"
+            raise ValueError(msg)
+        if runs is not None:
+            given = np.where(np.diff(runs) > 0, given, 0.0)
+        bounds = np.cumsum(given)
+        if bounds[-1] <= 0:
+            msg = "all weights are zero"
+            raise ValueError(msg)
+        self.weights = given
+        self.samples = len(given) if runs is None else int(runs[-1])
+        self.seed = seed
+        self._bounds = bounds / bounds[-1]
+        self._last = int(np.flatnonzero(given)[-1])
+        self._runs = runs
+
+    def __call__(self, epoch: int, positions: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Samples (k,) int64 drawn at positions (k,) of an epoch."""
+        draws = words(self.seed, np.full(len(positions), epoch), positions, 2) >> np.uint64(11)
+        uniform = draws.astype(np.float64) * 2.0**-53
+        chosen = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
+        if self._runs is None:
+            return chosen.astype(np.int64)
+        first, extent = self._runs[chosen], self._runs[chosen + 1] - self._runs[chosen]
+        drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
+        return drawn
+
+
 class Shuffle:
     """Every sample once an epoch, in an order that is a pure function of (seed, epoch).
 
     A sampler for ``torch.utils.data.DataLoader``; call `set_epoch` before each epoch, as with torch's
     ``DistributedSampler``. Its indices carry the epoch to workers, persistent ones included.
+
+    A Dataset of several stores with ``weights`` is drawn from in these proportions, with replacement, a pure
+    function of (seed, epoch) as well. ``unistore.Loader`` with the same seed has the same order.
 
     Parameters
     ----------
@@ -104,12 +168,27 @@ class Shuffle:
         A dataset, or the number of samples.
     seed
         Another seed is another sequence of orders.
+    samples_per_epoch
+        Draws an epoch, with weights only; None: as many as there are samples.
+
+    Raises
+    ------
+    ValueError
+        If `samples_per_epoch` is given without weights.
     """
 
     block = 8192
 
-    def __init__(self, data: Sized | int, seed: int = 0) -> None:
+    def __init__(self, data: Sized | int, seed: int = 0, samples_per_epoch: int | None = None) -> None:
+        offsets = getattr(data, "store_offsets", None)
+        weights = None if offsets is None else getattr(data, "weights", None)
+        if weights is None and samples_per_epoch is not None:
+            msg = "samples_per_epoch goes with a dataset that has weights: without, each sample comes once"
+            raise ValueError(msg)
         self.length = data if isinstance(data, int) else len(data)
+        if samples_per_epoch is not None:
+            self.length = samples_per_epoch
+        self._draws = None if weights is None else Draws(weights, offsets, seed)
         self.seed = seed
         self.epoch = 0
 
@@ -121,9 +200,10 @@ class Shuffle:
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[At]:
-        epoch = self.epoch
+        epoch, draws = self.epoch, self._draws
         permutation = Permutation(self.length, self.seed, epoch)
         for start in range(0, self.length, self.block):
             positions = np.arange(start, min(start + self.block, self.length))
-            for index in permutation(positions).tolist():
+            indices = permutation(positions) if draws is None else draws(epoch, positions)
+            for index in indices.tolist():
                 yield At(index, epoch)

@@ -15,8 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.order import Permutation
-from unistore.randomness import words
+from unistore.order import Draws, Permutation
 
 __all__ = ["EpochSequence", "InOrder", "Share", "Shuffled", "Subset", "Weighted"]
 
@@ -106,10 +105,7 @@ class Shuffled:
 
 
 class Weighted:
-    """Draws with replacement, in proportion to weights.
-
-    Position p of epoch e is decided by the hash of (seed, e, p) alone: one uniform number chooses a run of
-    samples by weight, another one a sample of the run.
+    """Draws with replacement, in proportion to weights; see `unistore.order.Draws`.
 
     Parameters
     ----------
@@ -135,26 +131,9 @@ class Weighted:
         length: int | None = None,
         seed: int = 0,
     ) -> None:
-        given = np.asarray(weights, np.float64)
-        runs = None if offsets is None else np.asarray(offsets, np.int64)
-        if given.ndim != 1 or not len(given) or not np.all(np.isfinite(given)) or given.min() < 0:
-            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {given.shape}"
-            raise ValueError(msg)
-        if runs is not None and len(runs) != len(given) + 1:
-            msg = f"{len(given)} weights for {len(runs) - 1} runs of samples"
-            raise ValueError(msg)
-        if runs is not None:
-            given = np.where(np.diff(runs) > 0, given, 0.0)
-        self._bounds = np.cumsum(given)
-        if self._bounds[-1] <= 0:
-            msg = "all weights are zero"
-            raise ValueError(msg)
-        self._bounds /= self._bounds[-1]
-        self._last = int(np.flatnonzero(given)[-1])
-        self._runs = runs
-        self._digest = xxhash.xxh3_128_hexdigest(given.tobytes())
-        samples = len(given) if runs is None else int(runs[-1])
-        self.length = samples if length is None else length
+        self._draws = Draws(weights, offsets, seed)
+        self._digest = xxhash.xxh3_128_hexdigest(self._draws.weights.tobytes())
+        self.length = self._draws.samples if length is None else length
         self.seed = seed
 
     def __len__(self) -> int:
@@ -162,15 +141,7 @@ class Weighted:
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `EpochSequence.indices`."""
-        positions = np.arange(start, stop)
-        draws = words(self.seed, np.full(len(positions), epoch), positions, 2) >> np.uint64(11)
-        uniform = draws.astype(np.float64) * 2.0**-53
-        chosen = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
-        if self._runs is None:
-            return chosen.astype(np.int64)
-        first, extent = self._runs[chosen], self._runs[chosen + 1] - self._runs[chosen]
-        drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
-        return drawn
+        return self._draws(epoch, np.arange(start, stop))
 
     def describe(self) -> dict[str, str | int]:
         """See `EpochSequence.describe`."""

@@ -123,10 +123,12 @@ def sequence_for(
         return shuffle
     chosen = None if subset is None else _subset(subset, len(dataset))
     length = len(dataset) if chosen is None else len(chosen)
-    if weights is None and chosen is None:
-        weights, offsets = getattr(dataset, "weights", None), getattr(dataset, "store_offsets", None)
-    else:
-        offsets = None
+    offsets = None
+    if weights is None and hasattr(dataset, "store_offsets") and dataset.weights is not None:
+        weights, offsets = dataset.weights, dataset.store_offsets
+        if chosen is not None:  # stores stay runs: which of their samples come where is drawn anyway
+            chosen = np.sort(chosen)
+            offsets = np.searchsorted(chosen, offsets)
     if weights is None and samples_per_epoch is not None:
         raise InputError(Problem("samples_per_epoch", "needs weights", kind="option"))
     if weights is not None:
@@ -147,7 +149,8 @@ def _weighted(
     weights: Any, offsets: Any, length: int, draws: int | None, seed: int, shuffle: bool | str
 ) -> EpochSequence:
     if shuffle is not True:
-        raise InputError(Problem("weights", "draw at random: they need shuffle=True", kind="option"))
+        cure = "shuffle=True; to read each sample once, open the dataset without weights"
+        raise InputError(Problem("weights", f"draw at random, and shuffle is {shuffle!r}", cure, "option"))
     if offsets is None and len(weights) != length:
         message = f"there are {len(weights)} weights for {length} samples"
         raise InputError(Problem("weights", message, kind="option"))

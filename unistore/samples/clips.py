@@ -146,6 +146,15 @@ class ClipReader:
             batch["sequence"] = placed(self._names[sequence], allocate)
         return batch
 
+    def box_shape(self, key: str) -> tuple[int, ...] | None:
+        """See `BoxReader.box_shape`."""
+        if not self._dense.get(key, False):
+            return None
+        field, first = self._fields[key], self._starts[:1]
+        size = self._crop.sizes(self._image_extents[first], field.extents.take(first).astype(np.int64))[0]
+        shape = field.shape(*size.tolist())
+        return (self._length, shape[-1], *shape[:-1]) if field.channels_last else (self._length, *shape)
+
     def _find_starts(self, stride: int, units: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """First frames of all clips: inside one sequence, one resolution and the chosen frames."""
         frames = len(self._field_extents)

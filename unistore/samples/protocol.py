@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from unistore.packed import Allocate, Batch
 from unistore.randomness import below, generator, words
 from unistore.store.reader import Store
 
-__all__ = ["INDEX", "SOURCE", "Picks", "SampleKind", "SampleReader", "chosen", "require"]
+__all__ = ["INDEX", "SOURCE", "BoxReader", "Picks", "SampleKind", "SampleReader", "chosen", "require"]
 
 INDEX = "index"
 """Key of a sample's position in its Dataset; every sample has it."""
@@ -59,6 +59,15 @@ class SampleReader(Protocol):
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch: each chunk decoded once, straight into allocated memory where it can be."""
+        ...
+
+
+@runtime_checkable
+class BoxReader(Protocol):
+    """A reader some of whose keys are boxes: dense where all samples have one extent, else ragged."""
+
+    def box_shape(self, key: str) -> tuple[int, ...] | None:
+        """Shape of a key in every sample; None where samples differ."""
         ...
 
 

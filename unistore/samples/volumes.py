@@ -52,6 +52,11 @@ class VolumeReader:
         self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
         extents = self._extents.take(self._units)
         self._dense = bool((extents == extents[:1]).all())
+        self._extent = tuple(extents[0].tolist()) if self._dense and len(extents) else None
+
+    def box_shape(self, key: str) -> tuple[int, ...] | None:
+        """See `BoxReader.box_shape`."""
+        return self._extent if key in self._boxes else None
 
     def __len__(self) -> int:
         return len(self._units)
