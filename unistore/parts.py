@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from unistore.samples.protocol import SOURCE, Picks, SampleKind, SampleReader
 from unistore.store.reader import Store
 
 __all__ = ["Part", "bind_parts", "check_drawable", "checked_weights", "common_fields", "open_parts"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,7 @@ def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: Samp
         raise InputError(empty)
 
 
-def _together(ask: Any, parts: Sequence[Part]) -> list[Any]:
+def _together(ask: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
     """Answers of all parts; what any of them refuse is told at once."""
     answers, refused = [], []
     for part in parts:
