@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.export.files import File, Values, converted
 from unistore.export.reading import SourceRows, row_values, source_dtype, sources_of
@@ -27,8 +31,8 @@ def files(store: Store) -> Iterator[File]:
             if source.number not in array.attributes.get("missing_in", ()):
                 values = row_values(array, source.lo, source.hi)
                 dtype = source_dtype(array.attributes, source.number, array.dtype)
-                held[_own_name(path.removeprefix(f"{TABLE}/"), mapping)] = converted(values, dtype)
-        yield from _files(source, held)
+                held[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
+        yield from _files(source, _unmapped(held, mapping))
 
 
 def _files(source: SourceRows, held: Mapping[str, Values]) -> Iterator[File]:
@@ -47,11 +51,27 @@ def _files(source: SourceRows, held: Mapping[str, Values]) -> Iterator[File]:
         yield File(name=name, form="hdf5", source=source.number, values=held)
 
 
-def _own_name(column: str, mapping: Mapping[str, str]) -> str:
-    """Name of a column's array in its file: that of ``--map``, else the column's own."""
+def _unmapped(held: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:
+    """Arrays by their names in the file; the fields of a structured array that was mapped as one again."""
+    found = dict(held)
     for stored, name in mapping.items():
-        if column == stored:
-            return name.strip("/")
-        if column.startswith(f"{stored}/"):  # a field of a structured array
-            return name.strip("/") + column.removeprefix(stored)
-    return column
+        inner = {c.removeprefix(f"{stored}/"): found.pop(c) for c in held if c.startswith(f"{stored}/")}
+        if inner:
+            found[name.strip("/")] = _structured(inner)
+        elif stored in found:
+            found[name.strip("/")] = found.pop(stored)
+    return found
+
+
+def _structured(fields: Mapping[str, Values]) -> Values:
+    """One array of a structured dtype from its fields."""
+    rows = next(iter(fields.values())).shape[0]
+    dtype = np.dtype([(name, each.dtype, each.shape[1:]) for name, each in fields.items()])
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        whole = np.empty(rows, dtype)
+        for name, each in fields.items():
+            whole[name] = each.whole()
+        yield whole
+
+    return Values((rows,), dtype, blocks)

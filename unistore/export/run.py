@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.execute.lock import Lock
 from unistore.export.files import File
 from unistore.export.naming import Names
 from unistore.export.reading import all_rows
+from unistore.export.workplace import workplace
 from unistore.export.writing import write
 from unistore.store.reader import Store
 
@@ -78,30 +76,21 @@ def export(
     target = Path(os.path.abspath(destination))  # noqa: PTH100  keeps links
     _check(target, Path(store))
     files: Callable[[Store], Iterator[File]] = import_module(f"unistore.export.{_family(opened)}").files
-    beside = target.with_name(f"{target.name}.unistore-export")
-    with Lock(beside / "lock"):
-        work = beside / "files"
-        try:
-            if work.exists():  # of an export that was killed
-                shutil.rmtree(work)
-            work.mkdir()
-            done = _write_all(opened, files(opened), work, progress)
+    try:
+        with workplace(target, "unistore-export") as work:
+            done = _write_all(opened, files(opened), work / "files", progress)
             _check(target, Path(store))
             os.sync()
-            work.rename(target)
-        except OSError as error:
-            raise _failed(error, target) from error
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-    with suppress(OSError):
-        (beside / "lock.clearing").unlink(missing_ok=True)
-        beside.rmdir()
+            (work / "files").rename(target)
+    except OSError as error:
+        raise _failed(error, target) from error
     return Exported(destination=str(target), modality=opened.modality, **done)
 
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress | None) -> dict[str, int]:
     """Write every file; returns the counts of `Exported`."""
     names = Names()
+    work.mkdir()
     sizes = all_rows(store.array("sources/bytes")).tolist()
     if progress is not None:
         progress.begin("writing", sum(sizes))

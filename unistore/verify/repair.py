@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import xxhash
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.execute.finish import merged_statistics, root_document
 from unistore.execute.journal import sync_folder
-from unistore.execute.lock import Lock
+from unistore.export.workplace import workplace
 from unistore.remote.storage import local_path
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import MANIFEST, ROOT
@@ -70,24 +68,12 @@ def repair(
     checked = check_files(str(folder), progress)
     if checked.is_whole:
         return verify(folder, progress=progress)
-    beside = folder.with_name(f"{folder.name}.unistore-repair")
-    work = beside / "work"
     try:
-        with Lock(beside / "lock"):
-            try:
-                if work.exists():  # of a repair that was killed
-                    shutil.rmtree(work)
-                work.mkdir()
-                keys = _Repair(folder, checked, work, progress).run([Path(each) for each in sources])
-            finally:
-                shutil.rmtree(work, ignore_errors=True)
+        with workplace(folder, "unistore-repair") as work:
+            keys = _Repair(folder, checked, work, progress).run([Path(each) for each in sources])
     except OSError as error:
-        msg = f"{error.filename or beside}: {error.strerror or error}; mend it, then repair again"
+        msg = f"{error.filename or folder}: {error.strerror or error}; mend it, then repair again"
         raise ConversionError(msg) from error
-    finally:
-        with suppress(OSError):
-            (beside / "lock.clearing").unlink(missing_ok=True)
-            beside.rmdir()
     return replace(verify(folder, progress=progress), repaired=tuple(keys))
 
 

@@ -1,0 +1,48 @@
+"""A folder beside a destination to work in: one process at a time, and nothing left when it is done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from unistore.execute.lock import Lock
+
+__all__ = ["workplace"]
+
+
+@contextmanager
+def workplace(target: Path, purpose: str) -> Iterator[Path]:
+    """Make an empty folder on the target's file system, and remove it at the end, however that comes.
+
+    What a killed process left there is removed first.
+
+    Parameters
+    ----------
+    target
+        Path beside which to work.
+    purpose
+        Ending of the folder's name: ``"unistore-export"``.
+
+    Raises
+    ------
+    ConversionError
+        If another process is at work there.
+    """
+    beside = target.with_name(f"{target.name}.{purpose}")
+    work = beside / "work"
+    try:
+        with Lock(beside / "lock"):
+            if work.exists():
+                shutil.rmtree(work)
+            work.mkdir()
+            try:
+                yield work
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
+    finally:
+        with suppress(OSError):  # not empty while another process is at work there
+            if [path.name for path in beside.iterdir()] in ([], ["lock.clearing"]):
+                (beside / "lock.clearing").unlink(missing_ok=True)
+                beside.rmdir()
