@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import InputError, Problem
+from unistore.sizes import parse_bytes
 
 __all__ = ["CacheLayout", "CacheRegion", "parse_size"]
 
 ALIGNMENT = 64
 EVERYTHING = 1 << 42
 """Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on."""
-
-_SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
 
 
 def parse_size(size: str | int) -> int:
@@ -39,16 +36,7 @@ def parse_size(size: str | int) -> int:
     InputError
         It is none of these.
     """
-    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-        return size
-    if size == "all":
-        return EVERYTHING
-    match = _SIZE.fullmatch(size) if isinstance(size, str) else None
-    if match is None or float(match[1]) <= 0:
-        message = f"is {size!r}, expected a size such as '4GB', 'all' or None"
-        raise InputError(Problem("cache", message, kind="option"))
-    base = 1024 if match[3] else 1000
-    return int(float(match[1]) * base ** " KMGT".index(match[2].upper() or " "))
+    return EVERYTHING if size == "all" else parse_bytes(size, "cache")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from unistore.loader.bell import Bell
 from unistore.loader.errors import LoaderError
 
 __all__ = ["Channel", "open_channel"]
@@ -33,10 +34,17 @@ class Channel:
 
     Descriptors arrive no later than the first byte of their message and in order, so messages take them from
     a queue.
+
+    Attributes
+    ----------
+    bell
+        Rung for the other side after each message, and once more where a message does not fit into the
+        socket at once; the other side reads such a one to its end.
     """
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
+        self.bell: Bell | None = None
         self._buffer = bytearray()
         self._descriptors: deque[int] = deque()
 
@@ -54,17 +62,30 @@ class Channel:
         """
         data = pickle.dumps(message, protocol=5)
         data = _HEADER.pack(len(data), len(descriptors)) + data
-        sent = 0
-        if descriptors:
-            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
-            sent = self.socket.sendmsg([data], [rights])
+        rights = (
+            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        )
+        try:
+            sent = self.socket.sendmsg([data], rights, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self._ring()
+            sent = self.socket.sendmsg([data], rights)
         if sent < len(data):
+            self._ring()
             self.socket.sendall(memoryview(data)[sent:])
+        self._ring()
 
-    def receive(self) -> list[tuple[Any, list[int]]]:
-        """Wait for messages; return those that have come, each with the descriptors it brought.
+    def _ring(self) -> None:
+        if self.bell is not None:
+            self.bell.ring()
 
-        The descriptors are the caller's to close.
+    def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
+        """Return messages that have come, each with its descriptors, which are the caller's to close.
+
+        Parameters
+        ----------
+        wait
+            Whether to wait for one; the rest of one that has begun is waited for anyway.
 
         Raises
         ------
@@ -72,15 +93,19 @@ class Channel:
             The other end is gone.
         """
         messages: list[tuple[Any, list[int]]] = []
-        while not messages:
-            self._read()
+        while not messages or self._buffer:
+            if not self._read(wait=wait or bool(self._buffer)):
+                break
             while (message := self._cut()) is not None:
                 messages.append(message)
         return messages
 
-    def _read(self) -> None:
+    def _read(self, *, wait: bool) -> bool:
+        flags = _NOT_INHERITED | (0 if wait else socket.MSG_DONTWAIT)
         try:
-            data, ancillary, flags, _ = self.socket.recvmsg(_AT_ONCE, _ANCILLARY, _NOT_INHERITED)
+            data, ancillary, flags, _ = self.socket.recvmsg(_AT_ONCE, _ANCILLARY, flags)
+        except BlockingIOError:
+            return False
         except ConnectionError as error:
             raise EOFError from error
         for level, kind, rights in ancillary:
@@ -97,6 +122,7 @@ class Channel:
         if not data:
             raise EOFError
         self._buffer += data
+        return True
 
     def _cut(self) -> tuple[Any, list[int]] | None:
         """Take one message off the buffer, if a whole one is there."""

@@ -7,16 +7,15 @@ import mmap
 import multiprocessing
 import os
 import pickle
-import select
 import signal
 import time
 from collections.abc import Sequence
-from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
 import numpy as np
 
+from unistore.loader.bell import Bell, Waiter
 from unistore.loader.channel import open_channel
 from unistore.loader.errors import WorkerDiedError
 from unistore.loader.memory import Segment, open_shared_memory
@@ -55,6 +54,13 @@ class _Worker:
         finally:
             theirs.close()
 
+    def greet(self, message: tuple[int, bool], bell: Bell, descriptors: list[int]) -> None:
+        """Send the first message: what the worker shares with everybody, and the bells."""
+        own = Bell()
+        bells = [own.descriptor, bell.descriptor] if Bell.available else []
+        self.channel.send(message, [*bells, *descriptors])
+        self.channel.bell = own
+
 
 class Crew:
     """Makes batches in worker processes, see `unistore.loader.production.Producer`.
@@ -80,6 +86,7 @@ class Crew:
         self._generation = 0
         self._ready: dict[int, tuple[Answer, Slab | None, list[Segment]]] = {}
         self._workers: list[_Worker] = []
+        self._bell = Bell()
         descriptors = [open_shared_memory(mmap.PAGESIZE)]
         try:
             self._control = np.frombuffer(mmap.mmap(descriptors[0], mmap.PAGESIZE), np.int64)
@@ -94,18 +101,16 @@ class Crew:
             inherited = orders if pickled is None else None
             for number in range(orders.workers):
                 self._workers.append(_Worker(number, context, inherited))
-                self._workers[-1].channel.send((size, orders.cache is not None), descriptors)
+                self._workers[-1].greet((size, orders.cache is not None), self._bell, descriptors)
         except BaseException:
             self.close()
             raise
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._poll = select.poll()
-        self._by_descriptor = {worker.channel.fileno(): worker for worker in self._workers}
-        self._by_sentinel: dict[int, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
-        for descriptor in (*self._by_descriptor, *self._by_sentinel):
-            self._poll.register(descriptor, select.POLLIN)
+        self._sentinels: dict[int, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        sockets = [worker.channel.fileno() for worker in self._workers]
+        self._waiter = Waiter(self._bell, sockets, list(self._sentinels))
 
     def begin(self) -> None:
         """See `Producer.begin`."""
@@ -202,23 +207,25 @@ class Crew:
 
     def settle(self) -> None:
         """See `Producer.settle`: wait for answers, or for a death."""
-        events = self._poll.poll()
-        for descriptor, _ in events:
-            worker = self._by_descriptor.get(descriptor)
-            if worker is not None:
-                self._receive(worker)
-        for descriptor, _ in events:
-            worker = self._by_sentinel.get(descriptor)
-            if worker is not None and not wait([worker.channel.socket], timeout=0):
-                self._mourn(worker)
+        if self._receive_all():
+            return
+        ended = self._waiter.wait() & self._sentinels.keys()
+        if not self._receive_all():
+            for sentinel in ended:
+                self._mourn(self._sentinels[sentinel])
 
-    def _receive(self, worker: _Worker) -> None:
+    def _receive_all(self) -> int:
+        return sum(self._receive(worker) for worker in self._workers)
+
+    def _receive(self, worker: _Worker) -> bool:
+        """Take in the answers that a worker has sent; return whether there were any."""
         try:
-            messages = worker.channel.receive()
+            messages = worker.channel.receive(wait=False)
         except EOFError:
             self._mourn(worker)
         for message, descriptors in messages:
             self._note(worker, Answer(*message), descriptors)
+        return bool(messages)
 
     def _note(self, worker: _Worker, answer: Answer, descriptors: list[int]) -> None:
         try:
@@ -259,6 +266,8 @@ class Crew:
         self._closed = True
         for worker in self._workers:
             worker.channel.close()
+            if worker.channel.bell is not None:
+                worker.channel.bell.close()
         deadline = time.monotonic() + PATIENCE
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
@@ -266,6 +275,7 @@ class Crew:
                 worker.process.kill()
                 worker.process.join()
             worker.process.close()
+        self._bell.close()
         self._ready.clear()
         self._ring.close()
 

@@ -72,7 +72,8 @@ class Loader:
         Indices of the samples to use; None: all.
     weights
         One a sample (of the subset): draws with replacement in proportion. None: the dataset's own
-        ``weights`` over the stores it joins, where it has any, else every sample once an epoch.
+        ``weights`` over the stores it joins, where it has any, else every sample once an epoch. Draws need
+        ``shuffle=True``.
     samples_per_epoch
         Draws an epoch, with weights only.
     cache

@@ -12,13 +12,13 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.loader.arena import Arena, SharedGrowth
+from unistore.loader.bell import Bell, Waiter
 from unistore.loader.cache import CacheLayout
 from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
@@ -189,9 +189,14 @@ class _Bench:
         return Answer(*plain, message, tuple(growth.sizes), arena.needed, spent, hits, misses)
 
 
-def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Bench | LoaderError, list[Any]]:
-    """Return the bench, or what went wrong and answers every task; and messages that came early."""
-    (((size, has_cache), (control, *told)), *early) = channel.receive()
+def _set_up(
+    worker: int, orders: Orders | None, channel: Channel
+) -> tuple[_Bench | LoaderError, Bell, list[Any]]:
+    """Return the bench, or what went wrong and answers every task; the bell; messages that came early."""
+    (((size, has_cache), told), *early) = channel.receive()
+    bell = Bell(told.pop(0) if Bell.available else -1)
+    channel.bell = Bell(told.pop(0) if Bell.available else -1)
+    control = told.pop(0)
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
     try:
         if orders is None:
@@ -199,22 +204,23 @@ def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Benc
                 orders = pickle.loads(pickled)  # noqa: S301 - from our parent
         assert orders is not None
         cache = told[0] if has_cache else None
-        return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), early
+        return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), bell, early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
         text = "".join(traceback.format_exception(error))
         kind = f"{type(error).__name__}: {error}"
         failed = SampleError(f"worker {worker} could not start: {kind}", None, "", text)
         failed.__cause__ = error
-        return failed, early
+        return failed, bell, early
     finally:
         for descriptor in (control, *told):
             os.close(descriptor)
 
 
 def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
-    bench, messages = _set_up(worker, orders, channel)
+    bench, bell, messages = _set_up(worker, orders, channel)
     parent = multiprocessing.parent_process()
-    watched = [channel.fileno(), *([parent.sentinel] if parent is not None else [])]
+    sentinels = [] if parent is None else [parent.sentinel]
+    waiter = Waiter(bell, [channel.fileno()], sentinels)
     while True:
         for (forget, told), descriptors in messages:
             tasks = [Task(*task) for task in told]
@@ -222,9 +228,9 @@ def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
                 bench.map_slabs(forget, tasks, descriptors)
             for task in tasks:
                 _answer(bench, task, channel)
-        if channel.fileno() not in wait(watched):
+        messages = channel.receive(wait=False)
+        if not messages and not waiter.wait().isdisjoint(sentinels):
             return
-        messages = channel.receive()
 
 
 def _answer(bench: _Bench | LoaderError, task: Task, channel: Channel) -> None:

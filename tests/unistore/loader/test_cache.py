@@ -155,12 +155,14 @@ def test_plain_datasets_are_cached_sample_by_sample(data, tmp_path, workers):
 
 
 def test_sizes():
-    assert [parse_size(text) for text in ("4GB", "512 MiB", "1.5k", 17, "all")] == [
-        4_000_000_000, 512 << 20, 1500, 17, EVERYTHING,
-    ]  # fmt: skip
-    for wrong in ("much", 0, -1, "-4GB", "0GB", None, True):
-        with pytest.raises(InputError, match="such as '4GB'"):
-            parse_size(wrong)
+    assert [parse_size(size) for size in ("4GB", "512 MiB", 17, "all")] == [
+        4 * 10**9,
+        512 << 20,
+        17,
+        EVERYTHING,
+    ]
+    with pytest.raises(InputError, match="cache is 'much'"):
+        parse_size("much")
 
 
 def test_transforms_and_caches_do_not_mix(tmp_path):

@@ -241,3 +241,22 @@ def test_subsets_and_weights(data):
         drawn = np.array(list(itertools.chain(*indices(loader))))
     assert set(drawn) == {3, 7}
     assert abs(np.mean(drawn == 7) - 0.75) < 0.05
+
+
+def test_weights_of_the_stores_that_a_dataset_joins(data):
+    class Joined(data.Batched):
+        weights = (3.0, 1.0, 0.0)
+        store_offsets = np.array([0, 20, 180, 200])
+
+    def shares(**options):
+        with Loader(Joined(), 100, workers=0, **options) as loader:
+            drawn = np.concatenate([batch["index"].numpy() for batch in loader])
+        return np.bincount(np.searchsorted([20, 180], drawn, side="right"), minlength=3) / len(drawn), drawn
+
+    found, _ = shares(samples_per_epoch=4000)
+    assert np.allclose(found, [0.75, 0.25, 0], atol=0.03)
+    found, drawn = shares(samples_per_epoch=4000, subset=range(10, 190))
+    assert np.allclose(found, [0.75, 0.25, 0], atol=0.03)
+    assert set(np.unique(drawn)) <= set(range(10, 180))
+    with pytest.raises(InputError, match="shuffle=True"):
+        Loader(Joined(), 100, False)
