@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from unistore.cli.convert import convert
+from unistore.cli.doctor import command as doctor
 from unistore.cli.export import command as export
 from unistore.cli.inspect import command as inspect
 from unistore.cli.verify import command as verify
@@ -28,6 +29,7 @@ Examples:
   unistore inspect train.zarr                  what the store holds, and a training snippet
   unistore verify train.zarr                   every byte as it was sealed
   unistore export train.zarr files/            the sources' layout again, exact
+  unistore doctor train.zarr                   what this machine lets a Loader do
 """
 
 
@@ -42,6 +44,7 @@ cli.add_command(convert)
 cli.add_command(inspect)
 cli.add_command(verify)
 cli.add_command(export)
+cli.add_command(doctor)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from unistore.order_blocks import GROUP, LANES, uniform_blocks
 from unistore.store.reader import Store
+from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
 
-__all__ = ["block_offsets"]
+__all__ = ["block_offsets", "samples_of_a_chunk"]
 
 ROOM = 0.8
 """Part of the cache of decoded chunks that the open groups of a block shuffle are planned to take."""
@@ -35,16 +36,35 @@ def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
     -------
     (blocks + 1,) int64 offsets, see `unistore.order_blocks.BlockShuffle`.
     """
-    if not samples or not store.sample_count:
+    if not samples:
         return uniform_blocks(samples, 1)
-    largest = max(
-        (store.array(path) for path in store.paths()),
-        key=lambda array: math.prod(array.shape) * array.dtype.itemsize,
-    )
-    chunk = math.prod(largest.chunk_shape) * largest.dtype.itemsize
+    together, chunk = samples_of_a_chunk(store, samples)
     chunks = max(1, int(CHUNKS.limit * ROOM / (GROUP * LANES)) // chunk)
-    total = math.prod(largest.shape) * largest.dtype.itemsize
-    in_a_chunk = chunk * samples / max(1, total)
-    if largest.shape[0] == samples and math.prod(largest.chunk_shape[1:]) >= math.prod(largest.shape[1:]):
-        in_a_chunk = float(largest.chunk_shape[0])
-    return uniform_blocks(samples, max(1, round(chunks * in_a_chunk)))
+    return uniform_blocks(samples, max(1, round(chunks * together)))
+
+
+def samples_of_a_chunk(store: Store, samples: int) -> tuple[float, int]:
+    """How many samples a chunk of the largest array holds, and its bytes.
+
+    Parameters
+    ----------
+    store
+        Where samples are read from.
+    samples
+        Number of samples of the dataset.
+
+    Returns
+    -------
+    Samples, on average where they differ in length, and below 1 where a sample takes several chunks; bytes of
+    a decoded chunk.
+    """
+    largest = max((store.array(path) for path in store.paths()), key=_decoded_bytes)
+    chunk = math.prod(largest.chunk_shape) * largest.dtype.itemsize
+    whole_rows = largest.chunk_shape[1:] == largest.shape[1:]
+    if whole_rows and largest.shape[0] == samples:
+        return float(largest.chunk_shape[0]), chunk
+    return chunk * samples / max(1, _decoded_bytes(largest)), chunk
+
+
+def _decoded_bytes(array: Array) -> int:
+    return math.prod(array.shape) * array.dtype.itemsize
