@@ -38,6 +38,7 @@ def convert(
     split: str | None = None,
     overwrite: bool = False,
     restart: bool = False,
+    work: PathLike | None = None,
     workers: int = 0,
     scheduler: str | None = None,
     memory: str | int | None = None,
@@ -52,7 +53,8 @@ def convert(
         Files and folders.
     destination
         Folder of the store to make. While it is made it is called ``<destination>.unistore-build``; the same
-        call after a kill continues there.
+        call after a kill continues there. Or the URL of a place in a bucket, ``s3://``, ``gs://``, ``az://``:
+        shards are put straight there, the root object last; see `work`.
     modality
         ``"rows"``, ``"point_cloud"``, ``"ct"``, ``"spike"`` or ``"trajectory"``; None: from the content.
     codec
@@ -63,6 +65,9 @@ def convert(
         Replace a finished store; it stays in place until the new one is sealed.
     restart
         Forget an unfinished conversion instead of continuing it.
+    work
+        For a destination in a bucket: folder that holds ``<name>.unistore-build`` with the journal and the
+        spilled rows; None: the current one.
     workers
         Worker processes (dask); 0 converts in this process.
     scheduler
@@ -101,11 +106,12 @@ def convert(
         return run(
             converter,
             paths,
-            Path(destination),
+            destination,
             codec=codec,
             shares=shares,
             overwrite=overwrite,
             restart=restart,
+            work=None if work is None else Path(work),
             memory=limit,
             executor=executor,
             progress=progress,

@@ -39,8 +39,10 @@ class _DetectByDefault(click.Group):
 def convert() -> None:
     """Convert files into one sealed store: SRC... DST, the family detected or named.
 
+    DST is a folder, or a place in a bucket: s3://bucket/name.zarr, gs://…, az://….
+
     An interrupted conversion is continued by the same command. Nothing appears at DST before it is whole.
-    Every family takes --dry-run, --codec, --split, --overwrite, --restart, --workers, --scheduler,
+    Every family takes --dry-run, --codec, --split, --overwrite, --restart, --work, --workers, --scheduler,
     --memory, --json.
     """
 
@@ -208,7 +210,7 @@ def _convert(modality: str | None, given: dict[str, Any]) -> None:
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {
         name: given.pop(name)
-        for name in ("codec", "split", "overwrite", "restart", "workers", "scheduler", "memory")
+        for name in ("codec", "split", "overwrite", "restart", "work", "workers", "scheduler", "memory")
     }
     paths = source_paths(sources)
     if modality is None:

@@ -26,6 +26,12 @@ _COMMON = (
     click.option("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed."),
     click.option("--restart", is_flag=True, help="Forget an unfinished conversion instead of continuing it."),
     click.option(
+        "--work",
+        type=click.Path(file_okay=False),
+        metavar="DIR",
+        help="With DST in a bucket: folder for the journal and spilled rows of an unfinished conversion.",
+    ),
+    click.option(
         "--workers",
         type=click.IntRange(min=0),
         default=0,

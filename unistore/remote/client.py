@@ -27,7 +27,7 @@ T = TypeVar("T")
 PATIENCE = 60.0
 """Seconds after which an operation that keeps failing is given up."""
 FIRST_ATTEMPTS = 3
-"""Attempts while nothing has ever been reached: a wrong endpoint is told soon."""
+"""Attempts while a bucket has never answered: a wrong endpoint is told soon."""
 PAUSE, LONGEST_PAUSE = 0.1, 8.0
 """Seconds before the second attempt, and at most; each pause is twice the one before, half to all of it."""
 READ_TIMEOUT, WRITE_TIMEOUT = "60s", "300s"
@@ -46,6 +46,8 @@ _CLIENT_KEYS = (
     "timeout",
 )
 _owner: int | None = None
+_reached: set[tuple[str, str]] = set()
+"""Buckets that have answered this process."""
 
 
 class ObjectClient:
@@ -74,7 +76,6 @@ class ObjectClient:
         self._writing = writing
         self._raises = raises
         self._handle: Any = None
-        self._reached = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self.location, self._writing, self._raises)
@@ -208,22 +209,23 @@ class ObjectClient:
     def _try(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
         """Run an operation, again while that may help; None where there is no such object."""
         obs, handle = self._connected()
+        bucket = self.location.scheme, self.location.bucket
         started, pause = time.monotonic(), PAUSE
         for attempt in itertools.count(1):
             try:
                 result = operation(obs, handle)
             except (obs.exceptions.BaseError, FileNotFoundError, ShortRead) as error:
-                fault = fault_of(error, self.location.scheme, self.location.bucket)
-                self._reached = self._reached or fault.absent
+                fault = fault_of(error, *bucket)
                 if fault.absent:
+                    _reached.add(bucket)
                     return None
                 waited = time.monotonic() - started
-                enough = waited + pause > PATIENCE if self._reached else attempt >= FIRST_ATTEMPTS
+                enough = waited + pause > PATIENCE if bucket in _reached else attempt >= FIRST_ATTEMPTS
                 if not fault.transient or enough:
                     tried = f" (tried {attempt} times in {waited:.1f} s)" if attempt > 1 else ""
                     raise self.error(key, fault, tried) from error
             else:
-                self._reached = True
+                _reached.add(bucket)
                 return result
             self.retries += 1
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many workers

@@ -135,7 +135,8 @@ class Proxy:
 
     ``proxy.spoil("drop", times=2, method="GET", path="c/0")``; what happens: ``drop`` (the connection ends
     without an answer), ``cut`` (half a body), ``short`` (half a body, declared as all), ``stall`` (no answer
-    for `delay` seconds), ``kill`` (calls `act`, then forwards), or an HTTP status.
+    for `delay` seconds), ``lose`` (half of what was sent arrives), ``kill`` (calls `act`, then forwards), or
+    an HTTP status.
     """
 
     address: str
@@ -195,6 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(what, int):
             self.answer(what, [], b"")
             return
+        if what == "lose":
+            body = body[: len(body) // 2]
+            self.headers.replace_header("Content-Length", str(len(body)))
         upstream = http.client.HTTPConnection(self.upstream, timeout=20)
         try:
             upstream.request(self.command, self.path, body, dict(self.headers.items()))

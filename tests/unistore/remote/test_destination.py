@@ -1,0 +1,426 @@
+"""Conversion into a bucket: same bytes as to a folder, the root last, resumable, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.errors import ConversionError, InputError, StoreError
+from unistore.execute.executors import Serial
+from unistore.execute.object_build import ObjectBuild
+from unistore.execute.runner import run
+from unistore.store.reader import Store
+
+MARK = "unistore-build.json"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def rows() -> Any:
+    from unistore.converters.rows import RowsConverter
+
+    return RowsConverter
+
+
+class Stopping(Serial):
+    """Stands for Ctrl-C: stops once so many steps are done."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:
+        for item, outcome in super().run(job, items):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield item, outcome
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def test_the_bytes_are_those_of_a_local_store(bucket: Any, sources: Path, local: Path, work: Path) -> None:
+    report = unistore.convert(sources, bucket.url("a/train.zarr"), work=work)
+    assert report.destination == bucket.url("a/train.zarr")
+    assert bucket.objects("a/train.zarr/") == tree(local)
+    assert bucket.keys() == [f"a/train.zarr/{key}" for key in sorted(tree(local))]
+    assert report.digest == Store(local).attributes["seal"]["digest"]
+    assert Store(bucket.url("a/train.zarr")).sample_count == 600
+    assert not work.exists() or not list(work.iterdir()), "nothing is left locally"
+
+
+def test_the_root_is_put_last(proxy: Any, bucket: Any, sources: Path, work: Path) -> None:
+    unistore.convert(sources, bucket.url("x.zarr"), work=work)
+    written = [seen.path.partition("x.zarr/")[2] for seen in proxy.seen if seen.method == "PUT"]
+    assert written[0] == MARK, "says first whose this is"
+    assert written[-2:] == ["unistore-manifest.jsonl", "zarr.json"]
+    assert len(written) == len(set(written)), "nothing twice"
+    root = [seen.method == "PUT" and seen.path.endswith("x.zarr/zarr.json") for seen in proxy.seen]
+    put = root.index(True)
+    after = [seen for seen in proxy.seen[put + 1 :] if seen.method in ("PUT", "DELETE", "POST")]
+    assert all(MARK in seen.path or seen.method == "POST" for seen in after), "but for the mark"
+
+
+def test_no_copy_of_the_store_is_made_locally(
+    proxy: Any, bucket: Any, sources: Path, work: Path, rows: Any
+) -> None:
+    sizes: list[int] = []
+
+    class Watching(Serial):
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            for step in super().run(job, items):
+                sizes.append(sum(f.stat().st_size for f in work.rglob("*") if f.is_file()))
+                yield step
+
+    run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=Watching())
+    assert 0 < max(sizes) < 8000 < sum(map(len, bucket.objects("x.zarr").values())) / 5
+
+
+def test_the_build_folder_stands_in_the_current_folder(
+    bucket: Any, sources: Path, tmp_path: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run(rows(), [sources], bucket.url("deep/x.zarr"), executor=Stopping(1))
+    assert [path.name for path in tmp_path.iterdir()] == ["x.zarr.unistore-build"]
+    run(rows(), [sources], bucket.url("deep/x.zarr"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_the_same_command_continues(
+    proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, rows: Any, after: int
+) -> None:
+    url = bucket.url("x.zarr")
+    with pytest.raises(KeyboardInterrupt):
+        run(rows(), [sources], url, work=work, executor=Stopping(after))
+    with pytest.raises(StoreError, match="unfinished conversion; run the same convert command to resume"):
+        Store(url)
+    bucket.put("x.zarr/rows/data/c/77/0", b"left by somebody")
+    proxy.seen.clear()
+    report = run(rows(), [sources], url, work=work)
+    assert report.resumed == after
+    shards = {seen.path for seen in proxy.seen if seen.method == "PUT" and "/rows/data/c/" in seen.path}
+    assert len(shards) == 5 - after, "what is there is not put again"
+    assert bucket.objects("x.zarr") == tree(local)
+    assert not list(work.iterdir())
+
+
+def test_a_shard_that_is_not_as_recorded_is_put_again(
+    bucket: Any, sources: Path, local: Path, work: Path, rows: Any
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=Stopping(3))
+    bucket.put("x.zarr/rows/data/c/0/0", b"short")
+    bucket.delete("x.zarr/rows/data/c/1/0")
+    assert run(rows(), [sources], bucket.url("x.zarr"), work=work).resumed == 1
+    assert bucket.objects("x.zarr") == tree(local)
+
+
+KILLED = """
+import sys
+import unistore, unistore.layout
+unistore.layout.SHARD, unistore.layout.ROW_CHUNK = 16 << 10, 2 << 10
+unistore.convert(sys.argv[1], sys.argv[2], "rows", work=sys.argv[3], overwrite=len(sys.argv) > 4)
+"""
+
+
+def killed(proxy: Any, arguments: list[str], method: str, path: str, skip: int) -> None:
+    """Run a conversion and kill it when a request arrives (which is carried out), after `skip` like it."""
+    process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments])
+    proxy.spoil("kill", method=method, path=path, skip=skip, act=lambda: os.kill(process.pid, signal.SIGKILL))
+    assert process.wait(60) == -9
+
+
+@pytest.mark.parametrize(
+    "step", [("PUT", MARK, 0), ("PUT", "unistore-manifest", 0), ("PUT", "x.zarr/zarr.json", 0)]
+)
+def test_killed_anywhere_it_continues(
+    proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, step: tuple[str, str, int]
+) -> None:
+    url = bucket.url("x.zarr")
+    killed(proxy, [str(sources), url, str(work)], *step)
+    report = unistore.convert(sources, url, work=work)
+    assert bucket.objects("x.zarr") == tree(local)
+    assert report.digest == Store(local).attributes["seal"]["digest"]
+    assert not list(work.iterdir())
+
+
+def test_several_kills_in_a_row(proxy: Any, bucket: Any, sources: Path, local: Path, work: Path) -> None:
+    url = bucket.url("x.zarr")
+    for skip in (3, 4):
+        killed(proxy, [str(sources), url, str(work)], "PUT", "", skip)
+    unistore.convert(sources, url, work=work)
+    assert bucket.objects("x.zarr") == tree(local)
+
+
+def test_a_finished_destination_is_refused(
+    uploaded: str, bucket: Any, sources: Path, local: Path, work: Path, rows: Any
+) -> None:
+    with pytest.raises(InputError, match="a finished store stands there; --overwrite replaces it"):
+        run(rows(), [sources], uploaded, work=work)
+    assert bucket.objects("deep/store.zarr") == tree(local)
+    assert not work.exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "content"),
+    [
+        ("x.zarr/thesis.tex", b"precious"),
+        ("x.zarr/zarr.json", b'{"zarr_format": 3, "node_type": "group", "attributes": {}}'),
+    ],
+)
+def test_what_is_no_store_is_never_touched(
+    bucket: Any, sources: Path, work: Path, rows: Any, key: str, content: bytes
+) -> None:
+    bucket.put(key, content)
+    for options in ({}, {"overwrite": True}, {"overwrite": True, "restart": True}):
+        with pytest.raises(InputError, match="choose another place"):
+            run(rows(), [sources], bucket.url("x.zarr"), work=work, **options)
+    assert bucket.objects() == {key: content}
+    assert not work.exists()
+
+
+def test_neighbours_are_left_alone(bucket: Any, sources: Path, local: Path, work: Path, rows: Any) -> None:
+    bucket.put("x.zarr.txt", b"a")
+    bucket.put("x.zarr2/b", b"b")
+    run(rows(), [sources], bucket.url("x.zarr"), work=work)
+    run(rows(), [sources], bucket.url("x.zarr"), work=work, overwrite=True)
+    assert bucket.get("x.zarr.txt") == b"a"
+    assert bucket.get("x.zarr2/b") == b"b"
+    assert len(bucket.keys()) == 2 + len(tree(local))
+
+
+@pytest.fixture
+def others(tmp_path: Path, make_sources: Callable[..., Path]) -> Path:
+    """Other sources, which make a store of fewer shards."""
+    return make_sources(tmp_path / "others", files=1, seed=5)
+
+
+@pytest.fixture
+def other(tmp_path: Path, others: Path) -> Path:
+    """The local store of the other sources."""
+    unistore.convert(others, tmp_path / "other.zarr")
+    return tmp_path / "other.zarr"
+
+
+def test_overwrite_replaces_a_store(
+    proxy: Any, bucket: Any, sources: Path, others: Path, other: Path, work: Path, rows: Any
+) -> None:
+    url = bucket.url("x.zarr")
+    run(rows(), [sources], url, work=work)
+    proxy.seen.clear()
+    run(rows(), [others], url, work=work, overwrite=True)
+    assert bucket.objects() == {f"x.zarr/{key}": content for key, content in tree(other).items()}
+    assert not list(work.iterdir())
+    gone = next(i for i, seen in enumerate(proxy.seen) if seen.method in ("POST", "DELETE"))
+    copied = [seen for seen in proxy.seen[gone:] if seen.method == "PUT"]
+    assert len(copied) >= len(tree(other)) - 1, "the new store was whole before the old one was touched"
+
+
+def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
+    bucket: Any, sources: Path, local: Path, others: Path, other: Path, work: Path, rows: Any
+) -> None:
+    url = bucket.url("x.zarr")
+    run(rows(), [sources], url, work=work)
+    with pytest.raises(KeyboardInterrupt):
+        run(rows(), [others], url, work=work, overwrite=True, executor=Stopping(1))
+    assert bucket.objects("x.zarr/") == tree(local)
+    with pytest.raises(InputError, match="--overwrite"):
+        run(rows(), [others], url, work=work)
+    assert run(rows(), [others], url, work=work, overwrite=True).resumed == 1
+    assert bucket.objects() == {f"x.zarr/{key}": content for key, content in tree(other).items()}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ("PUT", f"store.zarr/{MARK}", 0),
+        ("PUT", "store.zarr/rows/data/c/0", 0),
+        ("PUT", "store.zarr/zarr.json", 0),
+        ("POST", "delete", 3),
+    ],
+)
+def test_killed_while_the_new_store_is_swapped_in(
+    proxy: Any,
+    bucket: Any,
+    uploaded: str,
+    local: Path,
+    others: Path,
+    other: Path,
+    work: Path,
+    step: tuple[str, str, int],
+) -> None:
+    killed(proxy, [str(others), uploaded, str(work), "overwrite"], *step)
+    found = bucket.objects("deep/store.zarr/")
+    if "zarr.json" in found:
+        whole = tree(local) if found["zarr.json"] == tree(local)["zarr.json"] else tree(other)
+        found.pop(MARK, None)
+        assert found == whole, "never a mixture"
+    else:
+        with pytest.raises(StoreError, match="unfinished conversion"):
+            Store(uploaded)
+    unistore.convert(others, uploaded, work=work, overwrite=True)
+    assert bucket.objects() == {f"deep/store.zarr/{key}": content for key, content in tree(other).items()}
+    assert not list(work.iterdir())
+
+
+def test_another_machine_is_told_who_converts(
+    bucket: Any, sources: Path, local: Path, tmp_path: Path, rows: Any
+) -> None:
+    url = bucket.url("x.zarr")
+    with pytest.raises(KeyboardInterrupt):
+        run(rows(), [sources], url, work=tmp_path / "here", executor=Stopping(2))
+    with pytest.raises(ConversionError, match=r"was begun on .* in .*here/x\.zarr.*--restart"):
+        run(rows(), [sources], url, work=tmp_path / "there")
+    report = run(rows(), [sources], url, work=tmp_path / "there", restart=True)
+    assert report.resumed == 0
+    assert bucket.objects("x.zarr") == tree(local)
+    with pytest.raises(InputError, match="another store was finished there meanwhile"):
+        run(rows(), [sources], url, work=tmp_path / "here")
+    assert bucket.objects("x.zarr") == tree(local)
+
+
+def test_a_destination_taken_over_meanwhile_is_not_sealed(
+    bucket: Any, sources: Path, work: Path, rows: Any
+) -> None:
+    class TakenOver(Serial):
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            yield from super().run(job, items)
+            bucket.put(f"x.zarr/{MARK}", json.dumps({"token": "other", "host": "h", "folder": "f"}).encode())
+
+    with pytest.raises(ConversionError, match="was begun on h in f"):
+        run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=TakenOver())
+    with pytest.raises(StoreError, match="unfinished"):
+        Store(bucket.url("x.zarr"))
+
+
+def test_bad_sources_leave_nothing(bucket: Any, sources: Path, work: Path, rows: Any) -> None:
+    class Spoiling(Serial):
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            for number, step in enumerate(super().run(job, items)):
+                yield step
+                if number == 1:
+                    raise InputError("a source is bad")
+
+    with pytest.raises(InputError, match="a source is bad"):
+        run(rows(), [sources], bucket.url("x.zarr"), work=work, executor=Spoiling())
+    assert not bucket.keys()
+    assert not work.exists() or not list(work.iterdir())
+
+
+def test_a_different_destination_is_told_apart(bucket: Any, sources: Path, work: Path, rows: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(rows(), [sources], bucket.url("a/x.zarr"), work=work, executor=Stopping(1))
+    with pytest.raises(
+        ConversionError, match=r"destination: s3://.*/a/x\.zarr before, s3://.*/b/x\.zarr now"
+    ):
+        run(rows(), [sources], bucket.url("b/x.zarr"), work=work)
+    assert not bucket.keys("b/")
+
+
+def test_what_arrives_shortened_is_put_again(
+    proxy: Any,
+    bucket: Any,
+    sources: Path,
+    local: Path,
+    work: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proxy.spoil("lose", method="PUT", path="rows/data/c/1/0")
+    proxy.spoil("drop", method="PUT", path="rows/data/c/2/0", times=2)
+    proxy.spoil(503, method="PUT", path="x.zarr/zarr.json", times=3)
+    unistore.convert(sources, bucket.url("x.zarr"), work=work)
+    assert bucket.objects("x.zarr") == tree(local)
+    proxy.spoil("lose", method="PUT", path="rows/data/c/1/0", times=99)
+    with pytest.raises(
+        ConversionError, match=r"c/1/0: \d+ bytes arrived of \d+ .*the same command continues"
+    ):
+        unistore.convert(sources, bucket.url("y.zarr"), work=work)
+
+
+def test_an_upload_that_fails_is_continued(
+    proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, quick: None
+) -> None:
+    proxy.spoil(503, method="PUT", path="rows/data/c/3/0", times=10**6)
+    with pytest.raises(ConversionError, match=r"the server answers 503 .*; the same command continues"):
+        unistore.convert(sources, bucket.url("x.zarr"), work=work)
+    proxy.rules.clear()
+    assert unistore.convert(sources, bucket.url("x.zarr"), work=work).resumed == 3
+    assert bucket.objects("x.zarr") == tree(local)
+
+
+def test_workers_write_too(bucket: Any, sources: Path, local: Path, work: Path) -> None:
+    unistore.convert(sources, bucket.url("x.zarr"), work=work, workers=2)
+    assert Store(bucket.url("x.zarr")).attributes["seal"] == Store(local).attributes["seal"]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://bucket", "name a place in the bucket: s3://bucket/name.zarr"),
+        ("https://host/x.zarr", "stores are written to s3://, gs://, az:// or a folder"),
+    ],
+)
+def test_places_that_cannot_be_written(sources: Path, rows: Any, url: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        run(rows(), [sources], url)
+
+
+def test_the_build_folder_is_never_among_the_sources(
+    bucket: Any, sources: Path, rows: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(sources)
+    with pytest.raises(InputError, match="choose another place with --work"):
+        run(rows(), [Path()], bucket.url("x.zarr"))
+    assert not bucket.keys()
+
+
+def test_work_is_for_buckets(sources: Path, tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(InputError, match="only for an object store"):
+        run(rows(), [sources], tmp_path / "x.zarr", work=tmp_path)
+
+
+def test_a_bucket_that_does_not_exist(bucket: Any, sources: Path, work: Path, rows: Any, quick: None) -> None:
+    with pytest.raises(ConversionError, match="there is no bucket 'nobody-has-this'; check its name"):
+        run(rows(), [sources], "s3://nobody-has-this/x.zarr", work=work)
+    assert not work.exists()
+
+
+COMMAND = """
+import unistore.layout
+from unistore.cli.main import main
+unistore.layout.SHARD, unistore.layout.ROW_CHUNK = 16 << 10, 2 << 10
+main()
+"""
+
+
+def test_the_command_line(bucket: Any, sources: Path, local: Path, work: Path) -> None:
+    arguments = ["convert", str(sources), bucket.url("cli.zarr"), "--work", str(work), "--json"]
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND, *arguments], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert json.loads(done.stdout)["digest"] == Store(local).attributes["seal"]["digest"]
+    assert np.array_equal(unistore.Dataset(bucket.url("cli.zarr"))[3]["index"], 3)
+
+
+def test_it_is_an_object_build(bucket: Any, work: Path) -> None:
+    build = ObjectBuild(bucket.url("a/x.zarr/"), work=work)
+    assert build.folder == work / "x.zarr.unistore-build"
+    assert build.destination == bucket.url("a/x.zarr")
