@@ -22,6 +22,7 @@ from unistore.converters.ct_notes import notes_of
 from unistore.converters.ct_scan import agree, make_source, make_tables
 from unistore.converters.ct_settle import settle
 from unistore.converters.ct_volume import VolumeReader
+from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.paths import common_root, printable, relative_names
 from unistore.converters.protocol import Emit, Facts, Scan, Settled
 from unistore.errors import InputError, Problem
@@ -50,6 +51,8 @@ class CtConverter:
         Chunk of an image, in voxels (depth, height, width).
     resolution
         N of the ``ct_original_N.npy`` to take where a case has several.
+    exclude
+        Names of volumes, or of folders that they lie in, to leave out.
     """
 
     modality: ClassVar[str] = schema.MODALITY
@@ -58,8 +61,10 @@ class CtConverter:
     sparse: str = "auto"
     tile: tuple[int, int, int] = (32, 32, 32)
     resolution: int | None = None
+    exclude: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "exclude", tuple(self.exclude))
         windows = [parse_window(each) if isinstance(each, str) else each for each in self.windows]
         object.__setattr__(self, "windows", tuple(dict.fromkeys(windows)))
         object.__setattr__(self, "tile", tuple(self.tile))
@@ -89,10 +94,20 @@ class CtConverter:
         asked = cast("tuple[Window, ...]", self.windows)
         found = find_volumes(paths, [window.name for window in asked])
         places = [volume.path for volume in found.volumes]
-        names = relative_names(places)
         root = common_root(places) if places else Path()
-        looks = [look(files, self.resolution, partial(_place, root)) for files in found.volumes]
-        problems = [*found.problems, *(problem for _, wrong in looks for problem in wrong)]
+        exclusion = Exclusion(self.exclude)
+        kept = [
+            (name, files)
+            for name, files in zip(relative_names(places), found.volumes, strict=True)
+            if not exclusion.covers(name)
+        ]
+        names = [name for name, _ in kept]
+        looks = [look(files, self.resolution, partial(_place, root)) for _, files in kept]
+        problems = list(found.problems)
+        for (name, files), (_, wrong) in zip(kept, looks, strict=True):
+            problems += about(name, [*files.problems, *wrong])
+        if not kept and not problems:
+            problems.append(Problem(f"{len(places)} volume(s)", "are all left out", kind="empty"))
         if problems:
             raise InputError(problems)
         volumes = [volume for volume, _ in looks]
@@ -111,6 +126,7 @@ class CtConverter:
                 "sparse": self.sparse,
                 "tile": list(self.tile),
                 "resolution": self.resolution,
+                "exclude": list(self.exclude),
                 "found": {
                     "windows": [
                         {"name": w.name, "width": float(w.width), "level": float(w.level)}
@@ -119,7 +135,11 @@ class CtConverter:
                     "values": dict(agreement.values),
                 },
             },
-            notes=(*found.notes, *notes_of(volumes, agreement, asked, self.sparse, found.left_out)),
+            notes=(
+                *found.notes,
+                *notes_of(volumes, agreement, asked, self.sparse, found.left_out),
+                *exclusion.notes(),
+            ),
             needs_facts=True,
         )
 

@@ -58,6 +58,8 @@ class VolumeFiles:
         ``masks/{id}_binary.npy`` by id.
     info
         ``info.json``.
+    problems
+        What is wrong with the files' names.
     """
 
     path: Path
@@ -66,6 +68,7 @@ class VolumeFiles:
     archives: list[WindowFile] = field(default_factory=list)
     masks: dict[str, Path] = field(default_factory=dict)
     info: Path | None = None
+    problems: list[Problem] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -168,7 +171,7 @@ def _case(
     elif not volume.images and plain:
         names = ", ".join(printable(file.name) for file in plain)
         message = f"has windows, but which file is its volume? {names}"
-        found.problems.append(Problem(str(folder), message, "call it ct_original.npy", "layout"))
+        volume.problems.append(Problem(str(folder), message, "call it ct_original.npy", "layout"))
     found.left_out += others
     return volume
 

@@ -121,7 +121,7 @@ def _check_images(volumes: Sequence[Volume], names: Sequence[str]) -> list[Probl
         return []
     message = f"has no volume of intensities, unlike {len(volumes) - len(without)} others"
     cure = "add ct_original.npy, leave it out, or convert windows alone apart"
-    return [Problem(name, message, cure, "missing") for name in without]
+    return [Problem(name, message, cure, "missing", name) for name in without]
 
 
 def _check_names(volumes: Sequence[Volume], asked: Sequence[Window], names: Sequence[str]) -> list[Problem]:

@@ -52,8 +52,8 @@ def parts_of(named: Sequence[tuple[str, Path]]) -> tuple[list[Part], list[Proble
     Returns
     -------
     list of Part, list of Problem
-        Parts in the order of their first files; folders in which some of the arrays side by side lack a
-        number that others have are left out, each with its problems.
+        Parts in the order of their first files; a Problem for each number that some of the arrays side by
+        side lack though others have it.
     """
     folders: dict[Path, list[tuple[str, Path]]] = {}
     for name, path in named:
@@ -84,9 +84,10 @@ def _side_by_side(members: Sequence[tuple[str, Path]]) -> tuple[list[Part], list
         if sorted(part.arrays or ()) != sorted(bases):
             parts_shown = ", ".join(bases[:_SHOWN]) + (", …" if len(bases) > _SHOWN else "")
             message = f"is not one file each of {parts_shown}, which lie in the same folder"
-            problems.append(Problem(place(part.name), message, _CURE, "missing"))
-        parts.append(part)
-    return ([] if problems else parts), problems
+            problems.append(Problem(place(part.name), message, _CURE, "missing", part.name))
+        else:
+            parts.append(part)
+    return parts, problems
 
 
 def _could_be_one(members: Sequence[tuple[str, Path]]) -> bool:

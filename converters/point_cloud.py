@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters import hdf5
 from unistore.converters.columns import Columns, Merged, check_mode, reconcile
 from unistore.converters.detection import Detection
+from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.paths import expand, relative_names, split_of
 from unistore.converters.point_cloud_coordinates import dequantise
 from unistore.converters.point_cloud_derive import derive_points
@@ -61,6 +62,8 @@ class PointCloudConverter:
     columns
         What to do with columns that some files lack: ``"exact"`` refuses, ``"union"`` fills them,
         ``"intersection"`` leaves them out.
+    exclude
+        Names of files or folders to leave out.
     """
 
     modality: ClassVar[str] = MODALITY
@@ -71,9 +74,10 @@ class PointCloudConverter:
     min_points: int = 1
     max_points: int | None = None
     columns: Columns = "exact"
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "voxel_size", tuple(self.voxel_size))
+        object.__setattr__(self, "exclude", tuple(self.exclude))
         check_mode(self.columns)
         object.__setattr__(self, "voxel_size", tuple(float(size) for size in self.voxel_size))
         if self.segment is not None:
@@ -98,13 +102,18 @@ class PointCloudConverter:
             With every problem of every file that can be seen without reading values.
         """
         files = expand(paths, hdf5.SUFFIXES)
+        exclusion = Exclusion(self.exclude)
         found: list[Found] = []
         problems: list[Problem] = []
         for name, path in zip(relative_names(files), files, strict=True):
+            if exclusion.covers(name):
+                continue
             try:
                 found.append((name, path, recognise(path, name, paths, self.map)))
             except InputError as error:
-                problems += error.problems
+                problems += about(name, error.problems)
+        if not found and not problems:
+            problems.append(Problem(f"{len(files)} file(s)", "are all left out", kind="empty"))
         of_points = [
             (name, {key: form for key, (_, form) in each.columns.items()}) for name, _, each in found
         ]
@@ -118,6 +127,7 @@ class PointCloudConverter:
         problems += lists.problems
         if problems:
             raise InputError([*problems, *self._problems_of_values(found, paths)])
+        lists.notes += exclusion.notes()
         return self._scanned(found, merged, lists, paths)
 
     def _problems_of_values(self, found: Sequence[Found], roots: Sequence[Path]) -> list[Problem]:
@@ -131,7 +141,7 @@ class PointCloudConverter:
             try:
                 self.derive(self._scanned([(name, path, layout)], merged, Lists(), roots), 0, _forget)
             except InputError as error:
-                problems += error.problems
+                problems += about(name, error.problems)
         return problems
 
     def _scanned(
@@ -185,6 +195,7 @@ class PointCloudConverter:
             "min_points": self.min_points,
             "max_points": self.max_points,
             "columns": self.columns,
+            "exclude": list(self.exclude),
         }
 
     def _notes(self, found: Sequence[Found], sources: Sequence[Source]) -> list[str]:

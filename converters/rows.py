@@ -20,6 +20,7 @@ from unistore.converters.columns import (
     reconcile,
 )
 from unistore.converters.detection import Detection
+from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.hdf5 import place
 from unistore.converters.npy_parts import Part, parts_of
 from unistore.converters.paths import expand, printable, relative_names, split_of
@@ -62,14 +63,18 @@ class RowsConverter:
     columns
         What to do with arrays that some files lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
         floats, else 0), ``"intersection"`` leaves them out.
+    exclude
+        Names of files or folders to leave out.
     """
 
     modality: ClassVar[str] = MODALITY
 
     map: Mapping[str, str] = field(default_factory=dict)
     columns: Columns = "exact"
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "exclude", tuple(self.exclude))
         check_mode(self.columns)
 
     def scan(self, paths: Sequence[Path]) -> Scan:
@@ -82,13 +87,19 @@ class RowsConverter:
             arrays that differ between files.
         """
         files = expand(paths, SUFFIXES)
+        exclusion = Exclusion(self.exclude)
+        named = [
+            each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
+        ]
         found: list[_Found] = []
-        parts, problems = parts_of(list(zip(relative_names(files), files, strict=True)))
+        parts, problems = parts_of(named)
         for part in parts:
+            if exclusion.covers(part.name):
+                continue
             try:
                 found.append(self._look(part, paths))
             except InputError as error:
-                problems += error.problems
+                problems += about(part.name, error.problems)
         merged, differences = reconcile([(each.part.name, each.columns) for each in found], self.columns)
         problems += differences
         if not problems and not sum(each.rows for each in found):
@@ -97,7 +108,7 @@ class RowsConverter:
             problems.append(Problem(f"{len(files)} files", "have no array in common", CURE, "columns"))
         if problems:
             raise InputError(problems)
-        return self._scanned(found, merged)
+        return self._scanned(found, merged, exclusion)
 
     def _look(self, part: Part, roots: Sequence[Path]) -> _Found:
         """Rows and columns of one part, or an InputError with all its problems."""
@@ -147,7 +158,7 @@ class RowsConverter:
             )
         return {to: key.strip("/") for to, key in self.map.items() if key.strip("/") not in absent}
 
-    def _scanned(self, found: Sequence[_Found], merged: Mapping[str, Merged]) -> Scan:
+    def _scanned(self, found: Sequence[_Found], merged: Mapping[str, Merged], exclusion: Exclusion) -> Scan:
         sources = tuple(
             Source(
                 path=each.part.files[0][1],
@@ -171,8 +182,8 @@ class RowsConverter:
             tables=(Table(name=TABLE, fields=fields),),
             sample_table=TABLE,
             main_table=TABLE,
-            options={"map": dict(self.map), "columns": self.columns},
-            notes=tuple(_notes(found, merged, sources)),
+            options={"map": dict(self.map), "columns": self.columns, "exclude": list(self.exclude)},
+            notes=(*_notes(found, merged, sources), *exclusion.notes()),
         )
 
     def read(

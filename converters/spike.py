@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.exclusion import Exclusion
 from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
 from unistore.converters.spike_detection import detect
 from unistore.converters.spike_existing import existing_orientation
@@ -69,6 +70,9 @@ class SpikeConverter:
         ``"intersection"`` leaves them out.
     spike_dir, voxel_dir, blur_dir, sharp_dir
         Names of the folders inside a sequence's folder.
+    exclude
+        Names of frames (of their first file), sequences or folders to leave out. A sequence with a gap goes
+        on behind it under a name of its own (``"seq~2"``).
     """
 
     modality: ClassVar[str] = MODALITY
@@ -85,8 +89,10 @@ class SpikeConverter:
     voxel_dir: str = "spike_vox"
     blur_dir: str = "blur"
     sharp_dir: str = "sharp"
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "exclude", tuple(self.exclude))
         object.__setattr__(self, "voxels", tuple(sorted({int(bins) for bins in self.voxels})))
         problems = [
             Problem(f"--{option}", f"is {value}, expected at least 1", kind="option")
@@ -116,7 +122,8 @@ class SpikeConverter:
             With every problem of every file.
         """
         folders = self._folders()
-        found = find_recordings(paths, folders)
+        exclusion = Exclusion(self.exclude)
+        found = find_recordings(paths, folders, exclusion)
         problems = list(found.problems)
         roles, differing = common_roles(found.recordings, folders, self.columns)
         problems += differing
@@ -134,7 +141,8 @@ class SpikeConverter:
             problems.append(Problem("--voxels", message, "leave it out", "missing"))
         if problems:
             raise InputError(problems)
-        return self._scanned(found.recordings, found.notes, roles, looked, extents, resolved)
+        notes = (*found.notes, *exclusion.notes())
+        return self._scanned(found.recordings, notes, roles, looked, extents, resolved)
 
     def _folders(self) -> dict[str, str]:
         return dict(zip(ROLES, (self.spike_dir, self.voxel_dir, self.blur_dir, self.sharp_dir), strict=True))
@@ -145,7 +153,7 @@ class SpikeConverter:
         if not with_streams:
             return Resolved({}, "arrays", (), ())
         by_recording = {
-            recordings[number].name: [each.stream for each in group if each.stream is not None]
+            recordings[number].sequence: [each.stream for each in group if each.stream is not None]
             for number, group in groupby(with_streams, key=lambda each: each.recording)
         }
         return resolve_streams(by_recording, self.layout, self.height, self.width, self.flip)
@@ -172,7 +180,7 @@ class SpikeConverter:
                 split=recordings[each.recording].split,
                 detail=frame_detail(
                     each,
-                    recordings[each.recording].name,
+                    recordings[each.recording],
                     roles,
                     extents.get(each.frame.name),
                     resolved.layout,
@@ -198,6 +206,7 @@ class SpikeConverter:
                 "frames": self.frames,
                 "convert_images": self.convert_images,
                 "columns": self.columns,
+                "exclude": list(self.exclude),
                 **{f"{role}_dir": folder for role, folder in self._folders().items()},
                 "found": {"layout": resolved.layout},
             },

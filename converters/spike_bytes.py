@@ -166,13 +166,14 @@ def _not_pixels(streams: Sequence[Stream]) -> list[Problem]:
         seen = _count(stream)
         if seen.above_one:
             message = f"holds bytes above 1 (up to {seen.largest}): packed bits, not one byte a pixel"
-            problems.append(Problem(stream.name, message, "take --layout packed or auto", "values"))
+            cure = "take --layout packed or auto"
+            problems.append(Problem(stream.name, message, cure, "values", stream.name))
     return problems
 
 
 def _mixed(stream: Stream, bright: Stream) -> Problem:
     message = f"holds one byte a pixel (0 or 1), but {bright.name} holds packed bits"
-    return Problem(stream.name, message, "convert the two kinds apart", "layout")
+    return Problem(stream.name, message, "convert the two kinds apart", "layout", stream.name)
 
 
 def _count(stream: Stream, most: int | None = None) -> _Bytes:

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.paths import natural_key, printable, split_of
-from unistore.converters.spike_frames import ROLES, SUFFIXES, Frame, Recording, pair
+from unistore.converters.spike_frames import ROLES, SUFFIXES, Frame, Recording, pair, runs_of
 from unistore.errors import Problem
 
 __all__ = ["Found", "find_recordings"]
@@ -34,8 +35,11 @@ class Found:
     notes: tuple[str, ...]
 
 
-def find_recordings(paths: Sequence[Path], folders: Mapping[str, str]) -> Found:
+def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion: Exclusion) -> Found:
     """Search the given files and folders.
+
+    A recording from which a frame is left out goes on behind the gap as one of its own, so that no clip
+    jumps over it.
 
     Parameters
     ----------
@@ -43,10 +47,12 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str]) -> Found:
         Files and folders as the user gave them.
     folders
         Name of the folder of each role: ``{"spike": "spike", "voxel": "spike_vox", …}``.
+    exclusion
+        Frames, recordings and folders to leave out.
     """
     roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100  keeps links
     base = _base(roots)
-    searches = [_Search(number, roots, base, folders) for number in range(len(roots))]
+    searches = [_Search(number, roots, base, folders, exclusion) for number in range(len(roots))]
     for search in searches:
         search.run()
     targets = {number for search in searches for number in search.targets}
@@ -61,6 +67,8 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str]) -> Found:
     used = {file.resolve().parent for each in recordings for f in each.frames for file in f.files.values()}
     problems = [problem for search in taken for problem in search.problems]
     problems += [p for search in taken for p, holding in search.without_spikes if not holding & used]
+    if not recordings and not problems and exclusion:
+        problems.append(Problem(f"{len(roots)} path(s)", "everything in them is left out", kind="empty"))
     if not recordings and not problems:
         where = ", ".join(printable(str(root)) for root in roots)
         message = f"no {folders['spike']}/ folder and no {', '.join(SUFFIXES['spike'])} file"
@@ -97,7 +105,14 @@ def _each_file_once(recordings: Sequence[Recording]) -> tuple[list[Recording], l
 class _Search:
     """Search through one root: collects recordings, problems, and the other roots that links lead into."""
 
-    def __init__(self, number: int, roots: Sequence[Path], base: Path, folders: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        number: int,
+        roots: Sequence[Path],
+        base: Path,
+        folders: Mapping[str, str],
+        exclusion: Exclusion,
+    ) -> None:
         self.number = number
         self.recordings: list[Recording] = []
         self.problems: list[Problem] = []
@@ -106,10 +121,13 @@ class _Search:
         self._root = roots[number]
         self._base = base
         self._folders = folders
+        self._exclusion = exclusion
         self._real_roots = [root.resolve() for root in roots]
 
     def run(self) -> None:
         """Look at everything below the root."""
+        if self._exclusion.covers(self._name(self._root)):
+            return
         if self._root.is_dir():
             self._folder(self._root, (self._root.resolve(),))
         elif self._root.exists():
@@ -139,6 +157,8 @@ class _Search:
             self._problem(folder, f"cannot be listed: {error.strerror}", "check the rights", "unreadable")
             return []
         paths.sort(key=lambda path: natural_key(path.name))
+        if self._exclusion:
+            paths = [path for path in paths if not self._exclusion.covers(self._name(path))]
         return [path for path in paths if not path.is_symlink() or self._may_follow(path)]
 
     def _may_follow(self, link: Path) -> bool:
@@ -166,17 +186,29 @@ class _Search:
             present = " and ".join(f"{self._folders[role]}/" for role in roles)
             message = f"has {present}, but {missing}"
             cure = "name the folder with --spike-dir"
-            problem = Problem(self._name(folder), message, cure, "missing")
+            problem = Problem(self._name(folder), message, cure, "missing", self._name(folder))
             self.without_spikes.append((problem, {path.resolve() for path in roles.values()}))
             return
         files = {role: self._files(roles[role], role) for role in ROLES if role in roles}
         if not all(files.values()):
             return
         places = {role: self._name(path) for role, path in roles.items()}
-        frames, problems = pair(files, places, self._name)
-        self.problems += problems
-        if frames:
-            self.recordings.append(Recording(self._name(folder), self._split(folder), frames, tuple(files)))
+        gone = {stem for role in files for stem in self._gone(roles[role], role) if stem not in files[role]}
+        runs, problems = pair(files, places, self._name, gone)
+        self.problems += about(self._name(folder), problems)
+        self._add(folder, runs, tuple(files))
+
+    def _add(self, folder: Path, runs: Sequence[tuple[Frame, ...]], roles: tuple[str, ...]) -> None:
+        """A recording, and what goes on behind each of its gaps."""
+        name, split = self._name(folder), self._split(folder)
+        self.recordings += [Recording(name, split, run, roles, part) for part, run in enumerate(runs, 1)]
+
+    def _gone(self, folder: Path, role: str) -> list[str]:
+        """Stems of a role's files that are left out."""
+        if not self._exclusion:
+            return []
+        paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES[role]]
+        return [path.stem for path in paths if self._exclusion.covers(self._name(path))]
 
     def _files(self, folder: Path, role: str) -> dict[str, Path]:
         """Files of one role by stem."""
@@ -189,15 +221,18 @@ class _Search:
                 self._problem(path, message, "remove one of them", "count")
             files[path.stem] = path
         if not files:
-            self._problem(folder, f"holds no {' or '.join(SUFFIXES[role])} file", "", "missing")
+            message = f"holds no {' or '.join(SUFFIXES[role])} file"
+            above = self._name(folder.parent)
+            self.problems.append(Problem(self._name(folder), message, kind="missing", source=above))
         return files
 
     def _loose(self, folder: Path, files: Sequence[Path]) -> None:
         """Spike files beside each other: numbered ones are consecutive frames, others stand alone."""
         numbered = [path for path in files if path.stem.isdigit()]
         if len(numbered) > 1:
-            frames = tuple(Frame(self._name(path), {"spike": path}) for path in numbered)
-            self.recordings.append(Recording(self._name(folder), self._split(folder), frames, ("spike",)))
+            gone = {stem for stem in self._gone(folder, "spike") if stem.isdigit()}
+            frames = {path.stem: Frame(self._name(path), {"spike": path}) for path in numbered}
+            self._add(folder, runs_of(frames, gone), ("spike",))
             files = [path for path in files if path not in numbered]
         for path in files:
             self._single(path)
@@ -218,4 +253,4 @@ class _Search:
         return printable(self._base.name if relative == "." else relative)
 
     def _problem(self, path: Path, message: str, cure: str, kind: str) -> None:
-        self.problems.append(Problem(self._name(path), message, cure, kind))
+        self.problems.append(Problem(self._name(path), message, cure, kind, self._name(path)))

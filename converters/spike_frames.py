@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from unistore.converters.columns import Column, Columns, reconcile
 from unistore.converters.paths import natural_key, printable
 from unistore.errors import Problem
 
-__all__ = ["ROLES", "SUFFIXES", "Frame", "Recording", "common_roles", "file_name", "pair"]
+__all__ = ["ROLES", "SUFFIXES", "Frame", "Recording", "common_roles", "file_name", "pair", "runs_of"]
 
 ROLES = ("spike", "voxel", "blur", "sharp")
 """What a file of a frame is; the first one present names the frame."""
@@ -34,17 +35,29 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Consecutive frames: a folder of them, or one file. ``roles`` are those that every frame has."""
+    """Consecutive frames: a folder of them, or one file. ``roles`` are those that every frame has.
+
+    Where a frame was left out, what is behind it is a recording of the same name and the next ``part``.
+    """
 
     name: str
     split: str | None
     frames: tuple[Frame, ...]
     roles: tuple[str, ...]
+    part: int = 1
+
+    @property
+    def sequence(self) -> str:
+        """Name in the store."""
+        return self.name if self.part == 1 else f"{self.name}~{self.part}"
 
 
 def pair(
-    files: Mapping[str, Mapping[str, Path]], folders: Mapping[str, str], name: Callable[[Path], str]
-) -> tuple[tuple[Frame, ...], list[Problem]]:
+    files: Mapping[str, Mapping[str, Path]],
+    folders: Mapping[str, str],
+    name: Callable[[Path], str],
+    gone: Collection[str] = (),
+) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
     """Make frames from files of the same stem, or, where stems differ, of the same last number.
 
     Parameters
@@ -55,17 +68,20 @@ def pair(
         Place of each role's folder, for messages: ``"train/a/blur"``.
     name
         Gives a file's printable name.
+    gone
+        Stems of files that are left out, and with each the whole frame.
 
     Returns
     -------
-    tuple of Frame, list of Problem
-        In natural order; no frames if any role lacks or has too many.
+    list of tuple of Frame, list of Problem
+        In natural order, cut where a frame is left out; no frames if any role lacks or has too many.
     """
-    keyed: dict[str, Mapping[str, Path]] = dict(files)
-    if len({frozenset(each) for each in files.values()}) > 1:
+    keyed: dict[str, Mapping[str, Path]] = {role: _without(each, gone) for role, each in files.items()}
+    if len({frozenset(each) for each in keyed.values()}) > 1:
         numbered = {role: _by_number(each) for role, each in files.items()}
         if all(len(numbered[role]) == len(files[role]) for role in files):
-            keyed.update(numbered)
+            gone = {number for stem in gone if (number := _number(stem)) is not None}
+            keyed.update({role: _without(each, gone) for role, each in numbered.items()})
     first = next(iter(keyed))
     wanted = keyed[first]
     problems = []
@@ -79,11 +95,21 @@ def pair(
             cure = "every frame needs one file of each, of the same name or number"
             problems.append(Problem(folders[role], message, cure, "count"))
     if problems:
-        return (), problems
-    return tuple(
-        Frame(name(wanted[key]), {role: keyed[role][key] for role in keyed})
+        return [], problems
+    frames = {
+        key: Frame(name(wanted[key]), {role: keyed[role][key] for role in keyed})
         for key in sorted(wanted, key=lambda key: natural_key(wanted[key].stem))
-    ), []
+    }
+    return runs_of(frames, gone), []
+
+
+def runs_of(frames: Mapping[str, Frame], gone: Collection[str]) -> list[tuple[Frame, ...]]:
+    """Frames in order, cut where one of the keys in `gone` would stand among theirs."""
+    breaks = sorted(natural_key(key) for key in gone)
+    runs: dict[int, list[Frame]] = {}
+    for key, frame in frames.items():
+        runs.setdefault(bisect_left(breaks, natural_key(key)), []).append(frame)
+    return [tuple(run) for run in runs.values()]
 
 
 def common_roles(
@@ -122,10 +148,19 @@ def _by_number(files: Mapping[str, Path]) -> dict[str, Path]:
     """Files by the last number of their stem; those without one, or with one that is taken, are left out."""
     numbered: dict[str, Path] = {}
     for stem, path in files.items():
-        numbers = re.findall(r"[0-9]+", stem)
-        if numbers:
-            numbered.setdefault(numbers[-1].lstrip("0"), path)
+        number = _number(stem)
+        if number is not None:
+            numbered.setdefault(number, path)
     return numbered
+
+
+def _number(stem: str) -> str | None:
+    numbers = re.findall(r"[0-9]+", stem)
+    return numbers[-1].lstrip("0") if numbers else None
+
+
+def _without(files: Mapping[str, Path], gone: Collection[str]) -> dict[str, Path]:
+    return {key: path for key, path in files.items() if key not in gone}
 
 
 def _some(names: Sequence[str]) -> str:

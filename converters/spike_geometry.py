@@ -15,8 +15,9 @@ bytes
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +87,8 @@ def choose(
     """Choose a known camera for every recording from the sizes of its files.
 
     A typical size of a camera decides; else the only camera that fits; else the only fitting one that another
-    recording of the same conversion established. Otherwise the recording is refused with all that fit.
+    recording of the same conversion established. Otherwise the recording is refused with all that fit. Where
+    no camera fits all files of a recording, those of its most common size decide.
 
     Parameters
     ----------
@@ -103,6 +105,7 @@ def choose(
         if (height is None or camera.height == height) and (width is None or camera.width == width)
         if layout == "bytes" or camera.layout == "packed"
     ]
+    sizes = {name: _usual(known, each, layout) for name, each in sizes.items()}
     fitting = {
         name: [camera for camera in known if _fits(camera, each, layout)] for name, each in sizes.items()
     }
@@ -123,10 +126,23 @@ def choose(
         kind = tuple(sorted(set(sizes[name])))
         if len(common) == 1:
             chosen[name] = _choice(common[0], sizes[name], layout, "as other recordings here")
+        elif chosen and not cameras:  # others are sound, so it is this recording that is at fault
+            problems.append(replace(_undecided(name, kind, cameras, layout), source=name))
         elif kind not in reported:
             reported.add(kind)
             problems.append(_undecided(name, kind, cameras, layout))
     return chosen, problems
+
+
+def _usual(known: Sequence[Camera], sizes: Sequence[int], layout: str) -> Sequence[int]:
+    """All sizes of a recording; only the one that most files have, if some known camera fits it alone.
+
+    The other files are then no whole number of that camera's frames, and said to be so.
+    """
+    (usual, _), *others = Counter(sorted(sizes, reverse=True)).most_common()
+    if not others or any(_fits(camera, sizes, layout) for camera in known):
+        return sizes
+    return [usual] if any(_fits(camera, [usual], layout) for camera in known) else sizes
 
 
 def misread_as(height: int, width: int, sizes: Sequence[int]) -> Camera | None:

@@ -59,8 +59,9 @@ def index_arrays(sources: Sequence[Source]) -> Arrays:
 
 
 def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
-    """Index of the first frame of each frame's sequence: (F,) i8."""
-    lengths = [len(list(group)) for _, group in groupby(source.detail["sequence"] for source in sources)]
+    """Index of the first frame of each frame's sequence, gaps or not: (F,) i8."""
+    names = (source.detail.get("recording", source.detail["sequence"]) for source in sources)
+    lengths = [len(list(group)) for _, group in groupby(names)]
     return np.repeat(_offsets(lengths)[:-1], lengths)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unistore.converters.columns import storable
+from unistore.converters.exclusion import about
 from unistore.converters.spike_bytes import Stream, open_stream
 from unistore.converters.spike_frames import Frame, file_name
 from unistore.converters.spike_images import ImageForm, image_form
@@ -95,7 +96,7 @@ def _look_at(
                 stream = open_stream(path, name)
         except InputError as error:
             problems += error.problems
-    return Looked(frame, recording, stream, key, extent, voxel, images), problems
+    return Looked(frame, recording, stream, key, extent, voxel, images), about(frame.name, problems)
 
 
 def _colour_problems(form: ImageForm, name: str) -> list[Problem]:
@@ -130,12 +131,14 @@ def compare(looked: Sequence[Looked], extents: Mapping[str, Extent]) -> list[Pro
                 f"is {voxel.height} x {voxel.width}, but its spikes are {extent.height} x {extent.width}"
             )
             cure = "were they made from packed bytes read as pixels? remove them and use --voxels"
-            problems.append(Problem(file_name(each.frame, "voxel"), message, cure, "shape"))
+            place = file_name(each.frame, "voxel")
+            problems.append(Problem(place, message, cure, "shape", each.frame.name))
         sizes = {role: (form.height, form.width) for role, form in each.images.items()}
         if len(set(sizes.values())) > 1:
             (blur_height, blur_width), (height, width) = sizes["blur"], sizes["sharp"]
             message = f"is {height} x {width}, but its blur frame is {blur_height} x {blur_width}"
-            problems.append(Problem(file_name(each.frame, "sharp"), message, "resize one of them", "shape"))
+            place = file_name(each.frame, "sharp")
+            problems.append(Problem(place, message, "resize one of them", "shape", each.frame.name))
     by_bins: dict[int, list[str]] = {}
     for each in looked:
         if each.voxel is not None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.protocol import Source
-from unistore.converters.spike_frames import Frame, file_name
+from unistore.converters.spike_frames import Frame, Recording, file_name
 from unistore.converters.spike_images import decode, read_image
 from unistore.converters.spike_looking import Looked
 from unistore.converters.spike_reading import load_array, read_array, read_dat
@@ -22,14 +22,16 @@ __all__ = ["frame_detail", "read_file_bytes", "read_frame", "read_spikes"]
 
 def frame_detail(
     looked: Looked,
-    sequence: str,
+    recording: Recording,
     roles: tuple[str, ...],
     extent: Extent | None,
     layout: str,
     upside_down: bool,
 ) -> dict[str, Any]:
     """What has to be known of a frame to read it again; plain JSON values."""
-    detail: dict[str, Any] = {"sequence": sequence, "roles": list(roles)}
+    detail: dict[str, Any] = {"sequence": recording.sequence, "roles": list(roles)}
+    if recording.sequence != recording.name:
+        detail["recording"] = recording.name
     if extent is not None:
         detail["spike"] = {
             "layout": layout if looked.stream is not None else "array",

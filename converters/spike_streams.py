@@ -176,7 +176,7 @@ def _remainder(stream: Stream, choice: Choice, layout: str) -> Problem:
     ]
     cure = "cut short? or another camera, with other --height and --width"
     cure += f"; these fit: {', '.join(others)}" if others else ""
-    return Problem(stream.name, message, cure, "size")
+    return Problem(stream.name, message, cure, "size", stream.name)
 
 
 def _doubts(stream: Stream, extent: Extent, layout: str, flip: bool) -> list[str]:

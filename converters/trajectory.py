@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.columns import Columns, check_mode
 from unistore.converters.detection import Detection
+from unistore.converters.exclusion import Exclusion
 from unistore.converters.hdf5 import SUFFIXES, open_hdf5
 from unistore.converters.paths import expand, relative_names, split_of
 from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
@@ -31,7 +32,6 @@ from unistore.schemas.trajectory import EPISODES, MODALITY, STEPS
 __all__ = ["TrajectoryConverter", "detect"]
 
 Images = Literal["raw", "keep"]
-OnError = Literal["refuse", "skip"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +56,8 @@ class TrajectoryConverter:
     columns
         What to do with columns that some episodes lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
         floats, else 0), ``"intersection"`` leaves them out.
-    on_error
-        ``"refuse"``: any problem refuses all. ``"skip"``: episodes with problems that the scan finds are
-        left out, each with a note.
+    exclude
+        Names of files, folders or episodes (``"a.hdf5: data/demo_3"``) to leave out.
     """
 
     modality: ClassVar[str] = MODALITY
@@ -69,15 +68,15 @@ class TrajectoryConverter:
     map: Mapping[str, str] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     columns: Columns = "exact"
-    on_error: OnError = "refuse"
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "exclude", tuple(self.exclude))
         object.__setattr__(self, "ignore", tuple(self.ignore))
         check_mode(self.columns)
         for name, value, known in (
             ("images", self.images, get_args(Images)),
             ("colour", self.colour, get_args(Colour)),
-            ("on_error", self.on_error, get_args(OnError)),
         ):
             if value not in known:
                 msg = f"{name}={value!r}: expected one of {', '.join(known)}"
@@ -95,14 +94,14 @@ class TrajectoryConverter:
             With every problem of every file: unreadable, not a trajectory file, different lengths, never
             written, dtypes that are no numbers, columns that differ.
         """
-        files = expand(paths, SUFFIXES)
-        names = relative_names(files)
-        naming = Naming(renamed=self.map, ignored=self.ignore)
-        skip = self.on_error == "skip"
-        looks = [
-            inspect(path, name, paths, naming, self.colour, skip=skip)
-            for path, name in zip(files, names, strict=True)
+        exclusion = Exclusion(self.exclude)
+        found = expand(paths, SUFFIXES)
+        listed = [
+            each for each in zip(relative_names(found), found, strict=True) if not exclusion.covers(each[0])
         ]
+        names, files = [name for name, _ in listed], [path for _, path in listed]
+        naming = Naming(renamed=self.map, ignored=self.ignore)
+        looks = [inspect(path, name, paths, naming, self.colour, exclusion) for name, path in listed]
         problems = [problem for look in looks for problem in look.problems]
         problems += _mixed(looks, names)
         kept = [
@@ -118,7 +117,7 @@ class TrajectoryConverter:
             problems += self._unused(looks) + _empty(looks, names)
         if problems:
             raise InputError(problems)
-        remarks = [note for look in looks for note in look.notes]
+        remarks = [note for look in looks for note in look.notes] + exclusion.notes()
         return self._scanned(kept, indexed, layout, remarks)
 
     def _scanned(
@@ -156,7 +155,7 @@ class TrajectoryConverter:
                 "map": dict(self.map),
                 "ignore": list(self.ignore),
                 "columns": self.columns,
-                "on_error": self.on_error,
+                "exclude": list(self.exclude),
             },
             notes=(*self._notes(kept, indexed, layout), *remarks),
             estimated_rows={
@@ -225,8 +224,10 @@ class TrajectoryConverter:
     ) -> None:
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
         origin = scan.sources[source]
+        index = Index.from_json(origin.detail)
         resized = resized_columns(scan.tables, table, out)
-        Reader(origin, Index.from_json(origin.detail), self.colour, resized).read(table, lo, hi, out)
+        with index.naming_episodes(origin.name):
+            Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 
     def _layout(self, scan: Scan) -> Layout:
         found = [(source.name, Index.from_json(source.detail)) for source in scan.sources]
@@ -237,7 +238,9 @@ class TrajectoryConverter:
         """Compare next observations with following ones, keep compressed frames, collect attributes."""
         kept = [table.name for table in scan.tables if table.spilled]
         origin = scan.sources[source]
-        return derive_source(origin, Index.from_json(origin.detail), kept, emit)
+        index = Index.from_json(origin.detail)
+        with index.naming_episodes(origin.name):
+            return derive_source(origin, index, kept, emit)
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Episodes, their names, attributes and masks; where next observations lie; kept frames."""

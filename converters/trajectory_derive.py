@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.exclusion import Collected
 from unistore.converters.hdf5 import open_hdf5, place, read_rows
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.converters.trajectory_attributes import plain_attributes, small_values
@@ -76,6 +77,7 @@ def _following(file: h5py.File, name: str, index: Index) -> dict[str, bool]:
     result: dict[str, bool] = {}
     last = np.zeros(int(index.offsets[-1]), bool)
     last[index.offsets[1:] - 1] = True
+    collected = Collected()
     for span in index.spans(0, len(last)):
         ends = last[span.at : span.at + span.length]
         features = span.variant.features
@@ -84,7 +86,9 @@ def _following(file: h5py.File, name: str, index: Index) -> dict[str, bool]:
                 key = column.removeprefix("next_observation/")
                 if result.get(key, True):
                     now = features.get(f"observation/{key}")
-                    result[key] = now is not None and _follows(file, name, span, ends, now, following)
+                    with collected.attempt():
+                        result[key] = now is not None and _follows(file, name, span, ends, now, following)
+    collected.check()
     return result
 
 
@@ -135,24 +139,34 @@ def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> N
     column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
     sizes = np.zeros(int(index.offsets[-1]), np.int64)
     emit(table, "data", np.empty(0, np.uint8))
+    collected = Collected()
     for span in index.spans(0, len(sizes)):
         feature = span.variant.features.get(column)
         if feature is None:
             continue
         item = f"{span.group}/{feature.dataset}".strip("/")
-        location = place(name, item)
         for lo, hi in blocks(feature, span.length):
-            block: list[NDArray[np.uint8]] = []
-            first = span.first + lo
-            for frame in frames(file[item], location, feature, first, span.first + hi):
-                if not whole(frame):
-                    message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-                    where = f"{location} row {first + len(block)}"
-                    raise InputError(Problem(where, message, "get or write the file again", "damaged"))
-                block.append(frame)
-            sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
-            emit(table, "data", np.concatenate(block))
+            first, stop = span.first + lo, span.first + hi
+            with collected.attempt():
+                block = _whole_frames(file[item], place(name, item), feature, first, stop)
+                sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
+                emit(table, "data", np.concatenate(block))
+    collected.check()
     return sizes
+
+
+def _whole_frames(
+    dataset: h5py.Dataset, location: str, feature: Feature, lo: int, hi: int
+) -> list[NDArray[np.uint8]]:
+    """Compressed frames of rows ``lo:hi``, none of them cut short."""
+    block: list[NDArray[np.uint8]] = []
+    for frame in frames(dataset, location, feature, lo, hi):
+        if not whole(frame):
+            message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
+            where = f"{location} row {lo + len(block)}"
+            raise InputError(Problem(where, message, "get or write the file again", "damaged"))
+        block.append(frame)
+    return block
 
 
 def _attributes(file: h5py.File, source: str, index: Index) -> dict[str, Any]:

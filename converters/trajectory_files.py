@@ -24,19 +24,24 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.exclusion import Collected, Exclusion, about
 from unistore.converters.hdf5 import Tree, open_hdf5, place, read_rows, walk
 from unistore.converters.paths import natural_key
 from unistore.converters.trajectory_attributes import small_values
+from unistore.converters.trajectory_episodes import inside_group, name_episodes
 from unistore.converters.trajectory_features import Episode, describe, not_per_step
 from unistore.converters.trajectory_images import Colour
 from unistore.converters.trajectory_naming import Naming
 from unistore.errors import InputError, Problem
 
-__all__ = ["EVIDENCE", "Found", "Part", "flags", "inspect", "recognise"]
+__all__ = ["EPISODES_APART", "EVIDENCE", "Found", "Part", "flags", "inspect", "recognise"]
 
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
 _ACTIONS = ("action", "actions")
 _RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
+
+EPISODES_APART = "robomimic"
+"""The layout in which every episode is a group of its own, so that one can be left out."""
 
 EVIDENCE = {
     "robomimic": "episodes as groups of data/",
@@ -87,7 +92,7 @@ class Found:
     files
         Further files that links lead to.
     problems
-        Everything wrong with the file, episodes that are to be skipped left out.
+        Everything wrong with the file, each with the episode that it is about, or else the file.
     """
 
     layout: str = ""
@@ -133,7 +138,7 @@ def _children(group: h5py.Group) -> dict[str, str]:
 
 
 def inspect(
-    path: Path, name: str, roots: Sequence[Path], naming: Naming, colour: Colour, *, skip: bool
+    path: Path, name: str, roots: Sequence[Path], naming: Naming, colour: Colour, exclusion: Exclusion
 ) -> Found:
     """Find the episodes of one file.
 
@@ -147,8 +152,8 @@ def inspect(
         Which column a dataset becomes.
     colour
         As for `decode_frame`.
-    skip
-        Leave episodes with problems out, with a note, instead of reporting problems.
+    exclusion
+        Which episodes to leave out.
     """
     found = Found()
     try:
@@ -157,11 +162,14 @@ def inspect(
             tree = walk(file, name, roots)
             linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
             found.files = (tree.files | linked) - {Path(file.filename)}
-            _fill(found, path, name, tree, naming, colour)
+            _fill(found, path, name, tree, naming, colour, exclusion)
             _note_unfinite(found, name, tree)
     except InputError as error:
         found.problems += error.problems
-    _set_aside(found, name, skip=skip)
+    _set_aside(found, name)
+    groups = [part.group for part in found.parts] if found.layout == EPISODES_APART else []
+    found.problems = about(name, name_episodes(found.problems, name, groups))
+    found.parts = [part for part in found.parts if part.length and not part.found.problems]
     return found
 
 
@@ -175,9 +183,17 @@ def _layout(file: h5py.File, name: str, naming: Naming) -> str:
     return layout
 
 
-def _fill(found: Found, path: Path, name: str, tree: Tree, naming: Naming, colour: Colour) -> None:
-    if found.layout == "robomimic":
-        _find_demos(found, name, tree, naming, colour)
+def _fill(
+    found: Found,
+    path: Path,
+    name: str,
+    tree: Tree,
+    naming: Naming,
+    colour: Colour,
+    exclusion: Exclusion,
+) -> None:
+    if found.layout == EPISODES_APART:
+        _find_demos(found, name, tree, naming, colour, exclusion)
         _find_masks(found, name, tree)
         return
     found.problems += tree.problems
@@ -197,18 +213,22 @@ def _fill(found: Found, path: Path, name: str, tree: Tree, naming: Naming, colou
     ]
 
 
-def _find_demos(found: Found, name: str, tree: Tree, naming: Naming, colour: Colour) -> None:
-    demos = [group for group in tree.groups if group.startswith("data/") and group.count("/") == 1]
+def _find_demos(
+    found: Found, name: str, tree: Tree, naming: Naming, colour: Colour, exclusion: Exclusion
+) -> None:
+    every = [group for group in tree.groups if group.startswith("data/") and group.count("/") == 1]
+    demos = [group for group in every if not exclusion.covers(place(name, group))]
     datasets: dict[str, dict[str, h5py.Dataset]] = {group: {} for group in demos}
     for item, dataset in tree.datasets.items():
         parts = item.split("/", 2)
-        if parts[0] == "data" and len(parts) == 3:
+        if len(parts) == 3 and f"{parts[0]}/{parts[1]}" in datasets:
             datasets[f"data/{parts[1]}"][parts[2]] = dataset
     problems: dict[str, list[Problem]] = {group: [] for group in demos}
-    inside = {group: place(name, f"{group}/x")[:-1] for group in demos}
+    inside = {group: inside_group(name, group) for group in every}
     for problem in tree.problems:
-        owner = next((group for group in demos if problem.location.startswith(inside[group])), None)
-        (found.problems if owner is None else problems[owner]).append(problem)
+        owner = next((group for group in every if problem.location.startswith(inside[group])), None)
+        if owner is None or owner in problems:
+            (found.problems if owner is None else problems[owner]).append(problem)
     apart = {path for group in demos for path in not_per_step(datasets[group], naming)}
     for group in sorted(demos, key=natural_key):
         where = {item: place(name, f"{group}/{item}") for item in datasets[group]}
@@ -253,14 +273,16 @@ def _cut(found: Found, name: str, tree: Tree, episode: Episode) -> list[int]:
 
 def _note_unfinite(found: Found, name: str, tree: Tree) -> None:
     """Count steps whose action is not finite: kept as they are, and said."""
-    steps = 0
+    steps, collected = 0, Collected()
     good = [part for part in found.parts if part.length and not part.found.problems]
     for part in {part.group: part for part in good}.values():
         feature = part.found.features.get("action")
         if feature is not None and np.dtype(feature.form.dtype).kind == "f":
             item = f"{part.group}/{feature.dataset}".strip("/")
-            values = read_rows(tree.datasets[item], place(name, item))
-            steps += int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
+            with collected.attempt():
+                values = read_rows(tree.datasets[item], place(name, item))
+                steps += int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
+    found.problems += collected.problems
     if steps:
         found.notes.append(f"{name}: {steps} steps have an action that is not finite; kept as they are")
 
@@ -282,26 +304,13 @@ def flags(values: NDArray[Any], location: str, lo: int) -> NDArray[np.bool_]:
     return np.asarray(flat != 0)
 
 
-def _set_aside(found: Found, name: str, *, skip: bool) -> None:
-    """Move problems of episodes to the file's, or, when skipping, leave those episodes out with a note."""
-    kept = []
+def _set_aside(found: Found, name: str) -> None:
+    """Move the problems of episodes to the file's; name episodes without a step, which are left out."""
     shown: set[int] = set()
     for part in found.parts:
         problems = part.found.problems
-        if problems and skip:
-            found.notes.append(_left_out(problems[0]))
-        elif problems and id(part.found) not in shown:
+        if problems and id(part.found) not in shown:
             shown.add(id(part.found))
             found.problems += problems
         elif not problems and part.length == 0:
             found.notes.append(f"left out: {place(name, part.group)} has no step")
-        elif not problems:
-            kept.append(part)
-    found.parts = kept
-    if skip and found.problems:
-        found.notes += [_left_out(problem) for problem in found.problems]
-        found.problems, found.parts = [], []
-
-
-def _left_out(problem: Problem) -> str:
-    return f"left out: {' '.join(str(problem).split())}"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.trajectory_episodes import name_episodes
 from unistore.converters.trajectory_features import Feature
-from unistore.converters.trajectory_files import Part
+from unistore.converters.trajectory_files import EPISODES_APART, Part
+from unistore.errors import InputError
 
 __all__ = ["Index", "Span", "Variant"]
 
@@ -146,6 +149,16 @@ class Index:
             for variant in self.variants
         ]
         return replace(self, variants=variants)
+
+    @contextmanager
+    def naming_episodes(self, name: str) -> Iterator[None]:
+        """Let problems that are about one episode of the source `name` say so: it can be left out alone."""
+        try:
+            yield
+        except InputError as error:
+            if self.layout != EPISODES_APART:
+                raise
+            raise InputError(name_episodes(error.problems, name, self.groups)) from error
 
     @property
     def offsets(self) -> NDArray[np.int64]:

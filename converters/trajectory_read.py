@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.columns import missing_value
+from unistore.converters.exclusion import Collected
 from unistore.converters.hdf5 import native, open_hdf5, place, read_rows
 from unistore.converters.protocol import Source
 from unistore.converters.trajectory_features import Feature
@@ -51,9 +52,12 @@ class Reader:
         with open_hdf5(self.source.path, self.source.name) as file:
             if table == STEPS:
                 self._mark(lo, hi, out)
+            collected = Collected()
             for span in self._final(lo, hi) if table == FINAL else self.index.spans(lo, hi):
                 rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
-                self._read_span(file, table, span, rows)
+                with collected.attempt():
+                    self._read_span(file, table, span, rows)
+            collected.check()
             if table == STEPS:
                 self._finish_marks(lo, hi, out)
 

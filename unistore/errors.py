@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
     "ConversionError",
@@ -40,12 +40,16 @@ class Problem:
         What to do about it; may be empty.
     kind
         A stable, machine-readable word: ``"truncated"``, ``"dtype"``, ``"missing"``, …
+    source
+        Name of the one source (or part of one: an episode) that would have to be left out; empty where
+        several contradict each other, or none is at fault. Two problems are equal whatever it says.
     """
 
     location: str
     message: str
     cure: str = ""
     kind: str = "invalid"
+    source: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""

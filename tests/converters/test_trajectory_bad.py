@@ -47,16 +47,16 @@ def test_different_lengths_are_one_table(tmp_path: Path) -> None:
     assert "--on-error skip" in message
 
 
-def test_skip_leaves_the_episode_out_and_says_so(tmp_path: Path, check_contract) -> None:
+def test_an_episode_is_left_out_by_name(tmp_path: Path, check_contract) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
         del file["data/demo_1/obs/eef"]
         file["data/demo_1/obs/eef"] = np.ones((5, 3))
         file["mask/train"] = np.array(["demo_0", "demo_1"], "S")
     assert "data/demo_1" in problems_of(tmp_path / "a.h5")
-    converted = check_contract(TrajectoryConverter(on_error="skip"), [tmp_path / "a.h5"])
+    converted = check_contract(TrajectoryConverter(exclude=("a.h5: data/demo_1",)), [tmp_path / "a.h5"])
     assert converted.arrays["episodes/offsets"].tolist() == [0, 6, 12]
     assert converted.settled.splits.tolist() == [0, 1]
-    assert any(note.startswith("left out: a.h5: data/demo_1") for note in converted.scan.notes)
+    assert "left out: a.h5: data/demo_1" in converted.scan.notes
 
 
 def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_contract) -> None:
@@ -64,7 +64,7 @@ def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_c
         for k in range(3):
             file[f"data/demo_{k}/right_dpos"] = np.ones((6 if k else 700, 3))
     assert "right_dpos  700" in problems_of(tmp_path / "a.h5")
-    converted = check_contract(TrajectoryConverter(on_error="skip"), [tmp_path / "a.h5"])
+    converted = check_contract(TrajectoryConverter(exclude=("a.h5: data/demo_0",)), [tmp_path / "a.h5"])
     assert converted.arrays["steps/right_dpos"].shape == (12, 3)
 
 
@@ -119,9 +119,13 @@ def test_every_file_of_every_kind_at_once(tmp_path: Path) -> None:
         "other.h5: is no trajectory file: it holds weights",
     ):
         assert part in message
-    scan = TrajectoryConverter(on_error="skip").scan([tmp_path])
+    with pytest.raises(InputError) as caught:
+        TrajectoryConverter().scan([tmp_path])
+    bad = [problem.source for problem in caught.value.problems]
+    assert bad == ["cut.h5", "empty.h5", "other.h5", "pointer.h5"]
+    scan = TrajectoryConverter(exclude=bad).scan([tmp_path])
     assert [source.name for source in scan.sources] == ["good.h5"]
-    assert len([note for note in scan.notes if note.startswith("left out")]) == 4
+    assert "left out: cut.h5, empty.h5, other.h5, pointer.h5" in scan.notes
 
 
 def test_links_that_leave_the_sources(tmp_path: Path) -> None:
@@ -238,7 +242,7 @@ def test_map_that_names_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"images": "png"}, {"colour": "bgr"}, {"on_error": "ignore"}, {"columns": "all"}, {"image_size": 0}],
+    [{"images": "png"}, {"colour": "bgr"}, {"columns": "all"}, {"image_size": 0}],
 )
 def test_options_that_are_unknown(options: dict) -> None:
     with pytest.raises(InputError, match=next(iter(options))):
