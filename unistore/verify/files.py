@@ -123,6 +123,8 @@ def read_root(path: str) -> Root:
         attributes = json.loads(document)["attributes"]["unistore"]
     except (ValueError, KeyError, TypeError):
         attributes = None
+        if storage.size(MANIFEST) is None:
+            Store(path)  # says what it is instead
     return Root(
         document=document, attributes=attributes if isinstance(attributes, dict) else None, intact=False
     )

@@ -18,11 +18,12 @@ from unistore.remote.storage import local_path
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import MANIFEST, ROOT
 from unistore.store.reader import Store
-from unistore.verify.files import Checked, Progress, check_files
+from unistore.verify.files import Checked, Progress, check_file, check_files
 from unistore.verify.rebuilt import Rebuilt, differences, encoder_differences, rebuild
 from unistore.verify.remaking import Part, Remade, parts_of, read_entry, remake
 from unistore.verify.roots import mended_root
 from unistore.verify.run import Verified, verify
+from unistore.zarr3.storage import LocalStorage
 from unistore.zarr3.writer import write_shard
 
 __all__ = ["repair"]
@@ -104,6 +105,8 @@ class _Repair:
             document = root_document(made.planned.attributes, statistics, seal_of(entries.values(), manifest))
         elif xxhash.xxh3_128_hexdigest(manifest) != known.root.seal["digest"]:
             raise _unlike(damaged)
+        storage = LocalStorage(self.folder)
+        damaged = [key for key in damaged if check_file(storage, remade.entries[key]) is not None]
         return self._move(damaged, None if known.manifest_intact else manifest, document)
 
     def _with_mended_root(self) -> Checked:

@@ -1,0 +1,83 @@
+"""``unistore verify`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from unistore.cli.main import main
+
+Copy = Callable[[str], Any]
+
+
+def left_with(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(["verify", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return left.value.code, out, err  # type: ignore[return-value]
+
+
+def test_a_sound_store(make_case: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    case, store = make_case("rows_real")
+    code, out, err = left_with(capsys, store)
+    assert code == 0
+    assert "as they were sealed" in out
+    assert err.startswith("checking ")
+    code, out, _ = left_with(capsys, store, "--against", *case.sources)
+    assert code == 0
+    assert out.splitlines()[-1] == "lossless: 7,455 values of 1 files equal"
+    code, out, _ = left_with(capsys, store, "--against", "--sample", "50%", *case.sources)
+    assert code == 0
+    assert out.splitlines()[-1].endswith("(a sample of 50 %)")
+
+
+def test_a_damaged_store(copy_case: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    case, store = copy_case("rows_real")
+    (store / "rows" / "zarr.json").unlink()
+    code, out, _ = left_with(capsys, store)
+    assert code == 1
+    assert "missing  rows/zarr.json  is missing" in out
+    assert "--repair" in out
+    code, out, _ = left_with(capsys, store, "--json")
+    assert code == 1
+    found = json.loads(out)
+    assert not found["ok"]
+    assert found["problems"][0]["kind"] == "missing"
+    code, out, _ = left_with(capsys, store, "--json", "--repair", *case.sources)
+    assert code == 0
+    assert json.loads(out)["repaired"] == ["rows/zarr.json"]
+    code, out, _ = left_with(capsys, store, "--json", "--against", *case.sources)
+    receipt = json.loads(out)["receipt"]
+    assert receipt["line"] == "lossless: 7,455 values of 1 files equal"
+    assert receipt["values"] == 7455
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--against"], "give sources"),
+        (["--repair"], "give sources"),
+        (["a", "--against", "--repair"], "give sources"),
+        (["a"], "give sources"),
+        (["--sample", "1%"], "is a part of --against"),
+        (["a", "--against", "--sample", "0"], "is no share"),
+        (["a", "--against", "--sample", "120%"], "is no share"),
+        (["a", "--against", "--sample", "some"], "is no share"),
+    ],
+)
+def test_wrong_use(
+    arguments: list[str], message: str, make_case: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, store = make_case("rows_real")
+    code, _, err = left_with(capsys, store, *arguments)
+    assert code == 2
+    assert message in err
+
+
+def test_no_store(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = left_with(capsys, tmp_path / "nothing.zarr")
+    assert code == 1
+    assert "no such store" in err
