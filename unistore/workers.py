@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from unistore.cgroups import MOUNTS, PROCESS, cpu_quota
 from unistore.errors import InputError, Problem
 
 __all__ = ["WorkerPlan", "plan", "usable_cores"]
@@ -155,7 +156,7 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
     return total, f"{shown} × {share:g} = {total}"
 
 
-def usable_cores(process: Path = Path("/proc/self"), cgroups: Path = Path("/sys/fs/cgroup")) -> float:
+def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:
     """Cores this process may use: its affinity mask, or less where a cgroup (v1 or v2) sets a CPU quota.
 
     Parameters
@@ -169,40 +170,5 @@ def usable_cores(process: Path = Path("/proc/self"), cgroups: Path = Path("/sys/
         cores = float(len(os.sched_getaffinity(0)))
     else:
         cores = float(os.cpu_count() or 1)
-    quotas = [quota for folder in _cgroup_folders(process, cgroups) if (quota := _quota(folder)) is not None]
-    return min([cores, *quotas])
-
-
-def _cgroup_folders(process: Path, cgroups: Path) -> list[Path]:
-    """Folders of the process's CPU cgroup and of all groups above it; a limit anywhere above holds too."""
-    try:
-        lines = (process / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    folders = []
-    for line in lines:
-        number, controllers, path = line.split(":", 2)
-        if number == "0" and not controllers:
-            mount = cgroups
-        elif "cpu" in controllers.split(","):
-            mount = next((m for m in (cgroups / controllers, cgroups / "cpu") if m.is_dir()), cgroups / "cpu")
-        else:
-            continue
-        inside = mount / path.lstrip("/")
-        folders += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(mount)]
-    return folders
-
-
-def _quota(folder: Path) -> float | None:
-    """Cores that one cgroup grants; None where it sets no limit."""
-    try:
-        quota, period = (folder / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
-            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
-            period = (folder / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if quota in ("max", "-1") or float(period) <= 0:
-        return None
-    return float(quota) / float(period)
+    quota = cpu_quota(process, cgroups)
+    return cores if quota is None else min(cores, quota)

@@ -1,0 +1,125 @@
+"""Limits that a container or a batch system sets: CPU quota and memory of cgroups, version 1 and 2.
+
+A group's limit holds for all groups below it, so the limits of a process are those of its own group and of
+every group above, as far as they can be seen: in a container the path that the kernel names is often not
+there, and the container's own group is the root of what is mounted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["MOUNTS", "PROCESS", "MemoryLimit", "cpu_quota", "memory_limits", "version"]
+
+PROCESS = Path("/proc/self")
+MOUNTS = Path("/sys/fs/cgroup")
+UNLIMITED = 1 << 60
+"""cgroup version 1 writes a number near 2**63 where there is no limit."""
+
+
+class MemoryLimit(NamedTuple):
+    """What one group may hold.
+
+    Attributes
+    ----------
+    limit
+        Bytes.
+    used
+        Bytes held now, without the page cache of files: the kernel counts it, but it gives way.
+    """
+
+    limit: int
+    used: int
+
+
+def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
+    """Cores that cgroups grant this process; None: as many as there are.
+
+    Parameters
+    ----------
+    process
+        Folder with the process's ``cgroup`` file.
+    mounts
+        Where the cgroup file systems are mounted.
+    """
+    quotas = [quota for folder in _folders("cpu", process, mounts) if (quota := _quota(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[MemoryLimit]:
+    """Memory limits of all groups that hold this process; empty: none."""
+    found = []
+    for folder in _folders("memory", process, mounts):
+        limit = _first_number(folder, "memory.max", "memory.limit_in_bytes")
+        if limit is not None and limit < UNLIMITED:
+            used = _first_number(folder, "memory.current", "memory.usage_in_bytes") or 0
+            found.append(MemoryLimit(limit, max(0, used - _page_cache(folder))))
+    return found
+
+
+def version(process: Path = PROCESS, mounts: Path = MOUNTS) -> int | None:
+    """Version that decides CPU and memory here; None: no cgroups."""
+    found = {kind for controller in ("cpu", "memory") for kind, *_ in _groups(controller, process, mounts)}
+    return min(found, default=None)  # with both mounted, version 2 only tracks processes
+
+
+def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
+    """Folders of the groups of a controller that hold this process, its own first."""
+    found = []
+    for _, mount, path in _groups(controller, process, mounts):
+        inside = mount / path.lstrip("/")
+        found += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(mount)]
+    return found
+
+
+def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Path, str]]:
+    """Version, mount and path of each group of a controller that holds this process."""
+    try:
+        lines = (process / "cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            found.append((2, mounts, path))
+        elif controller in controllers.split(","):
+            named = (mounts / controllers, mounts / controller)
+            found.append((1, next((mount for mount in named if mount.is_dir()), named[1]), path))
+    return found
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores that one group grants; None where it sets no limit."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if quota in ("max", "-1") or float(period) <= 0:
+        return None
+    return float(quota) / float(period)
+
+
+def _page_cache(folder: Path) -> int:
+    """Bytes of files in a group's page cache; version 1 sums up the groups below under ``total_``."""
+    try:
+        lines = (folder / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    sizes = {name: int(number) for name, number in (line.split() for line in lines)}
+    prefix = "total_" if "total_active_file" in sizes else ""
+    return sum(sizes.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
+
+
+def _first_number(folder: Path, *names: str) -> int | None:
+    for name in names:
+        try:
+            return int((folder / name).read_text())
+        except (OSError, ValueError):  # absent, or "max"
+            continue
+    return None
