@@ -108,7 +108,9 @@ def open(path: str | os.PathLike[str]) -> zarr.Group:  # noqa: A001
     """Open a store as a plain ``zarr.Group``, read-only: for looking into it with zarr-python's own means."""
     import zarr
 
-    return zarr.open_group(os.fspath(path), mode="r")
+    from unistore.remote.storage import zarr_store
+
+    return zarr.open_group(zarr_store(path), mode="r")
 
 
 def __getattr__(name: str) -> Any:

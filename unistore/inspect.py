@@ -15,6 +15,7 @@ from unistore.inspection.foreign import describe_zarr, is_store, is_zarr, stores
 from unistore.inspection.sealed import describe_store, store_blocks
 from unistore.inspection.sources import describe_sources, source_blocks
 from unistore.inspection.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
+from unistore.remote.storage import local_path
 from unistore.store.names import build_folder
 
 __all__ = ["Inspection", "inspect"]
@@ -71,7 +72,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     Parameters
     ----------
     path
-        A store, a folder that a conversion left, a source file or folder, or anything else.
+        A store or the URL of one, a folder that a conversion left, a source file or folder, or anything else.
 
     Raises
     ------
@@ -84,7 +85,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
     """
-    shown, target = os.fspath(path), Path(path)
+    shown, folder = os.fspath(path), local_path(path)
+    if folder is None:
+        return _store(shown)
+    target = folder
     build = target if target.name.endswith(SUFFIX) and target.is_dir() else build_folder(target)
     if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
         details = describe_unfinished(build)
@@ -102,12 +106,14 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     return _unknown(shown, target)
 
 
+def _store(shown: str) -> Inspection:
+    details = describe_store(shown)
+    return Inspection(kind="store", path=shown, details=details, blocks=tuple(store_blocks(shown, details)))
+
+
 def _zarr(shown: str, target: Path) -> Inspection:
     if is_store(target):
-        details = describe_store(target)
-        return Inspection(
-            kind="store", path=shown, details=details, blocks=tuple(store_blocks(shown, details))
-        )
+        return _store(shown)
     details = describe_zarr(target)
     return Inspection(kind="zarr", path=shown, details=details, blocks=tuple(zarr_blocks(shown, details)))
 

@@ -23,6 +23,15 @@ FORBIDDEN: dict[str, set[str]] = {
     "unistore.zarr3": HEAVY
     | {"unistore.store", "unistore.schemas", "unistore.converters", "unistore.execute", "unistore.dataset"},
     "unistore.layout": HEAVY | {"unistore.store", "unistore.zarr3", "unistore.converters"},
+    "unistore.remote": HEAVY
+    | {
+        "unistore.converters",
+        "unistore.execute",
+        "unistore.dataset",
+        "unistore.samples",
+        "unistore.schemas",
+        "unistore.store.reader",
+    },
     "unistore.store": HEAVY
     | {"unistore.converters", "unistore.execute", "unistore.dataset", "unistore.samples"},
     "unistore.converters": (HEAVY - {"h5py", "cv2"})
@@ -46,6 +55,7 @@ FORBIDDEN: dict[str, set[str]] = {
 
 INSIDE_FUNCTIONS = {
     "unistore": {"zarr"},
+    "unistore.remote": {"obstore", "zarr"},
     "unistore.store": {"zarr"},
     "unistore.errors": set(),
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import xxhash
 from unistore.errors import StoreError
 from unistore.inspection.blocks import Block, count_of, options_text, size
 from unistore.inspection.snippets import snippet
+from unistore.remote.storage import local_path
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import ROOT, build_folder
 from unistore.store.reader import Store
@@ -26,7 +27,7 @@ _INDEX_ENTRY = 16
 _INDEX_CHECKSUM = 4
 
 
-def describe_store(path: Path) -> dict[str, Any]:
+def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Everything about a store that is known without reading its values. JSON values.
 
     Raises
@@ -69,14 +70,14 @@ def describe_store(path: Path) -> dict[str, Any]:
 
 def _manifest(store: Store) -> tuple[list[Entry] | None, bool]:
     """The manifest's lines (None if it cannot be read), and whether seal, manifest and root agree."""
-    seal, folder = store.attributes["seal"], Path(store.path)
+    seal = store.attributes["seal"]
     try:
-        data = (folder / seal["manifest"]).read_bytes()
+        data = store.read(seal["manifest"])
         entries = parse_manifest(data, store.path)
-    except (OSError, StoreError):
+    except StoreError:
         return None, False
     digest = xxhash.xxh3_128_hexdigest(data)
-    return entries, digest == seal.get("digest") and root_is_intact((folder / ROOT).read_bytes())
+    return entries, digest == seal.get("digest") and root_is_intact(store.read(ROOT))
 
 
 def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
@@ -155,8 +156,9 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, intact: bool) -> lis
             remarks.append(f"{array['path']}: nothing but its fill value")
     if store.sample_count == 0:
         remarks.append("no samples")
-    build = build_folder(Path(store.path))
-    if build.exists():
+    folder = local_path(store.path)
+    build = None if folder is None else build_folder(folder)
+    if build is not None and build.exists():
         remarks.append(f"a conversion to replace this store is unfinished: {build.name}")
     return remarks
 

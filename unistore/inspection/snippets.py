@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 
+from unistore.remote.storage import local_path
 from unistore.samples import Clips, SampleKind, natural_kind
 from unistore.store.reader import Store
 
@@ -47,7 +47,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     if store.sample_count == 0 or (splits and not held):
         return ""
     split = None if not held else "train" if "train" in held else held[0]
-    arguments = _quoted(str(Path(store.path).absolute()))
+    folder = local_path(store.path)
+    arguments = _quoted(store.path if folder is None else str(folder.absolute()))
     if split is not None:
         arguments += f", split={_quoted(split)}"
     kind, count = natural_kind(store), _count(store, natural_kind(store), split)

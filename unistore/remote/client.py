@@ -83,6 +83,11 @@ class ObjectClient:
     def __repr__(self) -> str:
         return f"ObjectClient({str(self.location)!r})"
 
+    @property
+    def handle(self) -> Any:
+        """What obstore calls a store."""
+        return self._connected()[1]
+
     def get(self, key: str) -> bytes | None:
         """Whole object; None where there is none."""
         return self._try(lambda obs, handle: bytes(obs.get(handle, key).bytes()), key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from unistore.remote.client import ObjectClient
 from unistore.remote.object_storage import ObjectStorage
@@ -11,7 +12,7 @@ from unistore.remote.url import BUCKETS, file_path, is_url
 from unistore.store.names import BUILD_MARK, ROOT
 from unistore.zarr3.storage import LocalStorage, Storage
 
-__all__ = ["local_path", "open_storage", "why_no_store"]
+__all__ = ["local_path", "open_storage", "why_no_store", "zarr_store"]
 
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:
@@ -39,6 +40,16 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
     """
     folder = local_path(path)
     return ObjectStorage(os.fspath(path)) if folder is None else LocalStorage(folder)
+
+
+def zarr_store(path: str | os.PathLike[str]) -> Any:
+    """What zarr-python is to open for a folder or URL; reads only."""
+    folder = local_path(path)
+    if folder is not None:
+        return os.fspath(folder)
+    from zarr.storage import ObjectStore
+
+    return ObjectStore(ObjectClient(os.fspath(path)).handle, read_only=True)
 
 
 def why_no_store(url: str) -> str:

@@ -106,6 +106,16 @@ class Store:
         """All arrays by path."""
         return {path: self.array(path) for path in self.paths()}
 
+    def read(self, key: str) -> bytes:
+        """Whole file of the store (``"unistore-manifest.jsonl"``), as it is stored.
+
+        Raises
+        ------
+        StoreError
+            If there is no such file.
+        """
+        return self._storage.get(key)
+
     def group(self, path: str) -> dict[str, Any]:
         """Attributes of the group at `path` (``"windows/lung"``)."""
         return self._document(f"{path}/{ROOT}")
