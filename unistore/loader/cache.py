@@ -116,7 +116,7 @@ class CacheRegion:
         for view, size in zip(views, sizes, strict=True):
             padded += [view, bytes(size - view.nbytes)]
         try:
-            written = os.pwritev(self._descriptor, padded, place)
+            written = os.pwrite(self._descriptor, b"".join(padded), place)
         except OSError:  # the disk is full: what is cached stays, no more is added
             written = -1
         if written != sum(sizes):

@@ -9,6 +9,7 @@ import os
 import pickle
 import signal
 import time
+import warnings
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
@@ -18,11 +19,12 @@ import numpy as np
 from unistore.loader.bell import Bell, Waiter
 from unistore.loader.channel import open_channel
 from unistore.loader.errors import WorkerDiedError
+from unistore.loader.failures import Failure, raise_failure
 from unistore.loader.memory import Segment, open_shared_memory
-from unistore.loader.production import Arrival, Request, raise_failure
+from unistore.loader.production import Arrival, Request
 from unistore.loader.slabs import Slab, SlabRing
 from unistore.loader.wire import decode
-from unistore.loader.worker import Answer, Failure, Orders, Task, main
+from unistore.loader.worker import Answer, Orders, Task, main
 
 __all__ = ["Crew"]
 
@@ -47,7 +49,10 @@ class _Worker:
         )
         self.process = process
         try:
-            process.start()
+            with warnings.catch_warnings():
+                # Python 3.12 warns of forking while other threads run; workers touch nothing that these hold
+                warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
+                process.start()
         except BaseException:
             self.channel.close()
             raise

@@ -303,7 +303,8 @@ def _close_all(producers: list[Producer]) -> None:
 def _can_pin() -> bool:
     import torch
 
-    if torch.accelerator.is_available():
+    accelerator = getattr(torch, "accelerator", torch.cuda)  # torch has the former since 2.6
+    if accelerator.is_available():
         return True
     warnings.warn("pin_memory is of no use without an accelerator: ignored", stacklevel=3)
     return False

@@ -82,8 +82,9 @@ class Segment:
     @classmethod
     def private(cls, size: int) -> Segment:
         """Anonymous memory of this process, for reading on a thread."""
-        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_ANONYMOUS", mmap.MAP_ANON) | _POPULATE
-        return cls(mmap.mmap(-1, size, flags=flags), size)
+        if not hasattr(mmap, "MAP_PRIVATE"):
+            return cls(mmap.mmap(-1, size), size)
+        return cls(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON | _POPULATE), size)
 
     @classmethod
     def shared(cls, descriptor: int, size: int) -> Segment:

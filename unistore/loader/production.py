@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.loader.worker import Failure
-
-__all__ = ["Arrival", "Producer", "Request", "raise_failure"]
+__all__ = ["Arrival", "Producer", "Request"]
 
 
 class Request(NamedTuple):
@@ -108,9 +105,3 @@ class Producer(Protocol):
     def close(self) -> None:
         """End processes and threads, free memory. May be called twice, and from any thread."""
         ...
-
-
-def raise_failure(failure: Failure) -> None:
-    """Raise an error that came from where batches are made, with its cause."""
-    cause = None if failure.cause is None else pickle.loads(failure.cause)  # noqa: S301 - from our worker
-    raise failure.error from cause

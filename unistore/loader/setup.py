@@ -8,14 +8,12 @@ from typing import Any
 
 from unistore.loader.cache import CacheLayout
 from unistore.loader.cached import cached
-from unistore.loader.crew import Crew
 from unistore.loader.fetch import Fetch, choose_fetch
 from unistore.loader.machine import available_memory
 from unistore.loader.options import Placement
 from unistore.loader.production import Producer
 from unistore.loader.slabs import SlabRing
 from unistore.loader.thread import ReadingThread
-from unistore.loader.worker import Orders
 
 __all__ = ["make_producer"]
 
@@ -63,6 +61,10 @@ def make_producer(
     )
     if workers == 0:
         return ReadingThread(_own_fetch(dataset, collate, layout), dataset, ring)
+    # sockets, descriptors that travel, polling: not on every platform, and not needed for a thread
+    from unistore.loader.crew import Crew
+    from unistore.loader.worker import Orders
+
     orders = Orders(
         workers=workers,
         seed=seed,

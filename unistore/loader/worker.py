@@ -24,11 +24,12 @@ from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
 from unistore.loader.environment import Environment, settle
 from unistore.loader.errors import LoaderError, SampleError
+from unistore.loader.failures import Failure, pack_failure
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
 from unistore.loader.memory import Segment
 from unistore.loader.wire import Message, encode
 
-__all__ = ["Answer", "Failure", "Orders", "Task", "main", "pack_failure"]
+__all__ = ["Answer", "Orders", "Task", "main"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +86,6 @@ class Task(NamedTuple):
     brings: bool
 
 
-class Failure(NamedTuple):
-    """An error on its way to the parent: what to raise, and its cause pickled, or None where that fails."""
-
-    error: LoaderError
-    cause: bytes | None
-
-
 class Answer(NamedTuple):
     """What became of a task.
 
@@ -120,15 +114,6 @@ class Answer(NamedTuple):
     seconds: float = 0.0
     hits: int = 0
     misses: int = 0
-
-
-def pack_failure(error: LoaderError) -> Failure:
-    """Make an error fit to travel, with its cause if that can be pickled and read back."""
-    cause: bytes | None = None
-    with contextlib.suppress(Exception):  # a cause that does not travel is still in the traceback's text
-        cause = pickle.dumps(error.__cause__)
-        pickle.loads(cause)  # noqa: S301 - made in the line above
-    return Failure(error, cause)
 
 
 class _Bench:

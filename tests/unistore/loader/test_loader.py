@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -260,3 +262,29 @@ def test_weights_of_the_stores_that_a_dataset_joins(data):
     assert set(np.unique(drawn)) <= set(range(10, 180))
     with pytest.raises(InputError, match="shuffle=True"):
         Loader(Joined(), 100, False)
+
+
+def test_pinning_without_an_accelerator_is_ignored_and_said(data):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has an accelerator")
+    with pytest.warns(UserWarning, match="pin_memory"):
+        loader = Loader(data.Batched(), 10, workers=0, pin_memory=True)
+    with loader:
+        assert len(list(loader)) == 20
+
+
+def test_pinning_copies_every_tensor_of_a_batch(data, monkeypatch):
+    monkeypatch.setattr("unistore.loader.loader._can_pin", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor + 1)
+    with Loader(data.Batched(), 10, False, workers=1, pin_memory=True) as loader:
+        batch = next(iter(loader))
+    assert batch["index"].tolist() == list(range(1, 11))
+    assert batch["offsets"][0] == 1
+
+
+def test_a_thread_needs_no_sockets():
+    code = "import sys, unistore.loader.setup; print(sorted(m for m in sys.modules if 'loader' in m))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "unistore.loader.loader" in done.stdout
+    for module in ("crew", "worker", "channel", "bell"):
+        assert f"unistore.loader.{module}" not in done.stdout

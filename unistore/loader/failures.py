@@ -1,0 +1,34 @@
+"""Errors on their way from where batches are made to the consumer."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from typing import NamedTuple, NoReturn
+
+from unistore.loader.errors import LoaderError
+
+__all__ = ["Failure", "pack_failure", "raise_failure"]
+
+
+class Failure(NamedTuple):
+    """What to raise, and its cause pickled, or None where that fails."""
+
+    error: LoaderError
+    cause: bytes | None
+
+
+def pack_failure(error: LoaderError) -> Failure:
+    """Make an error fit to travel, with its cause if that can be pickled and read back."""
+    cause: bytes | None = None
+    with contextlib.suppress(Exception):  # a cause that does not travel is still in the traceback's text
+        packed = pickle.dumps(error.__cause__)
+        pickle.loads(packed)  # noqa: S301 - made in the line above
+        cause = packed
+    return Failure(error, cause)
+
+
+def raise_failure(failure: Failure) -> NoReturn:
+    """Raise an error that came from a worker, with its cause."""
+    cause = None if failure.cause is None else pickle.loads(failure.cause)  # noqa: S301 - from our worker
+    raise failure.error from cause
