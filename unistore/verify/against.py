@@ -27,6 +27,9 @@ __all__ = ["compare"]
 
 _CURE = "a source changed, or the store was not made from it: convert again"
 _MANY = 50
+"""Differences after which looking for more of them stops."""
+_PIECE = 16 << 20
+"""Bytes compared at a time."""
 
 
 @dataclass(slots=True)
@@ -144,15 +147,19 @@ def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outc
         message = f"has {store.array(path).shape[0]} rows, the sources make {hi}"
         outcome.problems.append(Problem(path, message, _CURE, "source"))
         return
-    try:
-        stored = store.array(path).read_box([lo, *(0 for _ in shape)], [hi, *shape])
-    except StoreError as error:
-        outcome.problems.append(Problem(path, str(error), kind="unreadable"))
-        return
-    outcome.stored_values += stored.size
-    found = difference(stored, expected, lo)
-    if found is not None:
-        outcome.problems.append(Problem(path, f"{found} (store, sources)", _CURE, "source"))
+    step = max(1, _PIECE // max(1, expected[:1].nbytes))
+    for at in range(lo, hi, step):
+        stop = min(hi, at + step)
+        try:
+            stored = store.array(path).read_box([at, *(0 for _ in shape)], [stop, *shape])
+        except StoreError as error:
+            outcome.problems.append(Problem(path, str(error), kind="unreadable"))
+            return
+        outcome.stored_values += stored.size
+        found = difference(stored, expected[at - lo : stop - lo], at)
+        if found is not None:
+            outcome.problems.append(Problem(path, f"{found} (store, sources)", _CURE, "source"))
+            return
 
 
 def _compare_originals(
