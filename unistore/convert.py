@@ -185,5 +185,5 @@ def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:
     InputError
         If the options are not those of the modality's converter.
     """
-    beside = ("codec", "split", "found")
+    beside = ("codec", "split", "found", "skipped")
     return make_converter(modality, {name: value for name, value in options.items() if name not in beside})

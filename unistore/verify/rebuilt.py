@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,8 @@ def rebuild(
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
     scan = converter.scan(sources)
+    if "skipped" in options:  # why sources are left out, which the converter was told
+        scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     guards = tuple(guard_of(source) for source in scan.sources)
     spill = work / "spill"
     facts = []
