@@ -128,8 +128,9 @@ def _compare_arrays(
             return
     whole = len(records) == len(tasks)
     digests = source_digests(plan, records) if whole else np.zeros((len(plan.sources), 16), np.uint8)
+    left = {"sources/bytes"} if whole else {"sources/bytes", "sources/digest"}
     for described, values in made.planned.index(digests):
-        if whole or described.path != "sources/digest":
+        if described.path not in left:  # a file of another size may hold the same values
             _compare_rows(store, described.path, 0, values, outcome)
     if whole and not _like(merged_statistics(plan, records), store.attributes["statistics"]):
         message = "its statistics are not those of the sources"
