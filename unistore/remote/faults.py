@@ -13,8 +13,10 @@ CREDENTIALS = {
     "az": "AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN (AZURE_SKIP_SIGNATURE=true if public)",
 }
 """Environment variables that hold credentials."""
-ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_SERVICE_ACCOUNT", "az": "AZURE_STORAGE_ENDPOINT"}
+ENDPOINT = {"s3": "AWS_ENDPOINT_URL", "gs": "GOOGLE_BASE_URL", "az": "AZURE_STORAGE_ENDPOINT"}
+"""Environment variables that say where the object store is."""
 
+_ALLOW = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 _INSTANCE = ("169.254.169.254", "metadata.google.internal")  # where cloud machines ask for credentials
 _STATUS = re.compile(r"status(?: code)?: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -111,7 +113,7 @@ def _misconfigured(text: str, scheme: str) -> Fault | None:
     if "BareRedirect" in text:
         return Fault("the bucket is in another region", "set AWS_REGION")
     if "BadScheme" in text:
-        return Fault("the endpoint is not encrypted (http)", "set AWS_ALLOW_HTTP=true")
+        return Fault("the endpoint is not encrypted (http)", f"set {_ALLOW.get(scheme, _ALLOW['s3'])}=true")
     if "MissingAccount" in text:
         return Fault("no storage account is named", "set AZURE_STORAGE_ACCOUNT_NAME")
     if "NotPartial" in text:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 from unistore.remote.client import ObjectClient
@@ -105,14 +105,13 @@ def _cut(
 def ahead(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
     """``map(work, items)`` with up to `CONCURRENCY` items under way; a lone item is worked on right here."""
     queue = iter(items)
-    first = list(islice(queue, 2))
+    first = list(islice(queue, CONCURRENCY))
     if len(first) < 2:
-        yield from map(work, first)
+        yield from map(work, chain(first, queue))
         return
     pool = _threads()
     running: deque[Future[U]] = deque(pool.submit(work, item) for item in first)
     try:
-        running.extend(pool.submit(work, item) for item in islice(queue, CONCURRENCY - len(running)))
         while running:
             done = running.popleft().result()
             running.extend(pool.submit(work, item) for item in islice(queue, 1))

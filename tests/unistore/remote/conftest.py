@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
@@ -143,6 +144,7 @@ class Proxy:
     seen: list[Seen] = field(default_factory=list)
     rules: list[dict[str, Any]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    unquotes: bool = False
 
     def spoil(
         self,
@@ -201,7 +203,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.headers.replace_header("Content-Length", str(len(body)))
         upstream = http.client.HTTPConnection(self.upstream, timeout=20)
         try:
-            upstream.request(self.command, self.path, body, dict(self.headers.items()))
+            path = unquote(self.path) if self.proxy.unquotes else self.path
+            upstream.request(self.command, path, body, dict(self.headers.items()))
             reply = upstream.getresponse()
             content = reply.read()
         finally:

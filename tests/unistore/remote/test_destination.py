@@ -366,6 +366,19 @@ def test_an_upload_that_fails_is_continued(
     assert bucket.objects("x.zarr") == tree(local)
 
 
+def test_google_s_dialect_is_written_too(
+    proxy: Any, bucket: Any, sources: Path, local: Path, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys are escaped otherwise, requests carry a token; deleting goes one by one."""
+    proxy.unquotes = True
+    monkeypatch.setenv("GOOGLE_BASE_URL", f"http://{proxy.address}")
+    monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "token")
+    monkeypatch.setenv("GOOGLE_ALLOW_HTTP", "true")
+    bucket.client.put_bucket_acl(Bucket=bucket.name, ACL="public-read-write")
+    unistore.convert(sources, f"gs://{bucket.name}/x.zarr", work=work)
+    assert bucket.objects("x.zarr") == tree(local)
+
+
 def test_workers_write_too(bucket: Any, sources: Path, local: Path, work: Path) -> None:
     unistore.convert(sources, bucket.url("x.zarr"), work=work, workers=2)
     assert Store(bucket.url("x.zarr")).attributes["seal"] == Store(local).attributes["seal"]

@@ -180,6 +180,29 @@ def test_a_web_server_serves_stores(
         Store(f"{url}/rows/data/c")
 
 
+@pytest.mark.parametrize("scheme", ["gs", "az"])
+def test_other_object_stores_read_alike(
+    bucket: Any, proxy: Any, uploaded: str, sources: Path, truth: Any, scheme: str, monkeypatch: Any
+) -> None:
+    """Objects that everybody may read have the same addresses there; ranges from the end differ."""
+    proxy.unquotes = True
+    for key in bucket.keys("deep"):
+        bucket.client.put_object_acl(Bucket=bucket.name, Key=key, ACL="public-read")
+    for name, value in {
+        "GOOGLE_BASE_URL": f"http://{proxy.address}",
+        "GOOGLE_SKIP_SIGNATURE": "true",
+        "GOOGLE_ALLOW_HTTP": "true",
+        "AZURE_STORAGE_ENDPOINT": f"http://{proxy.address}",
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_SKIP_SIGNATURE": "true",
+        "AZURE_ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    dataset = unistore.Dataset(f"{scheme}://{bucket.name}/deep/store.zarr")
+    found = dataset.read_batch([5, 599, 300])["data"].values
+    assert np.array_equal(found, truth(sources)["data"][[5, 599, 300]])
+
+
 FORK = """
 import os, signal, sys, unistore
 from torch.utils.data import DataLoader
