@@ -2,145 +2,78 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from unistore.inspection.blocks import Block, plain, size
-from unistore.loader.machine import available_memory
+import numpy as np
+
+from unistore.dataset import Dataset
+from unistore.diagnosis.advice import Advice, StoreFacts, advise, remarks
+from unistore.diagnosis.machine import Machine, look_at_machine
+from unistore.diagnosis.place import look_at_place
+from unistore.diagnosis.speed import forks_safely, measure
+from unistore.inspection.blocks import Block, count_of, plain, size
 from unistore.samples.locality import samples_of_a_chunk
-from unistore.store.reader import Store
-from unistore.workers import plan, usable_cores
 
-__all__ = ["Checkup", "Machine", "StoreFacts", "check_up", "file_system"]
-
-NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse", "9p", "glusterfs", "weka", "afs")
-"""Beginnings of the names of file systems whose reads cross a network."""
-FEW_DESCRIPTORS = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The machine, as far as loading depends on it.
-
-    Attributes
-    ----------
-    cores, all_cores
-        Usable ones, after affinity and quotas; and those there are.
-    memory
-        Bytes that can still be allocated, in this cgroup.
-    shm
-        Bytes of ``/dev/shm``, None without one. Loader does not need it; torch's DataLoader does.
-    memfd
-        Whether shared memory without a name exists; else temporary files are used.
-    descriptors
-        Open files that a process may have.
-    start_method
-        Of workers, unless a store needs another one.
-    """
-
-    cores: float
-    all_cores: int
-    memory: int
-    shm: int | None
-    memfd: bool
-    descriptors: int | None
-    start_method: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFacts:
-    """A store, as far as loading depends on it.
-
-    Attributes
-    ----------
-    path
-        Of the store.
-    samples
-        Their number.
-    stored
-        Bytes on disk; None where it is remote.
-    file_system
-        Its type; ``"object store"`` for URLs.
-    network
-        Whether reads cross a network.
-    together
-        Samples of a chunk of the largest array.
-    fork_safe
-        Whether workers may be forked.
-    """
-
-    path: str
-    samples: int
-    stored: int | None
-    file_system: str
-    network: bool
-    together: float
-    fork_safe: bool
+__all__ = ["Checkup", "check_up"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """Facts, remarks, and what to do.
+    """Facts, remarks, and what to do. ``str()`` and ``print()`` show it.
 
     Attributes
     ----------
     machine, store
         The facts; without a store None.
+    advice
+        Arguments of a Loader, each with its reason.
     remarks
         Sentences about what stands in the way, most important first.
-    line
-        A line of Python.
     """
 
     machine: Machine
     store: StoreFacts | None
+    advice: Sequence[Advice]
     remarks: Sequence[str]
-    line: str
 
+    @property
+    def line(self) -> str:
+        """A line of Python that makes the Loader."""
+        dataset = "dataset" if self.store is None else f"unistore.Dataset({self.store.path!r})"
+        return f"unistore.Loader({dataset}, {', '.join(map(str, self.advice))})"
+
+    @property
     def blocks(self) -> list[Block]:
         """What to show."""
-        machine, store = self.machine, self.store
-        facts = [
-            ("usable cores", f"{machine.cores:g} of {machine.all_cores}"),
-            ("available memory", size(machine.memory)),
-            ("/dev/shm", "none" if machine.shm is None else f"{size(machine.shm)} (not needed)"),  # noqa: S108 - a name
-            ("shared memory", "memfd" if machine.memfd else "temporary files"),
-            ("open files", "?" if machine.descriptors is None else f"{machine.descriptors:,}"),
-            ("start method", machine.start_method),
-        ]
-        found = [Block(title="machine", facts=facts)]
-        if store is not None:
-            fits = "?" if store.stored is None else ("yes" if store.stored < machine.memory else "no")
-            facts = [
-                ("path", store.path),
-                ("samples", f"{store.samples:,}"),
-                ("on disk", size(store.stored)),
-                ("file system", store.file_system + (" (network)" if store.network else "")),
-                ("fits the page cache", fits),
-                ("samples a chunk", f"{store.together:.3g}"),
-            ]
-            found.append(Block(title="store", facts=facts))
+        found = [Block(title="machine", facts=_machine_facts(self.machine))]
+        if self.store is not None:
+            found.append(Block(title="store", facts=_store_facts(self.store, self.machine)))
         if self.remarks:
             found.append(Block(title="remarks", lines=self.remarks))
-        return [*found, Block(title="recommended", code=self.line)]
+        found.append(Block(title="recommended", code=self.line))
+        reasons = [(str(advice), advice.reason) for advice in self.advice]
+        return [*found, Block(title="because", facts=reasons)]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON values."""
-        from dataclasses import asdict
-
-        return asdict(self)
+        """JSON values: ``machine``, ``store`` or null, ``remarks``, ``line``, ``arguments``, ``reasons``."""
+        return {
+            "machine": asdict(self.machine),
+            "store": None if self.store is None else asdict(self.store),
+            "remarks": list(self.remarks),
+            "line": self.line,
+            "arguments": {advice.name: advice.value for advice in self.advice},
+            "reasons": {advice.name: advice.reason for advice in self.advice},
+        }
 
     def __str__(self) -> str:
-        return plain(self.blocks())
+        return plain(self.blocks)
 
 
 def check_up(path: str | os.PathLike[str] | None = None) -> Checkup:
-    """Look at this machine, and at a store from it.
+    """Look at this machine, and at a store from it: some batches are read, nothing is written.
 
     Parameters
     ----------
@@ -152,112 +85,82 @@ def check_up(path: str | os.PathLike[str] | None = None) -> Checkup:
     StoreError
         There is no finished store at `path`.
     """
-    machine = _machine()
-    store = None if path is None else _store(os.fspath(path))
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    workers = plan("auto", ranks, None if store is None else store.samples, quiet=True).train
-    options = ["batch_size=64"]
-    if store is not None and _wants_blocks(store, machine):
-        options.append('shuffle="blocks"')
-    options.append(f"workers={workers}")
-    if store is not None and not store.fork_safe:
-        options.append('start_method="spawn"')
-    dataset = "dataset" if store is None else f"unistore.Dataset({store.path!r})"
-    line = f"unistore.Loader({dataset}, {', '.join(options)})"
-    return Checkup(machine=machine, store=store, remarks=_remarks(machine, store), line=line)
-
-
-def _machine() -> Machine:
-    descriptors = None
-    if sys.platform != "win32":
-        import resource
-
-        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    shm = Path("/dev/shm")  # noqa: S108 - looked at, not written to
-    room = None
-    if shm.is_dir():
-        found = os.statvfs(shm)
-        room = found.f_frsize * found.f_blocks
-    fork = sys.platform == "linux" and "fork" in multiprocessing.get_all_start_methods()
-    return Machine(
-        cores=usable_cores(),
-        all_cores=os.cpu_count() or 1,
-        memory=available_memory(),
-        shm=room,
-        memfd=hasattr(os, "memfd_create"),
-        descriptors=descriptors,
-        start_method="fork" if fork else "spawn",
+    machine = look_at_machine()
+    store = None if path is None else _look_at_store(os.fspath(path), machine)
+    return Checkup(
+        machine=machine, store=store, advice=advise(machine, store), remarks=remarks(machine, store)
     )
 
 
-def _store(path: str) -> StoreFacts:
-    store = Store(path)
-    remote = "://" in path and not path.startswith("file://")
-    kind = "object store" if remote else file_system(Path(path.removeprefix("file://")))
-    stored = None
-    if not remote:
-        folder = Path(path.removeprefix("file://"))
-        stored = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
+def _look_at_store(path: str, machine: Machine) -> StoreFacts:
+    dataset = Dataset(path)
+    store, count = dataset.store, len(dataset)
+    place = look_at_place(store)
+    speed = measure(dataset) if count else None
+    forked = None
+    if speed is not None and store.fork_safe and "fork" in machine.start_methods:
+        forked = forks_safely(dataset, np.arange(min(speed.batch_size, count)))
     return StoreFacts(
         path=path,
-        samples=store.sample_count,
-        stored=stored,
-        file_system=kind,
-        network=remote or kind.startswith(NETWORK),
-        together=samples_of_a_chunk(store, store.sample_count)[0],
+        modality=store.modality,
+        samples=count,
+        place=place,
+        fits_page_cache=None if place.stored is None else place.stored < machine.available_memory,
+        samples_a_chunk=samples_of_a_chunk(store, count)[0],
         fork_safe=store.fork_safe,
+        fork_seconds=forked,
+        speed=speed,
     )
 
 
-def file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """Type of the file system that a path lies on, ``"?"`` where the kernel does not tell.
-
-    Parameters
-    ----------
-    path
-        The path.
-    mounts
-        Where the kernel lists what is mounted.
-    """
-    try:
-        lines = mounts.read_text().splitlines()
-    except OSError:
-        return "?"
-    resolved = path.resolve()
-    best, kind = -1, "?"
-    for line in lines:
-        _, point, found, *_ = line.split(" ")
-        mounted = Path(point.replace("\\040", " "))
-        if resolved.is_relative_to(mounted) and len(mounted.parts) >= best:
-            best, kind = len(mounted.parts), found
-    return kind
+def _machine_facts(machine: Machine) -> list[tuple[str, str]]:
+    affinity = "" if machine.affinity is None else f", affinity {machine.affinity}"
+    version = "no cgroups" if machine.cgroup_version is None else f"cgroup v{machine.cgroup_version}"
+    quota = "no quota" if machine.quota is None else f"quota {machine.quota:g}"
+    limit = "no limit" if machine.memory_limit is None else f"limit {size(machine.memory_limit)}"
+    whole = "" if machine.memory is None else f" of {size(machine.memory)}"
+    shared = "none"
+    if machine.shared_memory is not None:
+        shared = f"{size(machine.shared_memory_free)} free of {size(machine.shared_memory)} in /dev/shm"
+    others = [method for method in machine.start_methods if method != machine.start_method]
+    beside = f" (also: {', '.join(others)})" if others else ""
+    return [
+        ("cores", f"{machine.usable_cores:g} usable of {machine.all_cores}{affinity}, {version}: {quota}"),
+        ("memory", f"{size(machine.available_memory)} available{whole}, {version}: {limit}"),
+        ("shared memory", f"{shared}, {'memfd' if machine.memfd else 'no memfd: temporary files'}"),
+        ("open files", "?" if machine.descriptors is None else f"{machine.descriptors:,}"),
+        ("start method", f"{machine.start_method}{beside}"),
+        ("accelerator", machine.accelerator or "none"),
+    ]
 
 
-def _wants_blocks(store: StoreFacts, machine: Machine) -> bool:
-    """Whether a full shuffle would read and decode many times what it delivers, from something slow."""
-    cached = store.stored is not None and store.stored < machine.memory
-    return store.together >= 2 and not cached
+def _store_facts(store: StoreFacts, machine: Machine) -> list[tuple[str, str]]:
+    place, speed = store.place, store.speed
+    system = place.file_system
+    if place.mount_point is not None:
+        system += f" at {place.mount_point}, {size(place.free)} free"
+    if place.network:
+        system += ", reads cross a network"
+    if place.in_memory:
+        system += ", in memory"
+    fits = {None: "its size is unknown", True: "fits", False: "does not fit"}[store.fits_page_cache]
+    facts = [
+        ("path", store.path),
+        ("samples", f"{count_of(store.samples, 'sample')} ({store.modality.replace('_', ' ')})"),
+        ("file system", system),
+        ("page cache", f"{size(place.stored)} of files, {size(machine.available_memory)} available: {fits}"),
+        ("chunks", f"{store.samples_a_chunk:.3g} samples a chunk"),
+    ]
+    if speed is None:
+        return facts
+    return [
+        *facts,
+        ("random read", f"{_rate(speed.found, speed.sample_bytes)} as the files were found"),
+        ("again", f"{_rate(speed.shuffled, speed.sample_bytes)} from the page cache, one core"),
+        ("in blocks", f"{_rate(speed.blocks, speed.sample_bytes)} from the page cache, one core"),
+    ]
 
 
-def _remarks(machine: Machine, store: StoreFacts | None) -> list[str]:
-    found = []
-    if machine.cores < machine.all_cores:
-        found.append(
-            f"only {machine.cores:g} of {machine.all_cores} cores may be used (affinity or cgroup quota)"
-        )
-    if machine.descriptors is not None and machine.descriptors < FEW_DESCRIPTORS:
-        found.append(f"few open files are allowed ({machine.descriptors}): ulimit -n {FEW_DESCRIPTORS}")
-    if store is None:
-        return found
-    if store.stored is not None and store.stored >= machine.memory:
-        found.append("the store does not fit into the page cache: samples come from the disk in every epoch")
-    if store.network:
-        found.append(
-            'reads cross a network: Dataset(…, cache_dir="…") keeps copies of shards on a local disk'
-        )
-    if store.together >= 2:
-        found.append(
-            f"{store.together:.3g} samples share a chunk: a full shuffle decodes each chunk as many times an "
-            'epoch, shuffle="blocks" once'
-        )
-    return found
+def _rate(samples: float, each: float) -> str:
+    shown = f"{samples:,.0f}" if samples >= 100 else f"{samples:.3g}"
+    return f"{shown} samples/s, {size(samples * each)}/s decoded"

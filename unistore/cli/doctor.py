@@ -6,12 +6,14 @@ import json
 
 import click
 
+from unistore.cli.blocks import show
+
 __all__ = ["command"]
 
 EXAMPLES = """\b
 Examples:
-  unistore doctor                     cores, limits, memory, and a Loader to start from
-  unistore doctor train.zarr          the same for a store: file system, page cache, chunks
+  unistore doctor                     cores, memory, limits, and a Loader to start from
+  unistore doctor train.zarr          the same for a store: file system, page cache, speed
   unistore doctor train.zarr --json   the same for programs
 """
 
@@ -19,10 +21,16 @@ Examples:
 @click.command("doctor", epilog=EXAMPLES)
 @click.argument("store", type=click.Path(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(store: str | None, as_json: bool) -> int:
-    """Look at this machine, and at STORE from it; recommend a Loader."""
+def command(store: str | None, as_json: bool) -> None:
+    """Look at this machine, and at STORE from it; recommend a Loader, with reasons.
+
+    Cores, memory, shared memory and their limits; of a store also where it lies, whether it fits into the
+    page cache, and how fast it reads (about two seconds of short random reads).
+    """
     from unistore.doctor import check_up
 
     found = check_up(store)
-    click.echo(json.dumps(found.to_json(), indent=1) if as_json else str(found))
-    return 0
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=1))
+    else:
+        show(found.blocks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths, place
 from unistore.randomness import words
 from unistore.samples.protocol import SOURCE, BoxReader, Picks, SampleReader
 from unistore.samples.watched import WatchedPicks
+from unistore.scratch import Scratch
 
 __all__ = ["JoinedReader"]
 
@@ -126,40 +126,13 @@ class JoinedReader:
             batch[SOURCE] = placed(named, allocate)
         return batch
 
-    def _memory(self) -> _Scratch:
+    def _memory(self) -> Scratch:
         """Memory of this thread for the parts of a batch; what was in it before is over."""
-        found: _Scratch | None = getattr(self._scratch, "memory", None)
+        found: Scratch | None = getattr(self._scratch, "memory", None)
         if found is None:
-            found = self._scratch.memory = _Scratch()
+            found = self._scratch.memory = Scratch()
         found.begin()
         return found
-
-
-class _Scratch:
-    """Memory that is used again batch after batch; it grows to the largest one."""
-
-    _ALIGNMENT = 64
-
-    def __init__(self) -> None:
-        self._buffer = np.empty(0, np.uint8)
-        self._used = self._wanted = 0
-
-    def begin(self) -> None:
-        """Forget what was handed out."""
-        if self._wanted > len(self._buffer):
-            self._buffer = np.empty(self._wanted, np.uint8)
-        self._used = self._wanted = 0
-
-    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """See `unistore.packed.Allocate`."""
-        size = math.prod(shape) * dtype.itemsize
-        room = -(-size // self._ALIGNMENT) * self._ALIGNMENT
-        self._wanted += room
-        if self._used + room > len(self._buffer) or not size:
-            return np.empty(shape, dtype)
-        part = self._buffer[self._used : self._used + size]
-        self._used += room
-        return part.view(dtype).reshape(shape)
 
 
 def _forms(reader: SampleReader) -> dict[str, _Form]:

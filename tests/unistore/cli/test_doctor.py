@@ -1,0 +1,65 @@
+"""``unistore doctor``: wiring, JSON, and what a terminal shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.cli.main import cli, main
+
+
+@pytest.fixture
+def store(make_store: Any) -> Path:
+    path: Path = make_store("rows", {"rows/data": np.arange(6000).reshape(300, 20)}, count=300)
+    return path
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *arguments])
+    return int(ended.value.code or 0)
+
+
+def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[Any] = []
+
+    class Found:
+        def to_json(self) -> dict[str, Any]:
+            return {"line": "here"}
+
+    monkeypatch.setattr("unistore.doctor.check_up", lambda path: asked.append(path) or Found())
+    assert "doctor" in cli.commands
+    assert call("a.zarr", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"line": "here"}
+    assert call("--json") == 0
+    assert asked == ["a.zarr", None]
+
+
+def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(str(store), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["store"]["samples"] == 300
+    assert found["line"].startswith(f"unistore.Loader(unistore.Dataset({str(store)!r}), batch_size=64")
+    assert call() == 0
+    assert "unistore.Loader(dataset" in capsys.readouterr().out
+    assert call(str(tmp_path / "nothing")) == 1
+    assert "no such store" in capsys.readouterr().err
+
+
+def test_help_names_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--help") == 0
+    assert "unistore doctor train.zarr" in capsys.readouterr().out
+
+
+def test_a_pipe_gets_plain_text(store: Path) -> None:
+    command = [sys.executable, "-m", "unistore", "doctor", str(store)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr == ""
+    assert "\x1b" not in done.stdout
+    assert done.stdout.startswith("machine\n  cores")
