@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from unistore.loader.bell import Bell
 from unistore.loader.errors import LoaderError
 
 __all__ = ["Channel", "open_channel"]
@@ -34,17 +33,10 @@ class Channel:
 
     Descriptors arrive no later than the first byte of their message and in order, so messages take them from
     a queue.
-
-    Attributes
-    ----------
-    bell
-        Rung for the other side after each message, and once more where a message does not fit into the
-        socket at once; the other side reads such a one to its end.
     """
 
     def __init__(self, end: socket.socket) -> None:
         self.socket = end
-        self.bell: Bell | None = None
         self._buffer = bytearray()
         self._descriptors: deque[int] = deque()
 
@@ -62,22 +54,12 @@ class Channel:
         """
         data = pickle.dumps(message, protocol=5)
         data = _HEADER.pack(len(data), len(descriptors)) + data
-        rights = (
-            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-        )
-        try:
-            sent = self.socket.sendmsg([data], rights, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            self._ring()
-            sent = self.socket.sendmsg([data], rights)
+        sent = 0
+        if descriptors:
+            rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+            sent = self.socket.sendmsg([data], [rights])
         if sent < len(data):
-            self._ring()
             self.socket.sendall(memoryview(data)[sent:])
-        self._ring()
-
-    def _ring(self) -> None:
-        if self.bell is not None:
-            self.bell.ring()
 
     def receive(self, *, wait: bool = True) -> list[tuple[Any, list[int]]]:
         """Return messages that have come, each with its descriptors, which are the caller's to close.

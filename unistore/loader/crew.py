@@ -7,6 +7,7 @@ import mmap
 import multiprocessing
 import os
 import pickle
+import select
 import signal
 import time
 import warnings
@@ -16,7 +17,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from unistore.loader.bell import Bell, Waiter
 from unistore.loader.channel import open_channel
 from unistore.loader.errors import WorkerDiedError
 from unistore.loader.failures import Failure, raise_failure
@@ -59,13 +59,6 @@ class _Worker:
         finally:
             theirs.close()
 
-    def greet(self, message: tuple[int, bool], bell: Bell, descriptors: list[int]) -> None:
-        """Send the first message: what the worker shares with everybody, and the bells."""
-        own = Bell()
-        bells = [own.descriptor, bell.descriptor] if Bell.available else []
-        self.channel.send(message, [*bells, *descriptors])
-        self.channel.bell = own
-
 
 class Crew:
     """Makes batches in worker processes, see `unistore.loader.production.Producer`.
@@ -91,7 +84,6 @@ class Crew:
         self._generation = 0
         self._ready: dict[int, tuple[Answer, Slab | None, list[Segment]]] = {}
         self._workers: list[_Worker] = []
-        self._bell = Bell()
         descriptors = [open_shared_memory(mmap.PAGESIZE)]
         try:
             self._control = np.frombuffer(mmap.mmap(descriptors[0], mmap.PAGESIZE), np.int64)
@@ -106,7 +98,7 @@ class Crew:
             inherited = orders if pickled is None else None
             for number in range(orders.workers):
                 self._workers.append(_Worker(number, context, inherited))
-                self._workers[-1].greet((size, orders.cache is not None), self._bell, descriptors)
+                self._workers[-1].channel.send((size, orders.cache is not None), descriptors)
         except BaseException:
             self.close()
             raise
@@ -114,8 +106,9 @@ class Crew:
             for descriptor in descriptors:
                 os.close(descriptor)
         self._sentinels: dict[int, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
-        sockets = [worker.channel.fileno() for worker in self._workers]
-        self._waiter = Waiter(self._bell, sockets, list(self._sentinels))
+        self._poll = select.poll()
+        for descriptor in (*(worker.channel.fileno() for worker in self._workers), *self._sentinels):
+            self._poll.register(descriptor, select.POLLIN)
 
     def begin(self) -> None:
         """See `Producer.begin`."""
@@ -214,10 +207,12 @@ class Crew:
         """See `Producer.settle`: wait for answers, or for a death."""
         if self._receive_all():
             return
-        ended = self._waiter.wait() & self._sentinels.keys()
-        if not self._receive_all():
-            for sentinel in ended:
-                self._mourn(self._sentinels[sentinel])
+        woke = self._poll.poll()
+        if self._receive_all():
+            return
+        for descriptor, _ in woke:
+            if descriptor in self._sentinels:
+                self._mourn(self._sentinels[descriptor])
 
     def _receive_all(self) -> int:
         return sum(self._receive(worker) for worker in self._workers)
@@ -271,8 +266,6 @@ class Crew:
         self._closed = True
         for worker in self._workers:
             worker.channel.close()
-            if worker.channel.bell is not None:
-                worker.channel.bell.close()
         deadline = time.monotonic() + PATIENCE
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
@@ -280,7 +273,6 @@ class Crew:
                 worker.process.kill()
                 worker.process.join()
             worker.process.close()
-        self._bell.close()
         self._ready.clear()
         self._ring.close()
 

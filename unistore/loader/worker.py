@@ -7,6 +7,7 @@ import mmap
 import multiprocessing
 import os
 import pickle
+import select
 import socket
 import time
 import traceback
@@ -18,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.loader.arena import Arena, SharedGrowth
-from unistore.loader.bell import Bell, Waiter
 from unistore.loader.cache import CacheLayout
 from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
@@ -174,14 +174,9 @@ class _Bench:
         return Answer(*plain, message, tuple(growth.sizes), arena.needed, spent, hits, misses)
 
 
-def _set_up(
-    worker: int, orders: Orders | None, channel: Channel
-) -> tuple[_Bench | LoaderError, Bell, list[Any]]:
-    """Return the bench, or what went wrong and answers every task; the bell; messages that came early."""
-    (((size, has_cache), told), *early) = channel.receive()
-    bell = Bell(told.pop(0) if Bell.available else -1)
-    channel.bell = Bell(told.pop(0) if Bell.available else -1)
-    control = told.pop(0)
+def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Bench | LoaderError, list[Any]]:
+    """Return the bench, or what went wrong and answers every task; and messages that came early."""
+    (((size, has_cache), (control, *told)), *early) = channel.receive()
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
     try:
         if orders is None:
@@ -189,23 +184,25 @@ def _set_up(
                 orders = pickle.loads(pickled)  # noqa: S301 - from our parent
         assert orders is not None
         cache = told[0] if has_cache else None
-        return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), bell, early
+        return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
         text = "".join(traceback.format_exception(error))
         kind = f"{type(error).__name__}: {error}"
         failed = SampleError(f"worker {worker} could not start: {kind}", None, "", text)
         failed.__cause__ = error
-        return failed, bell, early
+        return failed, early
     finally:
         for descriptor in (control, *told):
             os.close(descriptor)
 
 
 def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
-    bench, bell, messages = _set_up(worker, orders, channel)
+    bench, messages = _set_up(worker, orders, channel)
     parent = multiprocessing.parent_process()
     sentinels = [] if parent is None else [parent.sentinel]
-    waiter = Waiter(bell, [channel.fileno()], sentinels)
+    poll = select.poll()
+    for descriptor in (channel.fileno(), *sentinels):
+        poll.register(descriptor, select.POLLIN)
     while True:
         for (forget, told), descriptors in messages:
             tasks = [Task(*task) for task in told]
@@ -214,7 +211,7 @@ def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
             for task in tasks:
                 _answer(bench, task, channel)
         messages = channel.receive(wait=False)
-        if not messages and not waiter.wait().isdisjoint(sentinels):
+        if not messages and any(descriptor in sentinels for descriptor, _ in poll.poll()):
             return
 
 

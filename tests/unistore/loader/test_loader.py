@@ -286,5 +286,5 @@ def test_a_thread_needs_no_sockets():
     code = "import sys, unistore.loader.setup; print(sorted(m for m in sys.modules if 'loader' in m))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "unistore.loader.loader" in done.stdout
-    for module in ("crew", "worker", "channel", "bell"):
+    for module in ("crew", "worker", "channel"):
         assert f"unistore.loader.{module}" not in done.stdout
