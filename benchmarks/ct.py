@@ -1,0 +1,361 @@
+"""CT volumes: sparse samples of 100,000 points of a window, and patches of 96³ voxels.
+
+    python benchmarks/ct.py [--quick] [--only PATTERN …] [--json FILE] [--markdown FILE]
+
+The cases are synthetic, laid out as CT preparation leaves them: ``ct_original_256.npy`` (int16, Hounsfield
+units) and ``windows/bone_w600_l700.npy`` (uint8, 0 and 1; about 4.4 % of 256³ voxels, 734,000 points). A
+sparse sample is 100,000 of the window's points, another subset each time; batches of 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from harness.ours import our_ways
+from harness.peers import litdata_feed, mosaic_feed, stacked, webdataset_feed, write_peers
+from harness.plain import map_feed, open_tensorstore, write_tensorstore
+from harness.script import Options, Target, parse, run_ways
+from harness.ways import Way
+from numpy.typing import NDArray
+
+import unistore
+
+BATCH = 2
+MOST = 100_000
+PATCH = 96
+LOW, HIGH = 400, 1000
+
+
+def make_case(folder: Path, size: int, seed: int) -> None:
+    """A trunk: air around soft tissue, two lungs, ribs and a spine; noise everywhere."""
+    rng = np.random.default_rng(seed)
+    y, x = np.meshgrid(np.linspace(-1, 1, size), np.linspace(-1, 1, size), indexing="ij")
+    noise = rng.normal(0, 12, (size, size)).astype(np.float32)
+    image = np.empty((size, size, size), np.int16)
+    body = (x / 0.86) ** 2 + (y / 0.62) ** 2
+    lungs = ((np.abs(x) - 0.38) / 0.27) ** 2 + (y / 0.42) ** 2
+    spine = x**2 + (y - 0.42) ** 2 < 0.135**2
+    for z in range(size):
+        plane = np.full((size, size), -1000, np.float32)
+        plane[body < 1] = 45
+        plane[lungs < 1] = -820
+        rib = (np.abs(body - 0.86) < 0.085) & (np.sin(z / size * 60 + 3 * np.abs(x) + seed) > 0.35)
+        plane[rib | spine] = 690
+        image[z] = np.rint(plane + np.roll(noise, (7 * z, 13 * z), (0, 1)))
+    (folder / "windows").mkdir(parents=True)
+    np.save(folder / f"ct_original_{size}.npy", image)
+    window = ((image >= LOW) & (image <= HIGH)).view(np.uint8)
+    np.save(folder / "windows" / f"bone_w{HIGH - LOW}_l{(LOW + HIGH) // 2}.npy", window)
+
+
+def window_file(case: Path) -> Path:
+    """The window of a case."""
+    return next((case / "windows").glob("*.npy"))
+
+
+def subset(coords: NDArray[Any]) -> NDArray[np.int32]:
+    """100,000 points as the documents draw them."""
+    if len(coords) > MOST:
+        coords = coords[np.random.choice(len(coords), MOST, replace=False)]  # noqa: NPY002
+    return coords.astype(np.int32)
+
+
+GENERATOR = np.random.default_rng()
+
+
+def quick_subset(coords: NDArray[Any]) -> NDArray[np.int32]:
+    """100,000 points, drawn without shuffling them."""
+    if len(coords) > MOST:
+        coords = coords[np.sort(GENERATOR.choice(len(coords), MOST, replace=False, shuffle=False))]
+    return coords.astype(np.int32)
+
+
+class Documents:
+    """The documents' CTWindowSparseSDF: ``argwhere`` of the window, its ``.npz``, or indices in RAM."""
+
+    def __init__(self, files: Sequence[Path], mode: str) -> None:
+        self._mode = mode
+        self._files = files
+        self._cache = {file: np.argwhere(np.load(file) > 0) for file in files} if mode == "RAM" else {}
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+        file = self._files[index]
+        if self._mode == "argwhere":
+            return {"coords": subset(np.argwhere(np.load(file) > 0))}
+        if self._mode == "RAM":
+            return {"coords": subset(self._cache[file])}
+        with np.load(file) as archive:
+            return {"coords": subset(archive["indices"])}
+
+
+class Memmap:
+    """Points of all windows in one raw array."""
+
+    def __init__(self, folder: Path) -> None:
+        self._offsets = np.load(folder / "offsets.npy")
+        self._coords = np.load(folder / "coords.npy", mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+        return {"coords": quick_subset(self._coords[self._offsets[index] : self._offsets[index + 1]])}
+
+
+class SortedHdf5:
+    """Points of all windows in one HDF5 file, chunks of 64 KiB with lzf."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: h5py.File | None = None
+        with h5py.File(path, "r") as file:
+            self._offsets = file["offsets"][:]
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+        if self._file is None:
+            self._file = h5py.File(self._path, "r")
+        return {"coords": quick_subset(self._file["coords"][self._offsets[index] : self._offsets[index + 1]])}
+
+
+class TensorstorePoints:
+    """Points of all windows in a sharded array of tensorstore."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._offsets = np.load(folder / "offsets.npy")
+        self._coords: Any = None
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+        if self._coords is None:
+            self._coords = open_tensorstore(self._folder / "coords")
+        lo, hi = int(self._offsets[index]), int(self._offsets[index + 1])
+        return {"coords": quick_subset(self._coords[lo:hi].read().result())}
+
+
+class Patches:
+    """Random 96³ boxes of volumes."""
+
+    def __init__(self, places: Sequence[Path], how: str) -> None:
+        self._places = places
+        self._how = how
+        self._open: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return 1000 * len(self._places)
+
+    def __getitem__(self, index: int) -> dict[str, NDArray[Any]]:
+        number = index % len(self._places)
+        if self._how == "np.load":
+            volume = np.load(self._places[number])
+        else:
+            if number not in self._open:
+                self._open[number] = self._volume(self._places[number])
+            volume = self._open[number]
+        corner = [int(GENERATOR.integers(0, extent - PATCH + 1)) for extent in volume.shape]
+        box = volume[tuple(slice(at, at + PATCH) for at in corner)]
+        return {"image": np.ascontiguousarray(box.read().result() if self._how == "tensorstore" else box)}
+
+    def _volume(self, place: Path) -> Any:
+        if self._how == "RAM":
+            return np.load(place)
+        if self._how == "mmap":
+            return np.load(place, mmap_mode="r")
+        if self._how == "tensorstore":
+            return open_tensorstore(place)
+        return h5py.File(place, "r")["image"]
+
+
+def subsampled(stored: Any) -> dict[str, NDArray[Any]]:
+    """Sample of what a peer stores."""
+    return {"coords": quick_subset(np.asarray(stored["coords"]))}
+
+
+def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
+    """Source cases, and every form of them that is raced."""
+    count, size = (3, 160) if quick else (6, 256)
+    cases = [folder / "source" / f"case_{number}" for number in range(count)]
+    made = {
+        "store": folder / "store.zarr",
+        "points": folder / "points.zarr",
+        "raw": folder / "raw",
+        "tensorstore": folder / "tensorstore",
+        "hdf5": folder / "sorted.h5",
+        "volumes": folder / "volumes",
+    }
+    if not (folder / "done").exists():
+        for number, case in enumerate(cases):
+            if not case.exists():
+                make_case(case, size, number)
+        unistore.convert(folder / "source", made["store"], "ct", overwrite=True)
+        unistore.convert(folder / "source", made["points"], "ct", sparse="coords", overwrite=True)
+        every = [np.argwhere(np.load(window_file(case)) > 0).astype(np.int16) for case in cases]
+        joined, offsets = np.concatenate(every), np.cumsum([0, *map(len, every)])
+        made["raw"].mkdir(exist_ok=True)
+        np.save(made["raw"] / "coords.npy", joined)
+        np.save(made["raw"] / "offsets.npy", offsets)
+        write_tensorstore(made["tensorstore"] / "coords", joined, (16_384, 3), 64)
+        np.save(made["tensorstore"] / "offsets.npy", offsets)
+        with h5py.File(made["hdf5"], "w") as file:
+            file.create_dataset("coords", data=joined, chunks=(16_384, 3), compression="lzf", shuffle=True)
+            file["offsets"] = offsets
+        derived = folder / "derived"
+        made["volumes"].mkdir(exist_ok=True)
+        for case, coords in zip(cases, every, strict=True):
+            (derived / case.name).mkdir(parents=True, exist_ok=True)
+            values = np.ones(len(coords), np.float16)
+            np.savez(derived / case.name / "bone_sparse.npz", indices=coords, values=values)
+            np.savez_compressed(
+                derived / case.name / "bone_sparse_compressed.npz", indices=coords, values=values
+            )
+            volume = np.load(image_file(case))
+            write_tensorstore(made["volumes"] / f"{case.name}.zarr", volume, (32, 32, 32), 1)
+            with h5py.File(made["volumes"] / f"{case.name}.h5", "w") as file:
+                file.create_dataset(
+                    "image", data=volume, chunks=(32, 32, 32), compression="lzf", shuffle=True
+                )
+        (folder / "done").touch()
+
+    def samples() -> Iterator[dict[str, NDArray[Any]]]:
+        for case in cases:
+            yield {"coords": np.argwhere(np.load(window_file(case)) > 0).astype(np.int16)}
+
+    return cases, {**made, **write_peers(folder, samples)}
+
+
+def image_file(case: Path) -> Path:
+    """The volume of a case."""
+    return next(case.glob("ct_original_*.npy"))
+
+
+def ways(options: Options) -> tuple[list[Way], list[Way]]:
+    """Contenders for sparse samples and for patches."""
+    cases, made = prepare(options.folder, quick=options.quick)
+    derived = [options.folder / "derived" / case.name for case in cases]
+    windows, images = tuple(map(window_file, cases)), tuple(map(image_file, cases))
+    sparse: list[Way] = []
+    patches: list[Way] = []
+
+    def mapped(to: list[Way], name: str, kind: Any, dataset: Any, files: Any, **more: Any) -> None:
+        for workers in (0, 2):
+            arguments = {"dataset": dataset, "batch": BATCH, "workers": workers, "collate": stacked}
+            to.append(
+                Way(
+                    name=name,
+                    setting=f"{workers} workers",
+                    kind=kind,
+                    make=map_feed,
+                    arguments={**arguments, **more},
+                    files=files,
+                    imports=("torch", "h5py", "tensorstore") if "tensorstore" in name else ("torch", "h5py"),
+                )
+            )
+
+    mapped(sparse, "np.load + argwhere", "documents", (Documents, (windows, "argwhere")), windows)
+    for name in ("npz", "compressed npz"):
+        suffix = "_compressed" if name.startswith("comp") else ""
+        files = tuple(folder / f"bone_sparse{suffix}.npz" for folder in derived)
+        mapped(sparse, f"precomputed {name}", "documents", (Documents, (files, "npz")), files)
+    mapped(sparse, "indices in RAM", "documents", (Documents, (windows, "RAM")), windows)
+    mapped(sparse, "memmap of indices", "plain", (Memmap, (made["raw"],)), (made["raw"],))
+    mapped(sparse, "h5py of indices, lzf", "plain", (SortedHdf5, (made["hdf5"],)), (made["hdf5"],))
+    mapped(
+        sparse,
+        "tensorstore of indices",
+        "peer",
+        (TensorstorePoints, (made["tensorstore"],)),
+        (made["tensorstore"],),
+        method="spawn",
+    )
+    for name, make, key in (
+        ("LitData", litdata_feed, "litdata"),
+        ("MosaicML Streaming", mosaic_feed, "streaming"),
+        ("WebDataset", webdataset_feed, "webdataset"),
+    ):
+        for workers in (0, 2):
+            shared = {"batch": BATCH, "workers": workers, "collate": stacked, "change": subsampled}
+            sparse.append(
+                Way(
+                    name=name,
+                    setting=f"{workers} workers",
+                    kind="peer",
+                    make=make,
+                    arguments={"folder": made[key], **shared},
+                    files=(made[key],),
+                    imports=("torch", key) if key != "streaming" else ("torch",),
+                )
+            )
+    kind = unistore.SparsePoints(max_points=MOST)
+    sparse += our_ways(made["store"], BATCH, kind, ("coords",))
+    sparse += our_ways(made["points"], BATCH, kind, ("coords",), label=" (sparse=coords)", workers=(2,))
+
+    for how in ("np.load", "mmap", "RAM"):
+        kind_of = "documents" if how != "mmap" else "plain"
+        mapped(patches, f"{how} of .npy", kind_of, (Patches, (images, how)), images)
+    for how, suffix, name in (
+        ("h5py", "h5", "h5py, 32³ lzf"),
+        ("tensorstore", "zarr", "tensorstore, 32³ lz4"),
+    ):
+        places = tuple(made["volumes"] / f"{case.name}.{suffix}" for case in cases)
+        more = {"method": "spawn"} if how == "tensorstore" else {}
+        mapped(patches, name, "peer" if more else "plain", (Patches, (places, how)), places, **more)
+    patches += our_ways(made["store"], BATCH, unistore.Patches(PATCH, per_volume=100_000), ("image",))
+    return sparse, patches
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = parse(__doc__, "ct")
+    sparse, patches = ways(options)
+    run_ways(
+        options,
+        "CT: 100,000 points of a window",
+        sparse,
+        BATCH,
+        [
+            Target(
+                text="Loader, 2 workers, over np.load + argwhere",
+                ours=("Loader, 2 workers",),
+                others=("np.load + argwhere*",),
+                factor=10,
+            ),
+            Target(
+                text="Loader, 2 workers, over precomputed npz",
+                ours=("Loader, 2 workers",),
+                others=("precomputed npz*",),
+                factor=2.5,
+            ),
+        ],
+        "Loader, 2 workers",
+    )
+    run_ways(
+        options,
+        "CT: patches of 96³ voxels",
+        patches,
+        BATCH,
+        [
+            Target(
+                text="Loader's best over mmap of .npy",
+                ours=("Loader, *",),
+                others=("mmap of .npy*",),
+                factor=1,
+            )
+        ],
+        "Loader, 2 workers",
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""unistore's own ways: Dataset under torch's DataLoader, and Loader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.ways import Feed, Way, endless
+
+__all__ = ["dataloader_feed", "loader_feed", "our_ways"]
+
+DRAWS = 10_000_000
+"""Samples of an epoch, drawn with replacement: no round meets its end."""
+
+
+def open_dataset(store: Path, samples: Any, fields: Any) -> Any:
+    """Open a Dataset, without the cache of decoded chunks: these small stores would fit into it."""
+    import unistore
+    from unistore.zarr3.cache import CHUNKS
+
+    CHUNKS.limit = 0
+    return unistore.Dataset(store, samples, fields)
+
+
+def dataloader_feed(store: Path, batch: int, workers: int, samples: Any, fields: Any) -> Feed:
+    """`unistore.Dataset` under torch's DataLoader."""
+    from torch.utils.data import DataLoader, RandomSampler
+
+    import unistore
+
+    dataset = open_dataset(store, samples, fields)
+    loader = DataLoader(
+        dataset,
+        batch_size=batch,
+        sampler=RandomSampler(dataset, replacement=True, num_samples=DRAWS),
+        num_workers=workers,
+        collate_fn=unistore.collate,
+    )
+    return Feed(endless(loader), ahead=2 * workers)
+
+
+def loader_feed(
+    store: Path, batch: int, workers: int, samples: Any, fields: Any, options: Mapping[str, Any] | None = None
+) -> Feed:
+    """`unistore.Loader`."""
+    import numpy as np
+
+    import unistore
+
+    dataset = open_dataset(store, samples, fields)
+    loader = unistore.Loader(
+        dataset,
+        batch,
+        weights=np.ones(len(dataset)),
+        samples_per_epoch=DRAWS,
+        workers=workers,
+        **(options or {}),
+    )
+    return Feed(endless(loader), ahead=4 * max(1, workers), close=loader.close)
+
+
+def our_ways(
+    store: Path,
+    batch: int,
+    samples: Any,
+    fields: Any = None,
+    label: str = "",
+    workers: tuple[int, ...] = (0, 1, 2),
+) -> list[Way]:
+    """Every way of reading a store's samples.
+
+    Parameters
+    ----------
+    store, samples, fields
+        Of the Dataset.
+    batch
+        Samples of a batch.
+    label
+        Follows the names.
+    workers
+        Of the Loader.
+    """
+    common = {"store": store, "batch": batch, "samples": samples, "fields": fields}
+    return [
+        Way(
+            name=f"{name}{label}",
+            setting=f"{count} worker{'s' * (count != 1)}",
+            kind="unistore",
+            make=make,
+            arguments={**common, "workers": count},
+            files=(store,),
+        )
+        for name, make, counts in (
+            ("Dataset under DataLoader", dataloader_feed, (0, 2)),
+            ("Loader", loader_feed, workers),
+        )
+        for count in counts
+    ]
