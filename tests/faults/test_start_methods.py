@@ -1,0 +1,22 @@
+"""The short form of ``start_methods.py``: the worst state of the parent, once a start method."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("start_methods.py")
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_workers_start_while_the_parent_reads_in_a_thread(method: str) -> None:
+    command = [sys.executable, str(SCRIPT), "--repetitions", "1", "--state", "reading", "--method", method]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for loader in ("DataLoader", "Loader"):
+        assert f"reading, {loader}, {method}: 1/1" in done.stderr
+    assert done.stdout.startswith("| parent | loader | fork | forkserver | spawn |")
