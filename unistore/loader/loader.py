@@ -54,7 +54,7 @@ class Loader:
     start_method
         ``"fork"``, ``"forkserver"``, ``"spawn"``; None: the dataset's wish, else fork where it exists.
     prefetch
-        Batches made ahead, all workers together; at least two for each.
+        Batches made ahead for each worker; fewer where they would take more than a quarter of the memory.
     drop_last
         True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
         unevenly. None: True when shuffling for more than one rank.

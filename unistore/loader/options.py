@@ -33,7 +33,7 @@ class Placement:
     start_method
         Of worker processes.
     prefetch
-        Batches made ahead, all workers together.
+        Batches made ahead for each worker.
     """
 
     rank: int

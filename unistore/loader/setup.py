@@ -54,7 +54,7 @@ def make_producer(
         layout = CacheLayout(samples=len(dataset), capacity=cache, regions=max(1, workers))
     ring = SlabRing(
         shared=workers > 0,
-        in_flight=max(placement.prefetch, 2 * workers),
+        in_flight=placement.prefetch * max(1, workers),
         held=HELD,
         budget=available_memory() // MEMORY_SHARE,
         first=max(1, workers),
