@@ -30,7 +30,8 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     begun = next((record for record in records if record.get("step") == "begin"), {})
     identity = begun.get("identity", {})
     planned = next((record for record in records if record.get("step") == "plan"), {})
-    destination = destination_of(build)
+    url = identity.get("destination")  # of a place in a bucket; else the store stands beside the build folder
+    destination = destination_of(build) if url is None else url
     done = {record.get("task") for record in records if record.get("step") == "shard"}
     derived = {record.get("source") for record in records if record.get("step") == "derive"}
     paths = begun.get("paths", [])
@@ -43,11 +44,26 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
         "tasks_done": len(done),
         "tasks": planned.get("tasks"),
         "sealed": any(record.get("step") == "sealed" for record in records),
-        "written_bytes": sum(file.stat().st_size for file in (build / "store").rglob("*") if file.is_file()),
+        "written_bytes": _local_bytes(build / "store") if url is None else _recorded_bytes(records),
         "at_work": owner_of(build / "lock"),
-        "replaces": _replaced(build, destination),
-        "command": _command(identity.get("modality"), paths, destination),
+        "replaces": _replaced(build) if url is None else _swapped(records, url),
+        "command": _command(identity.get("modality"), paths, destination, None if url is None else build),
     }
+
+
+def _local_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _recorded_bytes(records: list[dict[str, Any]]) -> int:
+    shards = [record for record in records if record.get("step") == "shard"]
+    return sum(file.get("bytes", 0) for shard in shards for file in shard.get("files", []))
+
+
+def _swapped(records: list[dict[str, Any]], url: str) -> str | None:
+    """The store in a bucket that is to be replaced."""
+    staged = any(record.get("staged") for record in records if record.get("step") == "place")
+    return url if staged else None
 
 
 def _records(journal: Path) -> list[dict[str, Any]]:
@@ -62,9 +78,9 @@ def _records(journal: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _replaced(build: Path, destination: Path) -> str | None:
+def _replaced(build: Path) -> str | None:
     """Where the store stands that is to be replaced."""
-    for path in (destination, build / "old"):
+    for path in (destination_of(build), build / "old"):
         try:
             Store(path)
         except StoreError:
@@ -73,11 +89,12 @@ def _replaced(build: Path, destination: Path) -> str | None:
     return None
 
 
-def _command(modality: str | None, paths: list[str], destination: Path) -> str:
+def _command(modality: str | None, paths: list[str], destination: Path | str, build: Path | None) -> str:
+    """The command that goes on; `build` is given where it does not stand beside the destination."""
     if modality is None:
         return ""
     words = ["unistore", "convert", modality.replace("_", "-"), *paths, str(destination)]
-    return shlex.join(words)
+    return shlex.join(words if build is None else [*words, "--work", str(build.parent)])
 
 
 def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:

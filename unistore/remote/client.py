@@ -140,8 +140,8 @@ class ObjectClient:
 
     def put(self, key: str, buffers: Sequence[bytes | memoryview]) -> None:
         """Write an object in one request, so that it appears whole or not at all, and look at its size."""
-        size = sum(map(len, buffers))
-        body = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        body = [memoryview(buffer).cast("B") for buffer in buffers]  # obstore copies none of them
+        size = sum(map(len, body))
 
         def write(obs: Any, handle: Any) -> None:
             obs.put(handle, key, body, use_multipart=False)

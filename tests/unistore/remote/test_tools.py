@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,10 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore.converters.rows import RowsConverter
 from unistore.errors import StoreError
+from unistore.execute.executors import Serial
+from unistore.execute.runner import run
 from unistore.inspect import inspect
 from unistore.verify import verify
 
@@ -24,6 +29,29 @@ def test_inspect_shows_what_it_shows_of_the_local_store(uploaded: str, local: Pa
     assert f"unistore.Dataset({uploaded!r}".replace("'", '"') in far.details["snippet"].replace("'", '"')
     with pytest.raises(StoreError, match="no such store"):
         inspect(f"{uploaded}-not")
+
+
+class Stopping(Serial):
+    """Stands for Ctrl-C after two steps."""
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:
+        yield from itertools.islice(super().run(job, items), 2)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_inspect_tells_how_an_unfinished_conversion_goes_on(
+    uploaded: str, bucket: Any, sources: Path, tmp_path: Path, replaced: bool
+) -> None:
+    url = uploaded if replaced else bucket.url("store.zarr")
+    with pytest.raises(KeyboardInterrupt):
+        run(RowsConverter(), [sources], url, work=tmp_path, overwrite=replaced, executor=Stopping())
+    found = inspect(tmp_path / "store.zarr.unistore-build")
+    assert found.kind == "unfinished"
+    assert found.details["destination"] == url
+    assert found.details["replaces"] == (url if replaced else None)
+    assert found.details["written_bytes"] > 10_000
+    assert found.details["command"] == f"unistore convert rows {sources} {url} --work {tmp_path}"
 
 
 def test_verify_finds_damage(uploaded: str, bucket: Any, sources: Path) -> None:
