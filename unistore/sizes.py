@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 
 __all__ = ["parse_bytes"]
 
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)}
-_UNITS |= {f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)}
-_SIZE = re.compile(r"([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)")
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int, what: str) -> int:
-    """Bytes that a text stands for: decimal units (kB, MB, GB, TB), binary ones (KiB, …), or none.
+    """Bytes that a text stands for: powers of 1000 (``"4GB"``), of 1024 (``"4GiB"``), or plain bytes.
 
     Parameters
     ----------
@@ -30,12 +28,10 @@ def parse_bytes(text: str | int, what: str) -> int:
         If it is no number of bytes, or less than one.
     """
     match = _SIZE.fullmatch(str(text).strip())
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None:
-        msg = f"{what} is {text!r}, expected a number of bytes such as '4GB' or '512MiB'"
-        raise InputError(msg)
-    count = int(float(match[1]) * unit)
-    if count < 1:
-        msg = f"{what} is {text!r}, expected at least one byte"
-        raise InputError(msg)
-    return count
+    size = 0.0
+    if match is not None:
+        size = float(match[1]) * (1024 if match[3] else 1000) ** _POWERS[match[2].lower()]
+    if size < 1:
+        message = f"is {text!r}, expected a size as in 4GB, 800MB or 2GiB"
+        raise InputError(Problem(what, message, kind="option"))
+    return int(size)

@@ -28,11 +28,12 @@ from torch.utils.data import DataLoader
 if __name__ == "__main__":
     dataset = unistore.Dataset({arguments})
     # {about}{others}
-    loader = DataLoader(dataset, batch_size={batch}, shuffle=True, num_workers=2, collate_fn=unistore.collate{context})
+    loader = DataLoader(dataset, {options})
     for batch in loader:
         print({{key: getattr(value, "shape", value) for key, value in batch.items()}})
         break
 """
+_LOADING = "batch_size={batch}, shuffle=True, num_workers=2, collate_fn=unistore.collate"
 
 
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
@@ -62,8 +63,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, 90, break_on_hyphens=False)),
         others="".join(f"\n    # or: samples={other}" for other in _OTHER_KINDS.get(store.modality, ())),
-        batch=_BATCH.get(store.modality, 8),
-        context="" if store.fork_safe else ',\n                        multiprocessing_context="spawn"',
+        options=_LOADING.format(batch=_BATCH.get(store.modality, 8))
+        + ("" if store.fork_safe else ',\n                        multiprocessing_context="spawn"'),
     )
 
 

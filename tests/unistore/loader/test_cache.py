@@ -161,7 +161,7 @@ def test_sizes():
         17,
         EVERYTHING,
     ]
-    with pytest.raises(InputError, match="cache is 'much'"):
+    with pytest.raises(InputError, match="cache: is 'much'"):
         parse_size("much")
 
 

@@ -306,7 +306,7 @@ def test_a_replaced_store_finds_nothing_of_the_old_one(
 
 @pytest.mark.parametrize("limit", ["0", "-1GB", "much", 0, "4XB"])
 def test_limits_that_are_none(uploaded: str, tmp_path: Path, limit: Any) -> None:
-    with pytest.raises(InputError, match="cache_limit is"):
+    with pytest.raises(InputError, match="cache_limit: is"):
         Store(uploaded, cache_dir=tmp_path, cache_limit=limit)
 
 
