@@ -8,17 +8,17 @@ from typing import Any
 
 import xxhash
 
-from unistore.errors import CorruptionError, StoreError
+from unistore.errors import CorruptionError
 from unistore.remote.ranges import LIMIT
 from unistore.remote.shard_cache import ShardCache
 from unistore.store.manifest import parse_manifest
 from unistore.store.names import MANIFEST
-from unistore.zarr3.storage import LocalStorage, Storage
+from unistore.zarr3.storage import AbsentError, LocalStorage, Storage
 
 __all__ = ["CachedStorage"]
 
 TRIES = 5
-"""Times that a copy is fetched again because another process evicted it before it was opened."""
+"""Times that a copy is fetched; after that, others evict it too fast for it to be of use."""
 
 
 class CachedStorage:
@@ -79,22 +79,17 @@ class CachedStorage:
         self, local: LocalStorage, key: str, offsets: Sequence[int], sizes: Sequence[int]
     ) -> Iterator[bytes]:
         found = self._entries().get(key)
-        for left in reversed(range(TRIES)):
+        for _ in range(TRIES):
             if found is None or not self._ensure(key, *found):
                 break
             copies = local.read_many([self._cache.name(found[1])] * len(sizes), offsets, sizes)
             try:
-                first = next(copies, None)
-            except CorruptionError:
-                raise
-            except StoreError:
+                first = next(copies)
+            except AbsentError:  # evicted by another process before it was opened
                 self._cache.forget(found[1])
-                if not left:
-                    raise
                 continue
-            if first is not None:
-                yield first
-                yield from copies
+            yield first
+            yield from copies
             return
         yield from self._inner.read_many([key] * len(sizes), offsets, sizes)
 

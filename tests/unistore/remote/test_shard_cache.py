@@ -211,6 +211,26 @@ def size(path: Path) -> int:
         return 0
 
 
+def test_a_copy_that_is_always_gone_is_read_around(
+    uploaded: str, tmp_path: Path, sources: Path, truth: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process evicts it between the fetch and the opening, again and again."""
+    ensure = ShardCache.ensure
+    ensured: list[str] = []
+
+    def evicted(self: ShardCache, checksum: str, *rest: Any) -> bool:
+        made = ensure(self, checksum, *rest)
+        if len(ensured) != 1:
+            (self.folder / self.name(checksum)).unlink()
+        ensured.append(checksum)
+        return made
+
+    array = Store(uploaded, cache_dir=tmp_path).array("rows/data")
+    monkeypatch.setattr(ShardCache, "ensure", evicted)
+    assert np.array_equal(array.read_rows([3, 4]), truth(sources)["data"][[3, 4]])
+    assert len(ensured) > 4
+
+
 def test_one_fetches_while_others_wait(tmp_path: Path) -> None:
     content = b"y" * 5000
     name = xxhash.xxh3_128_hexdigest(content)
