@@ -42,6 +42,7 @@ def convert(
     workers: int = 0,
     scheduler: str | None = None,
     memory: str | int | None = None,
+    on_error: str = "fail",
     progress: Progress | None = None,
     **options: Any,
 ) -> Report:
@@ -75,10 +76,13 @@ def convert(
     memory
         What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
         limit that one step alone would break is refused. The store's bytes do not depend on it.
+    on_error
+        ``"fail"``: any problem refuses all. ``"skip"``: files, cases and episodes with problems of their own
+        are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
     progress
         Told how far it is.
     **options
-        The converter's own options (fields of its class).
+        The converter's own options (fields of its class); all have ``exclude``, names to leave out.
 
     Returns
     -------
@@ -113,6 +117,7 @@ def convert(
             restart=restart,
             work=None if work is None else Path(work),
             memory=limit,
+            on_error=on_error,
             executor=executor,
             progress=progress,
         )

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from unistore.cli.options import conversion
 
-if TYPE_CHECKING:
-    from unistore.execute.preview import Preview
-    from unistore.execute.runner import Report
-
 __all__ = ["convert"]
+
+COMMON = (
+    "codec",
+    "split",
+    "overwrite",
+    "restart",
+    "work",
+    "workers",
+    "scheduler",
+    "memory",
+    "on_error",
+)
+"""Options of every conversion that are no converter's."""
+SKIPPED = 3
+"""Exit code of a conversion that left something out because of its problems."""
 
 EXAMPLES = """\b
 Examples:
@@ -43,15 +54,15 @@ def convert() -> None:
 
     An interrupted conversion is continued by the same command. Nothing appears at DST before it is whole.
     Every family takes --dry-run, --codec, --split, --overwrite, --restart, --work, --workers, --scheduler,
-    --memory, --json.
+    --memory, --on-error, --exclude, --json.
     """
 
 
 @convert.command(hidden=True)
 @conversion
-def detect(**given: Any) -> None:
+def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""
-    _convert(None, given)
+    return _convert(None, given)
 
 
 _COLUMNS = click.option(
@@ -74,9 +85,9 @@ _MAP = click.option(
 @_COLUMNS
 @_MAP
 @conversion
-def rows(**given: Any) -> None:
+def rows(**given: Any) -> int:
     """Plain arrays: HDF5, .npy or .npz files whose arrays share axis 0."""
-    _convert("rows", given)
+    return _convert("rows", given)
 
 
 @convert.command("point-cloud")
@@ -89,9 +100,9 @@ def rows(**given: Any) -> None:
 @_COLUMNS
 @_MAP
 @conversion
-def point_cloud(**given: Any) -> None:
+def point_cloud(**given: Any) -> int:
     """Point clouds in HDF5: PointSuite, PointNet family, columns in any group."""
-    _convert("point_cloud", given)
+    return _convert("point_cloud", given)
 
 
 @convert.command()
@@ -113,9 +124,9 @@ def point_cloud(**given: Any) -> None:
     "--resolution", type=int, metavar="N", help="Which ct_original_N.npy to take where a case has several."
 )
 @conversion
-def ct(**given: Any) -> None:
+def ct(**given: Any) -> int:
     """CT volumes: folders of .npy, or case folders with windows and sparse indices."""
-    _convert("ct", given)
+    return _convert("ct", given)
 
 
 @convert.command()
@@ -154,9 +165,9 @@ def ct(**given: Any) -> None:
     help="What to do with folders that only some sequences have: refuse, leave out.",
 )
 @conversion
-def spike(**given: Any) -> None:
+def spike(**given: Any) -> int:
     """Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy and .npz."""
-    _convert("spike", given)
+    return _convert("spike", given)
 
 
 @convert.command()
@@ -179,9 +190,9 @@ def spike(**given: Any) -> None:
 @_COLUMNS
 @_MAP
 @conversion
-def trajectory(**given: Any) -> None:
+def trajectory(**given: Any) -> int:
     """Robot trajectories in HDF5: robomimic, LIBERO, MimicGen, robosuite, ACT/ALOHA, D4RL, flat."""
-    _convert("trajectory", given)
+    return _convert("trajectory", given)
 
 
 def _numbers(option: str, text: str) -> tuple[int, ...]:
@@ -200,18 +211,16 @@ def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def _convert(modality: str | None, given: dict[str, Any]) -> None:
-    """Run or preview one conversion and print what came of it."""
+def _convert(modality: str | None, given: dict[str, Any]) -> int:
+    """Run or preview one conversion and print what came of it; returns the exit code."""
+    from unistore.cli.conversion_text import preview_text, report_text
     from unistore.cli.progress import Bar
     from unistore.convert import convert as run
     from unistore.convert import detect_modality, make_converter, source_paths
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
-    common = {
-        name: given.pop(name)
-        for name in ("codec", "split", "overwrite", "restart", "work", "workers", "scheduler", "memory")
-    }
+    common = {name: given.pop(name) for name in COMMON}
     paths = source_paths(sources)
     if modality is None:
         found = detect_modality(paths)
@@ -220,55 +229,10 @@ def _convert(modality: str | None, given: dict[str, Any]) -> None:
     if dry_run:
         from unistore.execute.preview import preview
 
-        shown = preview(make_converter(modality, given), paths)
-        click.echo(json.dumps(shown.to_json(), indent=1) if as_json else _preview_text(shown, destination))
-        return
+        shown = preview(make_converter(modality, given), paths, on_error=common["on_error"])
+        click.echo(json.dumps(shown.to_json(), indent=1) if as_json else preview_text(shown, destination))
+        return SKIPPED if shown.scan.options.get("skipped") else 0
     with Bar() as bar:
         report = run(paths, destination, modality, progress=bar, **common, **given)
-    click.echo(json.dumps(asdict(report)) if as_json else _report_text(report))
-
-
-def _preview_text(shown: Preview, destination: str) -> str:
-    lines = [f"would write {destination}: {shown.scan.modality.replace('_', ' ')}"]
-    lines += [f"  {len(shown.scan.sources)} sources, {_size(shown.source_bytes)}"]
-    for table in shown.tables:
-        about = "about " if table.name in shown.estimated else ""
-        tasks = len(list(table.tasks()))
-        lines.append(
-            f"  {table.name}: {about}{table.rows:,} rows, {tasks} shards of {table.shard_rows:,} rows"
-        )
-        for array in table.arrays:
-            lines.append(
-                f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
-                f"reads {array.amplification:.2f}× what a sample needs"
-            )
-    lines.append(
-        f"  uncompressed {_size(shown.raw_bytes)}, peak memory about {_size(shown.memory)} a process"
-    )
-    lines += [f"  note: {note}" for note in shown.scan.notes]
-    return "\n".join(lines)
-
-
-def _report_text(report: Report) -> str:
-    ratio = report.raw_bytes / max(1, report.stored_bytes)
-    lines = [
-        f"sealed {report.destination}",
-        f"  {report.modality.replace('_', ' ')}: {report.samples:,} samples from {report.sources} sources",
-        (
-            f"  {_size(report.source_bytes)} of sources → {_size(report.stored_bytes)} in {report.files} "
-            f"files ({_size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
-        ),
-    ]
-    if report.resumed:
-        lines.append(f"  continued: {report.resumed} of {report.tasks} shards were there")
-    lines += [f"  note: {note}" for note in report.notes]
-    lines.append(f"next: unistore inspect {report.destination}")
-    return "\n".join(lines)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
+    click.echo(json.dumps(asdict(report)) if as_json else report_text(report))
+    return SKIPPED if report.skipped else 0

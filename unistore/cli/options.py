@@ -43,6 +43,19 @@ _COMMON = (
         help="What all processes together may hold: 4GB. Fewer workers if need be; same bytes in the store.",
     ),
     click.option("--scheduler", metavar="TCP", help="Use an existing dask cluster: tcp://host:8786."),
+    click.option(
+        "--on-error",
+        type=click.Choice(["fail", "skip"]),
+        default="fail",
+        show_default=True,
+        help="skip: leave out files and episodes with problems, list them, finish with exit code 3.",
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="NAME",
+        help="Leave out a file, folder or episode, named as in messages (several allowed).",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
 

@@ -15,6 +15,7 @@ from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError, Problem
 from unistore.execute.job import metadata_of, source_digest, write_array
 from unistore.execute.journal import Journal
+from unistore.execute.skipping import report_document, skipped_sources
 from unistore.execute.statistics import Moments
 from unistore.execute.target import Target
 from unistore.plan import ArrayPlan, Plan
@@ -22,7 +23,7 @@ from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
 from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
-from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, ROOT
+from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
 __all__ = [
     "IndexArrays",
@@ -98,6 +99,7 @@ def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
         "main_table": scan.main_table,
         "fields": _fields(plan),
         "options": dict(plan.options),
+        "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
         "plan_digest": plan.digest,
         "created_with": dict(plan.versions),
     }
@@ -196,14 +198,17 @@ def _write_metadata(target: Target, plan: Plan, groups: Mapping[str, Mapping[str
 
 
 def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
-    """``zarr.json`` of every array and of every group but the root, by key."""
+    """``zarr.json`` of every array and of every group but the root, and the report, by key."""
     documents: dict[str, bytes] = {}
     paths = [array.field.path for array in plan.arrays()]
     for array in plan.arrays():
         documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
     for path in sorted({*_parents(paths), *groups}):
         documents[path] = _group(dict(groups.get(path, {})))
-    return {f"{path}/{ROOT}": document for path, document in documents.items()}
+    found = {f"{path}/{ROOT}": document for path, document in documents.items()}
+    if skipped := plan.options.get("skipped"):
+        found[REPORT] = report_document(skipped)
+    return found
 
 
 def _parents(paths: Iterable[str]) -> set[str]:

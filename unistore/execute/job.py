@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from unistore.converters.exclusion import about
 from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.memory import shard_memory
@@ -133,7 +134,7 @@ class ShardJob:
         Raises
         ------
         InputError
-            With the problems of the source that cannot be read.
+            With the problems of all its sources that cannot be read.
         """
         table = self.plan.table(task.table)
         rows = task.hi - task.lo
@@ -142,6 +143,7 @@ class ShardJob:
             for array in table.arrays
         }
         digests = []
+        problems: list[Problem] = []
         for piece in table.pieces(task.lo, task.hi):
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
             source = self.scan.sources[piece.source]
@@ -149,8 +151,11 @@ class ShardJob:
                 with _reading(source, self.guards[piece.source]):
                     self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
-                raise InputError(_problems(error, source)) from error
-            digests.append([piece.source, _digest_of(out)])
+                problems += _problems(error, source)
+            else:
+                digests.append([piece.source, _digest_of(out)])
+        if problems:
+            raise InputError(problems)
         return blocks, digests
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
@@ -251,7 +256,7 @@ def _digest_of(columns: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
-    return error.problems or (Problem(source.name, str(error)),)
+    return tuple(about(source.name, error.problems or [Problem(source.name, str(error))]))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any
 from unistore.converters.protocol import Converter, Scan
 from unistore.execute.job import guard_of
 from unistore.execute.memory import shard_memory
+from unistore.execute.skipping import check_mode, entry_of, scan_sound, with_skipped
 from unistore.plan import TablePlan, plan_table
 
 __all__ = ["Preview", "preview"]
@@ -67,15 +68,22 @@ class Preview:
         }
 
 
-def preview(converter: Converter, paths: Sequence[Path]) -> Preview:
+def preview(converter: Converter, paths: Sequence[Path], *, on_error: str = "fail") -> Preview:
     """Scan and plan without writing anything.
+
+    Parameters
+    ----------
+    on_error
+        As of `run`; problems that only the values show are not known yet.
 
     Raises
     ------
     InputError
         With every problem of every source.
     """
-    scan = converter.scan(paths)
+    check_mode(on_error)
+    _, scan, problems = scan_sound(converter, paths, skip=on_error == "skip")
+    scan = with_skipped(scan, [entry_of(problem) for problem in problems])
     tables = tuple(
         plan_table(
             table,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["BUILD_MARK", "CONVENTION", "FORMAT_VERSION", "MANIFEST", "ROOT", "build_folder"]
+__all__ = ["BUILD_MARK", "CONVENTION", "FORMAT_VERSION", "MANIFEST", "REPORT", "ROOT", "build_folder"]
 
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
+REPORT = "unistore-report.json"
+"""What was left out because of its problems; only where something was."""
 ROOT = "zarr.json"
 """The root group's metadata: written last, it makes the store."""
 

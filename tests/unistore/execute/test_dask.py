@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -41,6 +42,19 @@ SHARDS = {
     "trajectory": 16 << 10,
 }
 """Bytes of a shard, small enough that each family has several."""
+
+
+MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: every step of a conversion waits for the disk."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="unistore-dask-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,76 @@
+"""What a conversion did, or would do, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from unistore.execute.memory import shown as size
+
+if TYPE_CHECKING:
+    from unistore.execute.preview import Preview
+    from unistore.execute.report import Report
+
+__all__ = ["preview_text", "report_text"]
+
+LONGEST = 100
+"""Characters of a reason that the table shows."""
+MOST = 50
+"""Lines of the table."""
+
+
+def preview_text(shown: Preview, destination: str) -> str:
+    """What would be written."""
+    lines = [f"would write {destination}: {shown.scan.modality.replace('_', ' ')}"]
+    lines += [f"  {len(shown.scan.sources)} sources, {size(shown.source_bytes)}"]
+    for table in shown.tables:
+        about = "about " if table.name in shown.estimated else ""
+        tasks = len(list(table.tasks()))
+        lines.append(
+            f"  {table.name}: {about}{table.rows:,} rows, {tasks} shards of {table.shard_rows:,} rows"
+        )
+        for array in table.arrays:
+            lines.append(
+                f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
+                f"reads {array.amplification:.2f}× what a sample needs"
+            )
+    lines.append(f"  uncompressed {size(shown.raw_bytes)}, peak memory about {size(shown.memory)} a process")
+    lines += [f"  note: {note}" for note in shown.scan.notes]
+    return "\n".join([*lines, *_skipped(shown.scan.options.get("skipped", ()))])
+
+
+def report_text(report: Report) -> str:
+    """What was written."""
+    ratio = report.raw_bytes / max(1, report.stored_bytes)
+    lines = [
+        f"sealed {report.destination}",
+        f"  {report.modality.replace('_', ' ')}: {report.samples:,} samples from {report.sources} sources",
+        (
+            f"  {size(report.source_bytes)} of sources → {size(report.stored_bytes)} in {report.files} "
+            f"files ({size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
+        ),
+    ]
+    if report.resumed:
+        lines.append(f"  continued: {report.resumed} of {report.tasks} shards were there")
+    lines += [f"  note: {note}" for note in report.notes]
+    lines += _skipped(report.skipped)
+    lines.append(f"next: unistore inspect {report.destination}")
+    return "\n".join(lines)
+
+
+def _skipped(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Table of what was left out, and why."""
+    if not entries:
+        return []
+    left_out = len({entry["left_out"] for entry in entries})
+    rows = [("file", "dataset", "reason")]
+    for entry in entries[:MOST]:
+        reason = " ".join(entry["reason"].split())
+        short = reason if len(reason) <= LONGEST else f"{reason[: LONGEST - 1]}…"
+        rows.append((entry["file"], entry["dataset"], short))
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    lines = [f"  left out because of problems: {left_out} (listed in unistore-report.json)"]
+    lines += [f"    {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}" for row in rows]
+    if len(entries) > MOST:
+        lines.append(f"    and {len(entries) - MOST} more problems")
+    return lines
