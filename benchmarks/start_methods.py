@@ -31,19 +31,24 @@ PARENT = """
     def main(store, method, state):
         dataset = unistore.Dataset(store)
         stop = threading.Event()
+        reader = threading.Thread(target=read, args=(dataset, stop))
         if state != "idle":
             dataset[0]
         if state == "reading in a thread":
-            threading.Thread(target=read, args=(dataset, stop), daemon=True).start()
+            reader.start()
         started = time.perf_counter()
-        with unistore.Loader(dataset, 16, workers=2, start_method=method) as loader:
-            samples = 0
-            for epoch in range(2):
-                for batch in loader:
-                    if not samples:
-                        first = time.perf_counter() - started
-                    samples += len(batch["index"])
-        stop.set()
+        samples = 0
+        try:
+            with unistore.Loader(dataset, 16, workers=2, start_method=method) as loader:
+                for epoch in range(2):
+                    for batch in loader:
+                        if not samples:
+                            first = time.perf_counter() - started
+                        samples += len(batch["index"])
+        finally:
+            stop.set()
+            if reader.is_alive():
+                reader.join()
         assert samples == 2 * len(dataset)
         print(first)
 

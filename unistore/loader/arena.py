@@ -16,6 +16,9 @@ __all__ = ["ALIGNMENT", "Arena", "Place", "SharedGrowth"]
 ALIGNMENT = 128
 """Bytes: every array starts on a pair of cache lines, which suits any SIMD width."""
 
+FRACTION = 4
+"""A further segment is at least one part in so many of what was needed so far: few segments, little waste."""
+
 Place = tuple[int, int]
 """(segment, byte offset): segment 0 is the slab, 1, 2, … are the batch's own, in the order made."""
 
@@ -59,7 +62,7 @@ class Arena:
         if not self._segments or self._end + size > self._segments[-1][2]:
             if self._grow is None:
                 return np.empty(shape, dtype)
-            segment = self._grow(round_up(max(taken, self.needed)))
+            segment = self._grow(round_up(max(taken, self.needed // FRACTION)))
             self._segments.append((segment.map, segment.address, segment.size))
             self._end = 0
         offset = self._end

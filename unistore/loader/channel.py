@@ -19,7 +19,7 @@ __all__ = ["Channel", "open_channel"]
 _HEADER = struct.Struct("<QB")
 _AT_ONCE = 64 * 1024
 _DESCRIPTOR = array.array("i").itemsize
-_ANCILLARY = socket.CMSG_SPACE(64 * _DESCRIPTOR)
+_ANCILLARY = socket.CMSG_SPACE(250 * _DESCRIPTOR)  # Linux sends at most 253 with a message
 _NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 _parent_ends: weakref.WeakSet[Channel] = weakref.WeakSet()

@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import multiprocessing
 import os
-import pickle
 import select
 import signal
 import time
@@ -17,13 +16,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from unistore.loader.arena import Arena, SharedGrowth
 from unistore.loader.channel import open_channel
 from unistore.loader.errors import WorkerDiedError
 from unistore.loader.failures import Failure, raise_failure
 from unistore.loader.memory import Segment, open_shared_memory
 from unistore.loader.production import Arrival, Request
 from unistore.loader.slabs import Slab, SlabRing
-from unistore.loader.wire import decode
+from unistore.loader.wire import Message, decode, encode
 from unistore.loader.worker import Answer, Orders, Task, main
 
 __all__ = ["Crew"]
@@ -90,15 +90,14 @@ class Crew:
             context = multiprocessing.get_context(start_method)
             if orders.cache is not None:
                 descriptors.append(orders.cache.create())
-            pickled = None if start_method == "fork" else _pickle(orders)
-            size = 0
-            if pickled is not None:
-                size = os.fstat(pickled).st_size
-                descriptors.append(pickled)
-            inherited = orders if pickled is None else None
+            told: Message | None = None
+            growth = SharedGrowth()
+            if start_method != "fork":
+                told = _encode(orders, growth)
+                descriptors += growth.descriptors
             for number in range(orders.workers):
-                self._workers.append(_Worker(number, context, inherited))
-                self._workers[-1].channel.send((size, orders.cache is not None), descriptors)
+                self._workers.append(_Worker(number, context, orders if told is None else None))
+                self._workers[-1].channel.send((orders.cache is not None, told, growth.sizes), descriptors)
         except BaseException:
             self.close()
             raise
@@ -287,24 +286,21 @@ class Crew:
         return [] if self._closed else [worker.process.pid for worker in self._workers]
 
 
-def _pickle(orders: Orders) -> int | None:
-    """Pickle orders into memory that all workers read, once for all of them; None where that is refused.
+def _encode(orders: Orders, growth: SharedGrowth) -> Message | None:
+    """Put orders into shared memory, once for all workers; None where that is refused.
 
     multiprocessing would copy them through a pipe to each worker, and wait for ever where a large dataset is
     sent to a worker that has already died. Only what may be sent in no other way (locks, queues, sockets)
     goes there.
     """
-    descriptor = open_shared_memory(mmap.PAGESIZE)
     try:
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            pickle.dump(orders, file, protocol=5)
-    except RuntimeError:
-        os.close(descriptor)
-        return None
-    except BaseException:
-        os.close(descriptor)
+        return encode(orders, Arena(None, growth))
+    except BaseException as error:
+        growth.close()
+        growth.sizes.clear()
+        if isinstance(error, RuntimeError):
+            return None
         raise
-    return descriptor
 
 
 def _cause_of_death(code: int | None) -> str:

@@ -163,7 +163,11 @@ class Loader:
         iteration = Iteration(self, producer, Positions(self.sequence, epoch), epoch, self._share(start))
         self._current = weakref.ref(iteration)
         self._reported = replace(self._stats), time.perf_counter()
-        iteration.request_ahead(at_once=True)
+        try:
+            iteration.request_ahead(at_once=True)
+        except BaseException:
+            self.close()
+            raise
         return iteration
 
     def set_epoch(self, epoch: int) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import multiprocessing
 import os
-import pickle
 import select
 import socket
 import time
@@ -27,7 +26,7 @@ from unistore.loader.errors import LoaderError, SampleError
 from unistore.loader.failures import Failure, pack_failure
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
 from unistore.loader.memory import Segment
-from unistore.loader.wire import Message, encode
+from unistore.loader.wire import Message, decode, encode
 
 __all__ = ["Answer", "Orders", "Task", "main"]
 
@@ -144,6 +143,10 @@ class _Bench:
             for descriptor in descriptors:
                 os.close(descriptor)
 
+    def let_go(self) -> None:
+        """Hold on to nothing of the last batch's memory."""
+        self._environment.lend(np.empty)
+
     def make(self, task: Task, growth: SharedGrowth) -> Answer:
         plain = task.generation, task.number, task.slab
         if task.generation < self._current[0]:
@@ -175,15 +178,20 @@ class _Bench:
 
 
 def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Bench | LoaderError, list[Any]]:
-    """Return the bench, or what went wrong and answers every task; and messages that came early."""
-    (((size, has_cache), (control, *told)), *early) = channel.receive()
+    """Return the bench, or what went wrong and answers every task; and messages that came early.
+
+    A dataset that came by shared memory lies there, once for all workers: each sees it as its own, and gets a
+    page of its own where it writes.
+    """
+    (((has_cache, told, sizes), (control, *descriptors)), *early) = channel.receive()
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
     try:
+        cache = descriptors[0] if has_cache else None
         if orders is None:
-            with mmap.mmap(told[-1], size, flags=mmap.MAP_SHARED) as pickled:
-                orders = pickle.loads(pickled)  # noqa: S301 - from our parent
+            shared = zip(descriptors[has_cache:], sizes, strict=True)
+            memory = [mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE) for descriptor, size in shared]
+            orders = decode(Message(*told), [b"", *memory])
         assert orders is not None
-        cache = told[0] if has_cache else None
         return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
         text = "".join(traceback.format_exception(error))
@@ -192,7 +200,7 @@ def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Benc
         failed.__cause__ = error
         return failed, early
     finally:
-        for descriptor in (control, *told):
+        for descriptor in (control, *descriptors):
             os.close(descriptor)
 
 
@@ -220,6 +228,7 @@ def _answer(bench: _Bench | LoaderError, task: Task, channel: Channel) -> None:
     try:
         if isinstance(bench, _Bench):
             answer = bench.make(task, growth)
+            bench.let_go()
         else:
             answer = Answer(task.generation, task.number, task.slab, pack_failure(bench))
         channel.send(tuple(answer), growth.descriptors)
@@ -241,6 +250,6 @@ def main(worker: int, end: socket.socket, orders: Orders | None) -> None:
     """
     settle()
     channel = Channel(end)
-    with contextlib.suppress(EOFError, OSError):  # the parent is gone: nobody is left to tell
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: nobody is left to tell
         _serve(worker, orders, channel)
     channel.close()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
+import torch
 
 from unistore.loader import Loader, SampleError
+from unistore.packed import Packed
 
 METHODS = [
     method for method in ("fork", "forkserver", "spawn") if method in multiprocessing.get_all_start_methods()
@@ -121,3 +125,36 @@ def test_a_dataset_that_cannot_be_pickled(servers, data, method, nothing_left):
     dataset.function = lambda: None
     with pytest.raises((AttributeError, TypeError, pickle.PicklingError), match="lambda"):
         list(Loader(dataset, 10, workers=2, start_method=method))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_arrays_of_a_dataset_are_shared_by_workers_and_their_own(servers, data, method, nothing_left):
+    with Loader(Ballast(), 20, workers=2, start_method=method) as loader:
+        for _ in range(2):
+            for batch in loader:
+                assert batch["sum"].item() == 499999500000
+        written = [batch["written"].tolist() for batch in loader]
+    for worker in {pid for pid, _ in (row[0] for row in written)}:
+        counts = [count for ((pid, count),) in written if pid == worker]
+        assert np.all(np.diff(counts) == 1)  # nobody else writes to it
+
+
+class Ballast:
+    """Has an array; each worker writes to its own view of it."""
+
+    def __init__(self):
+        self.array = np.arange(1_000_000)
+        self.more = [torch.arange(10), np.zeros(3)]
+
+    def __len__(self):
+        return 200
+
+    def __getitem__(self, index):
+        raise NotImplementedError
+
+    def read_batch(self, indices, allocate=np.empty):
+        total = int(self.array[1:].sum())
+        self.array[0] += 1
+        assert self.more[0].tolist() == list(range(10))
+        written = np.array([[os.getpid(), int(self.array[0])]])
+        return {"sum": Packed(np.array([total])), "written": Packed(written)}
