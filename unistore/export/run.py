@@ -16,6 +16,7 @@ from unistore.export.naming import Names
 from unistore.export.reading import all_rows
 from unistore.export.workplace import workplace
 from unistore.export.writing import write
+from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 
 __all__ = ["Exported", "Progress", "export"]
@@ -57,7 +58,7 @@ def export(
     Parameters
     ----------
     store
-        Folder of a sealed store.
+        Folder or URL of a sealed store.
     destination
         Folder to make; must not exist.
     progress
@@ -74,12 +75,12 @@ def export(
     """
     opened = Store(store)
     target = Path(os.path.abspath(destination))  # noqa: PTH100  keeps links
-    _check(target, Path(store))
+    _check(target, local_path(store))
     files: Callable[[Store], Iterator[File]] = import_module(f"unistore.export.{_family(opened)}").files
     try:
         with workplace(target, "unistore-export") as work:
             done = _write_all(opened, files(opened), work / "files", progress)
-            _check(target, Path(store))
+            _check(target, local_path(store))
             os.sync()
             (work / "files").rename(target)
     except OSError as error:
@@ -117,12 +118,13 @@ def _family(store: Store) -> str:
     return store.modality
 
 
-def _check(target: Path, store: Path) -> None:
+def _check(target: Path, store: Path | None) -> None:
     """Refuse a destination that is taken, or that lies in the store."""
     if os.path.lexists(target):
         msg = f"{target}: exists; an export never writes into what is there, choose another place"
         raise InputError(msg)
-    if target.parent.resolve().joinpath(target.name).is_relative_to(store.resolve()):
+    real = target.parent.resolve() / target.name
+    if store is not None and real.is_relative_to(store.resolve()):
         msg = f"{target}: lies in the store; choose another place"
         raise InputError(msg)
 
