@@ -8,7 +8,7 @@ the rows that a shard needs. Nothing larger than one volume's bit mask is kept.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -105,7 +105,8 @@ class CtConverter:
         looks = [look(files, self.resolution, partial(_place, root)) for _, files in kept]
         problems = list(found.problems)
         for (name, files), (_, wrong) in zip(kept, looks, strict=True):
-            problems += about(name, [*files.problems, *wrong])
+            own = [replace(problem, location=name) for problem in files.problems]
+            problems += about(name, [*own, *wrong])
         if not kept and not problems:
             problems.append(Problem(f"{len(places)} volume(s)", "are all left out", kind="empty"))
         if problems:

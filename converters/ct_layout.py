@@ -59,7 +59,7 @@ class VolumeFiles:
     info
         ``info.json``.
     problems
-        What is wrong with the files' names.
+        What is wrong with the files' names; the volume's own name is put before it.
     """
 
     path: Path
@@ -171,7 +171,7 @@ def _case(
     elif not volume.images and plain:
         names = ", ".join(printable(file.name) for file in plain)
         message = f"has windows, but which file is its volume? {names}"
-        volume.problems.append(Problem(str(folder), message, "call it ct_original.npy", "layout"))
+        volume.problems.append(Problem("", message, "call it ct_original.npy", "layout"))
     found.left_out += others
     return volume
 
