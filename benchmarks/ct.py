@@ -183,10 +183,19 @@ def subsampled(stored: Any) -> dict[str, NDArray[Any]]:
     return {"coords": quick_subset(np.asarray(stored["coords"]))}
 
 
+def make_source(folder: Path, *, quick: bool) -> list[Path]:
+    """Cases of the benchmark, made where they are missing."""
+    count, size = (3, 160) if quick else (6, 256)
+    cases = [folder / f"case_{number}" for number in range(count)]
+    for number, case in enumerate(cases):
+        if not case.exists():
+            make_case(case, size, number)
+    return cases
+
+
 def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
     """Source cases, and every form of them that is raced."""
-    count, size = (3, 160) if quick else (6, 256)
-    cases = [folder / "source" / f"case_{number}" for number in range(count)]
+    cases = make_source(folder / "source", quick=quick)
     made = {
         "store": folder / "store.zarr",
         "points": folder / "points.zarr",
@@ -196,9 +205,6 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
         "volumes": folder / "volumes",
     }
     if not (folder / "done").exists():
-        for number, case in enumerate(cases):
-            if not case.exists():
-                make_case(case, size, number)
         unistore.convert(folder / "source", made["store"], "ct", overwrite=True)
         unistore.convert(folder / "source", made["points"], "ct", sparse="coords", overwrite=True)
         every = [np.argwhere(np.load(window_file(case)) > 0).astype(np.int16) for case in cases]

@@ -203,18 +203,24 @@ class Tensorstore:
         return [{name: future.result() for name, future in each.items()} for each in pending]
 
 
-def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
-    """Source files, and every form of them that is raced."""
-    from harness.plain import write_tensorstore
-
+def make_source(folder: Path, *, quick: bool) -> list[Path]:
+    """Files of the benchmark, made where they are missing."""
     count, windows = (3, 8) if quick else (8, 13)
-    sources = folder / "source"
-    sources.mkdir(exist_ok=True)
-    files = [sources / f"tile_{number}.h5" for number in range(count)]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"tile_{number}.h5" for number in range(count)]
     for number, path in enumerate(files):
         if not path.exists():
             make_file(path.with_suffix(".part"), windows, number)
             path.with_suffix(".part").rename(path)
+    return files
+
+
+def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
+    """Source files, and every form of them that is raced."""
+    from harness.plain import write_tensorstore
+
+    sources = folder / "source"
+    files = make_source(sources, quick=quick)
     store = folder / "store.zarr"
     if not store.exists():
         unistore.convert(sources, store, "point_cloud")

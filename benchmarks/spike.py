@@ -206,10 +206,19 @@ def from_clip(stored: Any) -> dict[str, NDArray[np.uint8]]:
     return cropped([{key: stored[key][k] for key in KEYS} for k in range(LENGTH)])
 
 
+def make_source(folder: Path, *, quick: bool) -> tuple[list[Path], int]:
+    """Sequences of the benchmark, made where they are missing, and their frames."""
+    count, frames = (1, 12) if quick else (2, 16)
+    sequences = [folder / "train" / f"sequence_{number}" for number in range(count)]
+    for number, sequence in enumerate(sequences):
+        if not sequence.exists():
+            make_sequence(sequence, frames, number)
+    return sequences, frames
+
+
 def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], int, dict[str, Path]]:
     """Source sequences, and every form of them that is raced."""
-    count, frames = (1, 8) if quick else (2, 16)
-    sequences = [folder / "source" / "train" / f"sequence_{number}" for number in range(count)]
+    sequences, frames = make_source(folder / "source", quick=quick)
     made = {
         "store": folder / "store.zarr",
         "kept": folder / "kept.zarr",
@@ -220,15 +229,12 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], int, dict[str, Pa
     }
     every = functools.partial(all_frames, sequences, frames)
     if not (folder / "done").exists():
-        for number, sequence in enumerate(sequences):
-            if not sequence.exists():
-                make_sequence(sequence, frames, number)
         options = {"height": HEIGHT, "width": WIDTH, "voxels": (BINS,), "overwrite": True}
         unistore.convert(folder / "source", made["store"], "spike", **options)
         unistore.convert(folder / "source", made["kept"], "spike", frames="keep", **options)
         for name in ("raw", "tensorstore", "hdf5"):
             made[name].mkdir(exist_ok=True)
-            np.save(made[name] / "numbers.npy", np.arange(count * frames))
+            np.save(made[name] / "numbers.npy", np.arange(len(sequences) * frames))
         with h5py.File(made["hdf5"] / "tiles.h5", "w") as file:
             for key, chunk in (
                 ("voxel", (1, BINS, 120, 128)),

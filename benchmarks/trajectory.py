@@ -251,11 +251,23 @@ def buffer_way_feed(kind: str, arguments: tuple[Any, ...], threaded: bool = Fals
     return buffer_feed(globals()[kind], *arguments, threaded=threaded)
 
 
+def make_source(folder: Path, *, quick: bool) -> Path:
+    """File of the benchmark, made where it is missing."""
+    path = folder / "contiguous.hdf5"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        make_file(path.with_suffix(".part"), 400 if quick else 1500, appended=False)
+        path.with_suffix(".part").rename(path)
+    return path
+
+
 def prepare(folder: Path, *, quick: bool) -> dict[str, Path]:
     """Source files, and every form of them that is raced."""
-    steps = 400 if quick else 1500
+    source = make_source(folder / "source", quick=quick)
+    with h5py.File(source, "r") as file:
+        steps = len(file["rewards"])
     made = {
-        "contiguous": folder / "source" / "contiguous.hdf5",
+        "contiguous": source,
         "appended": folder / "appended.hdf5",
         "store": folder / "store.zarr",
         "raw": folder / "raw",
@@ -263,8 +275,6 @@ def prepare(folder: Path, *, quick: bool) -> dict[str, Path]:
         "tensorstore": folder / "tensorstore",
     }
     if not (folder / "done").exists():
-        (folder / "source").mkdir(exist_ok=True)
-        make_file(made["contiguous"], steps, appended=False)
         make_file(made["appended"], steps, appended=True)
         unistore.convert(folder / "source", made["store"], "trajectory", image_size=SIDE, overwrite=True)
         made["raw"].mkdir(exist_ok=True)

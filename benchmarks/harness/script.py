@@ -17,7 +17,7 @@ from harness.memory import disk
 from harness.race import Result, race
 from harness.ways import Way
 
-__all__ = ["Options", "Target", "parse", "run_ways"]
+__all__ = ["Options", "Target", "machine", "parse", "run_ways"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +58,8 @@ class Options:
         Patterns of keys of ways.
     json, markdown
         Files to write.
+    flag
+        Whether the benchmark's own option was given.
     """
 
     folder: Path
@@ -67,10 +69,11 @@ class Options:
     only: tuple[str, ...]
     json: Path | None
     markdown: Path | None
+    flag: bool = False
 
 
-def parse(about: str | None, name: str) -> Options:
-    """Read the command line of the benchmark `name`."""
+def parse(about: str | None, name: str, **flag: str) -> Options:
+    """Read the command line of the benchmark `name`; `flag` is one more option, with its description."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less data, three short rounds")
     parser.add_argument("--rounds", type=int, help="rounds (9; 3 when quick)")
@@ -79,6 +82,8 @@ def parse(about: str | None, name: str) -> Options:
     parser.add_argument("--json", type=Path, help="write what was measured there")
     parser.add_argument("--markdown", type=Path, help="write the tables there")
     parser.add_argument("--folder", type=Path, help="of the data (default: in the temporary folder, kept)")
+    for extra, text in flag.items():
+        parser.add_argument(f"--{extra}", dest="flag", action="store_true", help=text)
     given = parser.parse_args()
     root = given.folder or Path(tempfile.gettempdir()) / "unistore-benchmarks"
     folder = root / (f"{name}-quick" if given.quick else name)
@@ -91,6 +96,7 @@ def parse(about: str | None, name: str) -> Options:
         only=tuple(given.only),
         json=given.json,
         markdown=given.markdown,
+        flag=getattr(given, "flag", False),
     )
 
 
