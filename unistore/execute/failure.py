@@ -13,6 +13,7 @@ _CURES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free some of the quota",
     errno.EROFS: "choose a destination that can be written",
+    errno.ENOENT: "choose a destination that can be written",
     errno.EACCES: "mend the rights or choose another destination",
     errno.EPERM: "mend the rights or choose another destination",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",

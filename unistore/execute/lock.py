@@ -71,8 +71,8 @@ class Lock:
     def _taken(self) -> bool:
         """Make the lock appear whole, or not at all; where there are no hard links, alone at least."""
         mine = self._path.with_name(f"{self._path.name}.{socket.gethostname()}.{os.getpid()}.{get_ident()}")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
             mine.write_text(_owner(os.getpid()))
             self._path.hardlink_to(mine)
         except (FileExistsError, FileNotFoundError):  # taken, or its last owner just cleared the folder

@@ -141,6 +141,13 @@ def test_a_parent_that_is_a_file(tmp_path: Path, toys: Path, toy: Any) -> None:
     assert (tmp_path / "file").read_text() == "precious"
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where no folder can be made")
+@pytest.mark.timeout(30)
+def test_a_folder_that_cannot_be_made(toys: Path, toy: Any) -> None:
+    with pytest.raises(ConversionError, match="choose a destination that can be written"):
+        run(toy(), [toys], Path("/proc/no.store"))
+
+
 def test_a_target_without_rights(toys: Path, toy: Any, store: Path, whole: str, monkeypatch: Any) -> None:
     """Root writes anywhere, so the refusal is played."""
 
