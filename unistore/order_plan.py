@@ -161,11 +161,17 @@ class Subset:
         A sequence over ``range(len(samples))``.
     samples
         (n,) dataset indices, kept as they are given.
+
+    Attributes
+    ----------
+    lanes
+        Of a block shuffle, see `unistore.order_blocks`; None: the sequence has none.
     """
 
     def __init__(self, sequence: EpochSequence, samples: NDArray[np.integer]) -> None:
         self._sequence = sequence
         self._samples = np.ascontiguousarray(samples)
+        self.lanes: int | None = getattr(sequence, "lanes", None)
         self._digest = xxhash.xxh3_128_hexdigest(self._samples.astype("<i8", copy=False).tobytes())
 
     def __len__(self) -> int:

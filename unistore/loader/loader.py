@@ -247,7 +247,7 @@ class Loader:
                     seed=self.seed,
                     workers=self.workers,
                     placement=self.placement,
-                    in_turn=hasattr(self.sequence, "lanes"),
+                    in_turn=getattr(self.sequence, "lanes", None) is not None,
                     cache=self._cache,
                 )
             )

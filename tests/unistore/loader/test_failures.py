@@ -183,8 +183,9 @@ def test_leaving_without_closing_is_silent():
     assert wait_gone([int(pid) for pid in output.split()])
 
 
-def test_a_forked_child_gets_workers_of_its_own(data):
-    with Loader(data.Batched(), 10, shuffle=False, workers=1) as loader:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_forked_child_makes_batches_of_its_own(data, workers):
+    with Loader(data.Batched(), 10, shuffle=False, workers=workers) as loader:
         assert len(list(loader)) == 20
         pid = os.fork()
         if pid == 0:
