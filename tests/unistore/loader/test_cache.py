@@ -172,3 +172,23 @@ def test_transforms_and_caches_do_not_mix(tmp_path):
         Loader(dataset, 8, cache="all", collate=None)
     with pytest.raises(InputError, match="collate"):
         Loader(Counted(tmp_path / "reads"), 8, cache="all", collate=unistore.Collate("padded"))
+
+
+def test_a_full_disk_ends_admission_and_nothing_else(tmp_path, monkeypatch):
+    dataset = Counted(tmp_path / "reads")
+    written = []
+    pwrite = os.pwrite
+
+    def failing(descriptor, buffer, place):
+        written.append(place)
+        if len(written) > 20:
+            raise OSError(28, "No space left on device")
+        return pwrite(descriptor, buffer, place)
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    with Loader(dataset, 8, workers=0, cache="all") as loader:
+        for _ in range(3):
+            seen = [index for batch in loader for index in batch["index"].tolist()]
+            assert sorted(seen) == list(range(120))
+        assert loader.stats()["cache_hits"] == 40
+    assert len(written) == 21

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 import unistore
 from unistore.errors import InputError
 from unistore.loader import Loader, LoaderError
+from unistore.order_plan import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -288,3 +289,37 @@ def test_a_thread_needs_no_sockets():
     assert "unistore.loader.loader" in done.stdout
     for module in ("crew", "worker", "channel"):
         assert f"unistore.loader.{module}" not in done.stdout
+
+
+def test_options_that_contradict_each_other(data):
+    dataset = data.Batched()
+    with pytest.raises(InputError, match="leaves no room"):
+        Loader(dataset, 8, InOrder(200), subset=[1])
+    with pytest.raises(InputError, match="needs weights"):
+        Loader(dataset, 8, samples_per_epoch=10)
+    with pytest.raises(InputError, match="3 weights for 200 samples"):
+        Loader(dataset, 8, weights=[1, 2, 3])
+    with pytest.raises(InputError, match="all weights are zero"):
+        Loader(dataset, 8, weights=np.zeros(200))
+    with pytest.raises(InputError, match="one bool a sample, got float64"):
+        Loader(dataset, 8, subset=[0.5])
+    with pytest.raises(InputError, match="ascending order"):
+        Loader(dataset, 8, "blocks", subset=[5, 3])
+    with pytest.raises(InputError, match="workers"):
+        Loader(dataset, 8, workers=-1)
+
+
+def test_blocks_of_a_plain_dataset_and_of_a_subset_by_bools(data):
+    chosen = np.arange(200) % 3 == 0
+    with Loader(data.Plain(), 10, "blocks", subset=chosen, workers=2) as loader:
+        for _ in range(2):
+            seen = sorted(label for batch in loader for label in batch["label"].tolist())
+            assert seen == np.flatnonzero(chosen).tolist()
+
+
+def test_automatic_workers_share_the_cores_between_ranks(data, monkeypatch):
+    monkeypatch.setattr("unistore.workers.usable_cores", lambda: 20.0)
+    assert Loader(data.Batched(1000), 8).workers == 16
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert Loader(data.Batched(1000), 8).workers == 4
+    assert Loader(data.Batched(1000), 8, workers=3).workers == 3
