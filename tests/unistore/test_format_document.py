@@ -128,11 +128,12 @@ def test_it_names_every_member_of_a_manifest_line() -> None:
 
 @pytest.mark.parametrize("preset", CODECS)
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float64", "bool"])
-def test_its_table_of_codecs(preset: str, dtype: str) -> None:
+@pytest.mark.parametrize("chunk", [(4096,), (4096, 3), (1, 32, 32, 32)])
+def test_its_table_of_codecs(preset: str, dtype: str, chunk: tuple[int, ...]) -> None:
     import numpy as np
 
     row = next(line for line in section(4).splitlines() if line.startswith(f"| `{preset}`"))
-    chain = codec_chain(preset, np.dtype(dtype)).to_json()
+    chain = codec_chain(preset, np.dtype(dtype), chunk).to_json()
     assert [codec["name"] for codec in chain] == ["bytes", *(["blosc"] if preset != "none" else []), "crc32c"]
     if preset == "none":
         assert "| none |" in row
@@ -141,3 +142,5 @@ def test_its_table_of_codecs(preset: str, dtype: str) -> None:
     assert f"`blosc`: {options['cname']}, level {options['clevel']}," in row
     words = {"shuffle": "byte shuffle", "bitshuffle": "bit shuffle", "noshuffle": "none for one-byte types"}
     assert words[options["shuffle"]] in row
+    rows = dtype == "int32" and chunk == (4096, 3)
+    assert options["typesize"] == np.dtype(dtype).itemsize * (3 if rows else 1)

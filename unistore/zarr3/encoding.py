@@ -24,15 +24,18 @@ def encoder(codecs: Sequence[ByteCodec], itemsize: int) -> Encoder:
     The chain that unistore writes most, ``blosc, crc32c``, has a function of its own.
     """
     match codecs:
-        case [Blosc() as blosc, Crc32c()] if blosc.typesize == itemsize:
-            return _blosc_encoder(blosc)
+        case [Blosc() as blosc, Crc32c()] if blosc.typesize % itemsize == 0:
+            return _blosc_encoder(blosc, itemsize)
     return _chain_encoder(codecs)
 
 
-def _blosc_encoder(codec: Blosc) -> Encoder:
-    compress = compressor(codec)
+def _blosc_encoder(codec: Blosc, itemsize: int) -> Encoder:
+    compress, several = compressor(codec), codec.typesize // itemsize
+    element = np.dtype(f"V{codec.typesize}")
 
     def encode(chunk: NDArray[Any]) -> Buffers:
+        if several > 1 and chunk.size % several == 0:
+            chunk = chunk.reshape(-1).view(element)
         frame = compress(chunk)
         return [frame, crc32c(frame).to_bytes(4, "little")]
 

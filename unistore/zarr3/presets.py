@@ -22,8 +22,12 @@ CODECS = ("fast", "balanced", "small", "none")
 """Codec presets, from fast to decode to small on disk; ``none`` stores plain bytes."""
 
 
-def codec_chain(codec: str, dtype: np.dtype[Any]) -> CodecChain:
-    """The chain of a codec preset for elements of `dtype`, crc32c last.
+VECTOR = 4
+"""Numbers of a row, at most, that are shuffled as one element: coordinates, colours."""
+
+
+def codec_chain(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> CodecChain:
+    """The chain of a codec preset for elements of `dtype` in chunks of shape `chunk`, crc32c last.
 
     Raises
     ------
@@ -34,17 +38,32 @@ def codec_chain(codec: str, dtype: np.dtype[Any]) -> CodecChain:
         msg = f"codec must be one of {', '.join(CODECS)}, found {codec!r}"
         raise ValueError(msg)
     size = dtype.itemsize
-    shuffle = "shuffle" if size > 1 else "noshuffle"
-    # Measured on samples: shuffled bits of integers are 0–40 % smaller than bytes, of float64 10 % larger;
-    # level 9 is zstd's 22, at 9 MB/s, and gains 1–2 % over level 7.
+    shuffle, typesize = _shuffle(dtype, chunk)
+    # level 9 is zstd's 22, at 9 MB/s, and gains 1–2 % over level 7
     smallest = "bitshuffle" if dtype.kind in "biu" else shuffle
     byte_codecs: dict[str, tuple[ByteCodec, ...]] = {
-        "fast": (Blosc(cname="lz4", clevel=5, shuffle=shuffle, typesize=size),),
-        "balanced": (Blosc(cname="zstd", clevel=3, shuffle=shuffle, typesize=size),),
-        "small": (Blosc(cname="zstd", clevel=7, shuffle=smallest, typesize=size),),
+        "fast": (Blosc(cname="lz4", clevel=5, shuffle=shuffle, typesize=typesize),),
+        "balanced": (Blosc(cname="zstd", clevel=3, shuffle=shuffle, typesize=typesize),),
+        "small": (Blosc(cname="zstd", clevel=7, shuffle=smallest, typesize=typesize),),
         "none": (),
     }
     return CodecChain(endian="little" if size > 1 else None, byte_codecs=(*byte_codecs[codec], Crc32c()))
+
+
+def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
+    """How blosc shuffles, and what it takes for one element.
+
+    Measured on samples, with lz4: CT tiles (int16) with shuffled bits decode 1.2 times as fast as with
+    shuffled bytes, encode 5 times as fast and are 10 % smaller; coordinates (int32) as elements of three
+    numbers decode 1.2 times as fast and are 9 % smaller. Plain columns decode faster with shuffled bytes, and
+    bits of float64 are 10 % larger.
+    """
+    size = dtype.itemsize
+    if size == 1:
+        return "noshuffle", 1
+    if dtype.kind not in "iu" or len(chunk) < 2:
+        return "shuffle", size
+    return "bitshuffle", size * chunk[-1] if len(chunk) == 2 and chunk[-1] <= VECTOR else size
 
 
 def array_metadata(
@@ -92,7 +111,7 @@ def array_metadata(
         chunk_shape=tuple(int(extent) for extent in chunk),
         shard_shape=tuple(int(extent) for extent in shard),
         fill_value=_scalar(fill, native),
-        codecs=codec_chain(codec, native),
+        codecs=codec_chain(codec, native, tuple(map(int, chunk))),
         index=ShardIndex(),
         attributes=dict(attributes or {}),
         dimension_names=None if dimension_names is None else tuple(dimension_names),
