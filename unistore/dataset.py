@@ -19,7 +19,7 @@ from unistore.packed import Allocate, Batch, placed
 from unistore.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.sample import Sample, Samples
 from unistore.samples.joined import JoinedReader
-from unistore.samples.locality import block_offsets
+from unistore.samples.locality import block_offsets, open_blocks
 from unistore.samples.protocol import INDEX, Picks, SampleKind, SampleReader
 from unistore.samples.watched import WatchedPicks
 from unistore.store.reader import CACHE_LIMIT, Store
@@ -210,6 +210,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             for part, (first, last) in zip(self.parts, pairwise(bounds), strict=True)
         ]
         return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
+
+    @property
+    def open_blocks(self) -> int:
+        """How many of these blocks stay in the cache of decoded chunks together."""
+        sizes = np.diff(self.store_offsets).tolist()
+        return min(open_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
 
     @property
     def digest(self) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
-from unistore.order_blocks import BlockShuffle, uniform_blocks
+from unistore.order_blocks import GROUP, LANES, BlockShuffle, uniform_blocks
 from unistore.order_plan import EpochSequence, InOrder, Shuffled, Subset, Weighted
 from unistore.workers import plan
 
@@ -138,7 +138,9 @@ def sequence_for(
     elif shuffle is False:
         sequence = InOrder(length)
     elif shuffle == "blocks":
-        sequence = BlockShuffle(_blocks(dataset, chosen), seed, deal=batch_size)
+        together = getattr(dataset, "open_blocks", GROUP * LANES)
+        group = max(1, together // LANES)
+        sequence = BlockShuffle(_blocks(dataset, chosen), seed, group=group, deal=batch_size)
     else:
         message = f"is {shuffle!r}, expected True, False or 'blocks'"
         raise InputError(Problem("shuffle", message, kind="option"))

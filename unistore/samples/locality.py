@@ -7,23 +7,26 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.order_blocks import GROUP, LANES, uniform_blocks
+from unistore.order_blocks import uniform_blocks
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
 
-__all__ = ["block_offsets", "samples_of_a_chunk"]
+__all__ = ["block_offsets", "open_blocks", "samples_of_a_chunk"]
 
 ROOM = 0.8
 """Part of the cache of decoded chunks that the open groups of a block shuffle are planned to take."""
+EDGE = 4
+"""Chunks of a block where its edges fall inside chunks: one more of so many is decoded."""
+MOST_BLOCKS = 1 << 18
+"""Larger stores get larger blocks: an epoch's order of blocks is then there in hundredths of a second."""
 
 
 def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
-    """Blocks of consecutive samples that fill whole chunks of the largest array.
+    """Blocks of consecutive samples that lie in the same chunks of the largest array.
 
-    Samples lie in the order of their rows, so neighbours share chunks. A block is as many chunks as let all
-    groups that are open at a time stay in the cache of decoded chunks, and at least one. Where samples have
-    different lengths the edges of blocks fall inside chunks, which are then decoded twice.
+    Samples lie in the order of their rows, so neighbours share chunks. A block is one chunk where samples are
+    rows, and a few where they differ in length, because its edges then fall inside chunks.
 
     Parameters
     ----------
@@ -36,11 +39,28 @@ def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
     -------
     (blocks + 1,) int64 offsets, see `unistore.order_blocks.BlockShuffle`.
     """
+    return uniform_blocks(samples, _block(store, samples)[0])
+
+
+def open_blocks(store: Store, samples: int) -> int:
+    """How many of these blocks stay in the cache of decoded chunks together, at least 1.
+
+    Parameters
+    ----------
+    store, samples
+        As for `block_offsets`.
+    """
+    return max(1, int(CHUNKS.limit * ROOM // _block(store, samples)[1]))
+
+
+def _block(store: Store, samples: int) -> tuple[int, float]:
+    """Samples of a block, and its decoded bytes."""
     if not samples:
-        return uniform_blocks(samples, 1)
+        return 1, 1.0
     together, chunk = samples_of_a_chunk(store, samples)
-    chunks = max(1, int(CHUNKS.limit * ROOM / (GROUP * LANES)) // chunk)
-    return uniform_blocks(samples, max(1, round(chunks * together)))
+    chunks = 1 if together == int(together) else EDGE
+    size = max(1, round(chunks * together), -(-samples // MOST_BLOCKS))
+    return size, max(float(chunk), size / together * chunk)
 
 
 def samples_of_a_chunk(store: Store, samples: int) -> tuple[float, int]:
