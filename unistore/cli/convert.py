@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from unistore.cli.examples import CT, POINT_CLOUD, ROWS, SPIKE, TRAJECTORY
+from unistore.cli.families import Conversion, Detection, FamilyGroup
 from unistore.cli.options import conversion
 
 __all__ = ["convert"]
@@ -30,23 +32,19 @@ SKIPPED = 3
 EXAMPLES = """\b
 Examples:
   unistore convert clouds/ clouds.zarr
-  unistore convert point-cloud a.h5 b.h5 clouds.zarr --voxel-size 0.5 --voxel-size 1.0
-  unistore convert ct volumes/ ct.zarr --window lung --window mywin:400:50
+  unistore convert point-cloud a.h5 b.h5 clouds.zarr --voxel-size 0.5
+  unistore convert ct volumes/ ct.zarr --window lung --window mine:400:50
   unistore convert clouds/ clouds.zarr --dry-run
+  unistore convert spike --help          what a family takes, with examples
 """
 
 
-class _DetectByDefault(click.Group):
-    """Takes arguments that do not begin with a family's name as sources to detect."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the hidden ``detect`` command unless a family or a help option is named."""
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["detect", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group(cls=_DetectByDefault, epilog=EXAMPLES, subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]")
+@click.group(
+    cls=FamilyGroup,
+    epilog=EXAMPLES,
+    subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]",
+    short_help="Convert source files into one sealed store.",
+)
 def convert() -> None:
     """Convert files into one sealed store: SRC... DST, the family detected or named.
 
@@ -58,7 +56,7 @@ def convert() -> None:
     """
 
 
-@convert.command(hidden=True)
+@convert.command("detect", cls=Detection, hidden=True)
 @conversion
 def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""
@@ -81,7 +79,7 @@ _MAP = click.option(
 )
 
 
-@convert.command()
+@convert.command(cls=Conversion, short_help="Plain arrays: HDF5, .npy, .npz.", epilog=ROWS)
 @_COLUMNS
 @_MAP
 @conversion
@@ -90,7 +88,12 @@ def rows(**given: Any) -> int:
     return _convert("rows", given)
 
 
-@convert.command("point-cloud")
+@convert.command(
+    "point-cloud",
+    cls=Conversion,
+    short_help="Point clouds in HDF5: PointSuite, PointNet family, others.",
+    epilog=POINT_CLOUD,
+)
 @click.option(
     "--voxel-size", type=float, multiple=True, help="Precompute a voxel grid of this size (several allowed)."
 )
@@ -105,13 +108,14 @@ def point_cloud(**given: Any) -> int:
     return _convert("point_cloud", given)
 
 
-@convert.command()
+@convert.command(cls=Conversion, short_help="CT volumes: folders of .npy, case folders.", epilog=CT)
 @click.option(
     "--window",
     "windows",
     multiple=True,
     metavar="NAME[:WIDTH:LEVEL]",
-    help="HU window to store: lung, bone, soft_tissue, brain, mediastinum, or name:width:level.",
+    help="HU window to store: lung, bone, soft_tissue, brain, mediastinum, or name:width:level "
+    "(several allowed).",
 )
 @click.option(
     "--sparse",
@@ -129,7 +133,9 @@ def ct(**given: Any) -> int:
     return _convert("ct", given)
 
 
-@convert.command()
+@convert.command(
+    cls=Conversion, short_help="Spike cameras: sequences, .dat streams, .npy, .npz.", epilog=SPIKE
+)
 @click.option("--height", type=int, help="Rows of a .dat frame in pixels.")
 @click.option("--width", type=int, help="Columns of a .dat frame in pixels.")
 @click.option(
@@ -170,7 +176,9 @@ def spike(**given: Any) -> int:
     return _convert("spike", given)
 
 
-@convert.command()
+@convert.command(
+    cls=Conversion, short_help="Robot trajectories in HDF5: robomimic, ACT, D4RL, flat.", epilog=TRAJECTORY
+)
 @click.option("--image-size", type=int, metavar="N", help="Store a copy of every camera resized to N × N.")
 @click.option(
     "--images",

@@ -12,13 +12,13 @@ __all__ = ["command"]
 
 EXAMPLES = """\b
 Examples:
-  unistore doctor                     cores, memory, limits, and a Loader to start from
-  unistore doctor train.zarr          the same for a store: file system, page cache, speed
-  unistore doctor train.zarr --json   the same for programs
+  unistore doctor              cores, memory, limits, a Loader to start from
+  unistore doctor train.zarr   of a store too: place, page cache, speed
+  unistore doctor train.zarr --json
 """
 
 
-@click.command("doctor", epilog=EXAMPLES)
+@click.command("doctor", epilog=EXAMPLES, short_help="Look at this machine and a store; recommend a Loader.")
 @click.argument("store", type=click.Path(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(store: str | None, as_json: bool) -> None:

@@ -11,12 +11,12 @@ __all__ = ["command"]
 
 EXAMPLES = """\b
 Examples:
-  unistore export clouds.zarr clouds/          PointSuite HDF5 files, in the order of the sources
-  unistore export recordings.zarr recordings/  .dat streams and PNG frames in their sequence folders
+  unistore export clouds.zarr clouds/   HDF5 in the order of the sources
+  unistore export spikes.zarr spikes/   .dat streams and PNG frames
 """
 
 
-@click.command("export", epilog=EXAMPLES)
+@click.command("export", epilog=EXAMPLES, short_help="Give a store back as files of its source family.")
 @click.argument("store", metavar="STORE", type=click.Path())
 @click.argument("destination", metavar="DST", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")

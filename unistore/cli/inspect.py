@@ -14,13 +14,13 @@ BAD_INPUT = 2
 
 EXAMPLES = """\b
 Examples:
-  unistore inspect train.zarr            a store: what it holds, and a training snippet
-  unistore inspect recordings/           sources: what they are, what is wrong, which command converts them
-  unistore inspect train.zarr --json     the same for programs
+  unistore inspect train.zarr    a store: what it holds, code to load it
+  unistore inspect recordings/   sources: what is wrong, what converts them
+  unistore inspect train.zarr --json
 """
 
 
-@click.command("inspect", epilog=EXAMPLES)
+@click.command("inspect", epilog=EXAMPLES, short_help="Say what a path is, what is wrong, what to do next.")
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(path: str, as_json: bool) -> int:

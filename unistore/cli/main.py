@@ -24,12 +24,12 @@ __all__ = ["cli", "main"]
 
 EXAMPLES = """\b
 Examples:
-  unistore inspect recordings/                 what is this, what is wrong with it, which command converts it
-  unistore convert recordings/ train.zarr      detect the family, convert, seal
-  unistore inspect train.zarr                  what the store holds, and a training snippet
-  unistore verify train.zarr                   every byte as it was sealed
-  unistore export train.zarr files/            the sources' layout again, exact
-  unistore doctor train.zarr                   what this machine lets a Loader do
+  unistore inspect recordings/              what it is, and what converts it
+  unistore convert recordings/ train.zarr   detect the family, convert, seal
+  unistore inspect train.zarr               what it holds, and code to load it
+  unistore doctor train.zarr                a Loader for this machine, and why
+  unistore verify train.zarr                every byte as it was sealed
+  unistore export train.zarr files/         the sources' layout again, exact
 """
 
 
@@ -61,10 +61,14 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        if plain:
+            click.echo(json.dumps({"error": error.format_message(), "problems": []}))
+        else:
+            error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; the same command continues where it stopped", err=True)
+        resumes = "; the same command continues where it stopped" if "convert" in arguments[:1] else ""
+        click.echo(f"interrupted{resumes}", err=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,10 +15,10 @@ __all__ = ["command"]
 
 EXAMPLES = """\b
 Examples:
-  unistore verify clouds.zarr                              every byte, document and value rule
-  unistore verify clouds.zarr --against clouds/            and every value of the sources: ends with a receipt
-  unistore verify clouds.zarr --against clouds/ --sample 1%
-  unistore verify clouds.zarr --repair clouds/             re-make what is damaged, byte for byte
+  unistore verify a.zarr                     every byte and value rule
+  unistore verify a.zarr --against clouds/   and every value of the sources
+  unistore verify a.zarr --against clouds/ --sample 1%
+  unistore verify a.zarr --repair clouds/    re-make what is damaged
 """
 _SHOWN = 200
 
@@ -37,7 +37,7 @@ def _share(context: click.Context, option: click.Parameter, text: str | None) ->
     return share
 
 
-@click.command("verify", epilog=EXAMPLES)
+@click.command("verify", epilog=EXAMPLES, short_help="Check a store, against its sources too, and repair it.")
 @click.argument("store", metavar="STORE", type=click.Path())
 @click.argument("sources", metavar="[SRC...]", nargs=-1, type=click.Path())
 @click.option("--against", is_flag=True, help="Compare with SRC..., as they were given to the conversion.")

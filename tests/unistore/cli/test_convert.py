@@ -1,0 +1,238 @@
+"""``unistore convert`` as it is typed: wiring, help, mistakes, and one conversion of each way for real."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import cli, main
+
+COMMAND = [sys.executable, "-m", "unistore"]
+FAMILIES = ("ct", "point-cloud", "rows", "spike", "trajectory")
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    folder = tmp_path / "arrays"
+    folder.mkdir()
+    np.savez(folder / "a.npz", data=np.arange(40.0).reshape(20, 2), label=np.arange(20))
+    return folder
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the command line asks the converter for."""
+    calls: list[Any] = []
+
+    class Report:
+        skipped = ()
+
+    def convert(paths: Any, destination: str, modality: str, **options: Any) -> Any:
+        calls.append(([str(path) for path in paths], destination, modality, options))
+        return Report()
+
+    monkeypatch.setattr(importlib.import_module("unistore.convert"), "convert", convert)
+    monkeypatch.setattr("unistore.cli.conversion_text.report_text", lambda _: "done")
+    return calls
+
+
+@pytest.mark.parametrize("word", ["point-cloud", "point_cloud", "pointcloud", "PointCloud"])
+def test_a_family_by_any_of_its_spellings(asked: list[Any], word: str) -> None:
+    assert call("convert", word, "a.h5", "b.h5", "out.zarr", "--voxel-size", "0.5", "--workers", "3") == 0
+    paths, destination, modality, options = asked[0]
+    assert (paths, destination, modality) == (["a.h5", "b.h5"], "out.zarr", "point_cloud")
+    assert options["voxel_size"] == (0.5,)
+    assert (options["workers"], options["codec"], options["columns"]) == (3, "fast", "exact")
+
+
+def test_options_reach_their_converter(asked: list[Any]) -> None:
+    assert call("convert", "ct", "v", "out.zarr", "--window", "lung", "--window", "mine:400:50") == 0
+    assert asked[-1][3]["windows"] == ("lung", "mine:400:50")
+    assert call("convert", "spike", "r", "out.zarr", "--voxels", "5,10", "--no-flip") == 0
+    assert (asked[-1][3]["voxels"], asked[-1][3]["flip"]) == ((5, 10), False)
+    assert call("convert", "rows", "r", "out.zarr", "--map", "x=data", "--exclude", "b.npz") == 0
+    assert (asked[-1][3]["map"], asked[-1][3]["exclude"]) == ({"x": "data"}, ("b.npz",))
+    assert call("convert", "trajectory", "d", "out.zarr", "--image-size", "224", "--memory", "2GB") == 0
+    assert (asked[-1][3]["image_size"], asked[-1][3]["memory"]) == (224, "2GB")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_help_of_a_family_has_examples(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("convert", family, "--help") == 0
+    out = capsys.readouterr().out
+    own, _, shared = out.partition("Options of every conversion:")
+    assert "Options of this family:" in own
+    assert "--dry-run" in shared
+    assert "--help" in shared
+    examples = re.findall(r"^ +(unistore convert \S+ .*)$", out, re.MULTILINE)
+    assert len(examples) >= 3
+    known = {name for parameter in cli.commands["convert"].commands[family].params for name in parameter.opts}
+    for example in examples:
+        assert example.startswith(f"unistore convert {family} ")
+        assert set(re.findall(r"--[a-z-]+", example)) <= known
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["convert"], ["inspect"], ["verify"], ["export"], ["doctor"], *(["convert", f] for f in FAMILIES)],
+)
+def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments, "-h") == 0
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if len(line) > 80] == []
+    assert "..." not in re.sub(r"(SRC|ARGS)?\]?\.\.\.", "", out), "a sentence is cut"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["convert", "pointclod", "a", "out.zarr"],
+            "neither a family nor a file or folder: did you mean point-cloud?",
+        ),
+        (["convert", "nowhere/a", "out.zarr"], "no such file or folder: nowhere/a"),
+        (["convert", "arrays"], "sources and a destination are needed: unistore convert [FAMILY] SRC... DST"),
+        (
+            ["convert", "rows", "arrays"],
+            "sources and a destination are needed: unistore convert rows SRC... DST",
+        ),
+        (
+            ["convert", "arrays", "o.zarr", "--voxel-size", "1"],
+            "--voxel-size is an option of point-cloud: name the family",
+        ),
+        (
+            ["convert", "arrays", "o.zarr", "--map", "x=y"],
+            "--map is an option of point-cloud and rows and trajectory",
+        ),
+        (["convert", "arrays", "o.zarr", "--colour"], "is an option of trajectory"),
+        (["convert", "arrays", "o.zarr", "--nonsense"], "No such option '--nonsense'"),
+        (["convert", "rows", "arrays", "o.zarr", "--codec", "fastest"], "is not one of"),
+        (["convert", "rows", "arrays", "o.zarr", "--map", "x"], "--map x: expected NAME=DATASET"),
+        (
+            ["convert", "spike", "arrays", "o.zarr", "--voxels", "five"],
+            "expected whole numbers separated by commas",
+        ),
+        (["covert", "arrays", "o.zarr"], "Did you mean 'convert'?"),
+    ],
+)
+def test_mistakes_say_what_would_be_right(
+    arrays: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.chdir(arrays.parent)
+    assert call(*arguments) == 2
+    shown = " ".join(capsys.readouterr().err.split())
+    assert said in shown
+    assert "detect" not in shown
+    assert sorted(path.name for path in arrays.parent.iterdir()) == ["arrays"]
+
+
+def test_a_folder_that_is_called_like_a_family(
+    arrays: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arrays.rename(arrays.parent / "rows")
+    monkeypatch.chdir(arrays.parent)
+    assert call("convert", "rows", "o.zarr") == 2
+    assert "unistore convert ./rows" in " ".join(capsys.readouterr().err.split())
+    assert call("convert", "./rows", "o.zarr") == 0
+    (arrays.parent / "point_cloud").mkdir()
+    assert call("convert", "point_cloud", "p.zarr") == 2  # the folder, not the family: nothing is in it
+    assert "point_cloud: not recognised" in capsys.readouterr().err
+
+
+def test_json_for_mistakes_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("convert", "rows", "a", "o.zarr", "--codec", "fastest", "--json") == 2
+    captured = capsys.readouterr()
+    assert "fastest" in json.loads(captured.out)["error"]
+    assert captured.err == ""
+
+
+def test_for_real(arrays: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = arrays.parent / "o.zarr"
+    assert call("convert", str(arrays), str(store), "--dry-run", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["modality"] == "rows"
+    assert not store.exists()
+    assert call("convert", str(arrays), str(store), "--json") == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 20
+    assert call("convert", str(arrays), str(store)) == 2
+    assert "--overwrite replaces it" in capsys.readouterr().err
+    assert call("convert", str(arrays), str(store), "--overwrite") == 0
+    assert "next: unistore inspect" in capsys.readouterr().out
+    assert len(unistore.Dataset(store)) == 20
+
+
+@pytest.mark.parametrize("family", ["", *FAMILIES])
+def test_an_empty_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert (
+        call("convert", *([family] if family else []), str(tmp_path / "empty"), str(tmp_path / "o.zarr")) == 2
+    )
+    assert "empty: no" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+def test_a_reader_that_has_seen_enough(arrays: Path) -> None:
+    """``unistore inspect … | head``: no traceback."""
+    process = subprocess.Popen(
+        [*COMMAND, "inspect", str(arrays), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) in (0, 1)
+    assert errors == b""
+
+
+def test_ctrl_c_leaves_with_130_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(12):
+        np.save(tmp_path / f"part_{number}.npy", rng.integers(0, 4, (200, 64, 1024)).astype(np.uint8))
+    destination = tmp_path / "o.zarr"
+    command = [*COMMAND, "convert", "rows", *map(str, sorted(tmp_path.glob("*.npy"))), str(destination)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    journal = _wait_for_journal(tmp_path, process)
+    os.kill(process.pid, signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip().splitlines()[-1] == "interrupted; the same command continues where it stopped"
+    assert out == ""
+    assert journal.exists()
+    assert not destination.exists()
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"continued: \d+ of \d+ shards were there", done.stdout)
+    assert len(unistore.Dataset(destination)) == 2400
+
+
+def _wait_for_journal(folder: Path, process: subprocess.Popen[str]) -> Path:
+    """Wait until the first shard is recorded."""
+    until = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < until:
+        for path in folder.glob("o.zarr.unistore-build/*journal*"):
+            if path.stat().st_size and path.read_bytes().count(b"\n") >= 3:
+                return path
+        time.sleep(0.005)
+    pytest.fail(f"no journal: {process.communicate()}")
