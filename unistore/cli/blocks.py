@@ -35,11 +35,11 @@ def _show(blocks: Iterable[Block]) -> None:
     for number, block in enumerate(blocks):
         if number:
             console.print()
-        for part in _parts(block):
+        for part in _parts(block, console.width):
             console.print(part, soft_wrap=isinstance(part, str) or bool(block.code))
 
 
-def _parts(block: Block) -> Iterable[RenderableType]:
+def _parts(block: Block, width: int) -> Iterable[RenderableType]:
     from rich.box import SIMPLE_HEAD
     from rich.syntax import Syntax
     from rich.table import Table
@@ -55,14 +55,33 @@ def _parts(block: Block) -> Iterable[RenderableType]:
             facts.add_row(Text(name, style="bold"), Text(printable(value)))
         yield facts
     if block.rows:
+        shown, left_out = _fitting(block, width)
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for column in block.columns:
-            table.add_column(column, overflow="fold")
+        for number in shown:
+            table.add_column(block.columns[number], overflow="fold")
         for row in block.rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))
+            table.add_row(*(Text(printable(row[number])) for number in shown))
         yield table
+        if left_out:
+            yield Text(f"  left out, the terminal being narrow: {', '.join(left_out)}", style="dim")
     for text in block.lines:
         for line in text.split("\n"):
             yield Text(f"  {printable(line)}")
     if block.code:
-        yield Syntax("", "console" if block.code.startswith("unistore ") else "python").highlight(block.code)
+        language = "console" if block.code.startswith("unistore ") else "python"
+        yield Syntax("", language, theme="ansi_dark", background_color="default").highlight(block.code)
+
+
+def _fitting(block: Block, width: int) -> tuple[list[int], list[str]]:
+    """Numbers of the columns that a terminal has room for, and the names of those that it has not."""
+    widths = [
+        max(len(name), *(len(row[number]) for row in block.rows)) + 3
+        for number, name in enumerate(block.columns)
+    ]
+    shown, left_out = list(range(len(widths))), []
+    for name in block.spare:
+        if sum(widths[number] for number in shown) <= width:
+            break
+        shown.remove(block.columns.index(name))
+        left_out.append(name)
+    return shown, left_out

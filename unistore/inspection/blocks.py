@@ -23,6 +23,8 @@ class Block:
         Pairs of a name and a value.
     columns, rows
         A table: headings and cells.
+    spare
+        Columns that a narrow terminal does without, the first ones first.
     lines
         Sentences.
     code
@@ -33,6 +35,7 @@ class Block:
     facts: Sequence[tuple[str, str]] = ()
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
+    spare: Sequence[str] = ()
     lines: Sequence[str] = ()
     code: str = ""
 

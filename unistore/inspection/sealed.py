@@ -212,7 +212,8 @@ def _array_table(arrays: list[dict[str, Any]]) -> Block:
         for array in arrays
     ]
     columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "stored", "raw", "ratio")
-    return Block(title="arrays", columns=columns, rows=rows)
+    spare = ("codec", "shards", "raw", "chunks", "ratio")
+    return Block(title="arrays", columns=columns, rows=rows, spare=spare)
 
 
 def _seal_text(seal: dict[str, Any]) -> str:

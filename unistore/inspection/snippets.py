@@ -23,17 +23,17 @@ _OTHER_KINDS = {
 }
 _TEMPLATE = """\
 import unistore
-from torch.utils.data import DataLoader
 
 if __name__ == "__main__":
     dataset = unistore.Dataset({arguments})
     # {about}{others}
-    loader = DataLoader(dataset, {options})
+    loader = unistore.Loader(dataset, batch_size={batch}, shuffle=True)
     for batch in loader:
         print({{key: getattr(value, "shape", value) for key, value in batch.items()}})
         break
 """
-_LOADING = "batch_size={batch}, shuffle=True, num_workers=2, collate_fn=unistore.collate"
+_WIDTH = 74
+"""Of comments: with their indent they fit into 80 columns."""
 
 
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
@@ -61,10 +61,9 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     about = f"{count:,} samples; each has: {', '.join(('index', *kind.select(store, None)))}"
     return _TEMPLATE.format(
         arguments=arguments,
-        about="\n    # ".join(textwrap.wrap(about, 90, break_on_hyphens=False)),
+        about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),
         others="".join(f"\n    # or: samples={other}" for other in _OTHER_KINDS.get(store.modality, ())),
-        options=_LOADING.format(batch=_BATCH.get(store.modality, 8))
-        + ("" if store.fork_safe else ',\n                        multiprocessing_context="spawn"'),
+        batch=_BATCH.get(store.modality, 8),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,10 +89,11 @@ def test_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--json" in out
 
 
-def test_a_terminal_gets_tables(store: Path) -> None:
-    """Through a real pseudo-terminal: colours and boxes, every fact still there."""
+@pytest.mark.parametrize("columns", [160, 80])
+def test_a_terminal_gets_tables(store: Path, columns: int) -> None:
+    """Through a real pseudo-terminal: colours and boxes, every fact that it has room for."""
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen([*COMMAND, str(store)], stdout=theirs, stderr=subprocess.PIPE, env=environment)
     os.close(theirs)
@@ -111,6 +113,10 @@ def test_a_terminal_gets_tables(store: Path) -> None:
     assert "\x1b[" in text
     for expected in ("rows/data", "1000 × 4", "float32", "intact", "unistore"):
         assert expected in text
+    assert ("blosc lz4" in text) == (columns == 160)
+    assert ("the terminal being narrow: codec" in text) == (columns == 80)
+    table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
+    assert max(map(len, table.splitlines())) <= columns
 
 
 def test_the_command_line_starts_light() -> None:
