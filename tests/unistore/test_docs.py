@@ -1,0 +1,151 @@
+"""The guides: every block of Python runs, and every command, on the files and stores that they name."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
+BLOCK = re.compile(r"^```(\w*)$")
+
+
+def blocks(document: Path, language: str) -> str:
+    """All blocks of a language as one text whose lines have the numbers that they have in the document."""
+    inside, lines = None, []
+    for line in document.read_text().splitlines():
+        fence = BLOCK.match(line)
+        if fence:
+            inside = fence[1] if inside is None else None
+        lines.append(line if inside == language and not fence else "")
+    return "\n".join(lines)
+
+
+def _synthetic() -> Any:
+    spec = importlib.util.spec_from_file_location("synthetic", ROOT / "examples" / "synthetic.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source files of every family, where the guides have them."""
+    folder = tmp_path_factory.mktemp("sources")
+    for name, pattern in (("clouds", "pointcloud/thin_*.h5"), ("volumes", "ct/*.npy")):
+        (folder / name).mkdir()
+        for path in DATA.glob(pattern):
+            shutil.copy(path, folder / name)
+    (folder / "demos").mkdir()
+    shutil.copy(DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5", folder / "demos")
+    synthetic = _synthetic()
+    synthetic.spike_sequences(folder / "recordings")
+    (folder / "episodes").mkdir()
+    synthetic.robot_episodes(folder / "episodes" / "run.hdf5")
+    (folder / "arrays").mkdir()
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        np.savez(
+            folder / "arrays" / f"{name}.npz",
+            data=rng.random((120, 8), np.float32),
+            label=rng.integers(0, 3, 120),
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stores(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores that the guides open."""
+    folder = tmp_path_factory.mktemp("stores")
+    made: dict[str, tuple[list[str], str, dict[str, Any]]] = {
+        "clouds": (["clouds/thin_a.h5", "clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
+        "more-clouds": (["clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
+        "volumes": (["volumes"], "ct", {"windows": ("lung", "bone")}),
+        "recordings": (["recordings"], "spike", {"height": 96, "width": 160, "voxels": (5,)}),
+        "demos": (["demos"], "trajectory", {}),
+        "episodes": (["episodes"], "trajectory", {}),
+        "arrays": (["arrays"], "rows", {}),
+        "train": (["arrays"], "rows", {"split": "train=0.5,val=0.5"}),
+    }
+    for name, (paths, family, options) in made.items():
+        unistore.convert([sources / path for path in paths], folder / f"{name}.zarr", family, **options)
+    return folder
+
+
+def run(document: Path, folder: Path, preamble: str = "") -> None:
+    """Run a document's Python as one script in a folder; a traceback has the document's line numbers."""
+    code = blocks(document, "python")
+    assert code.strip()
+    script = (
+        f"exec(compile({preamble!r}, 'preamble', 'exec'))\nexec(compile({code!r}, {str(document)!r}, 'exec'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["loading", "training"])
+def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
+    run(ROOT / "docs" / f"{name}.md", stores)
+
+
+def test_the_guide_to_converting(
+    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    document = ROOT / "docs" / "converting.md"
+    shutil.copytree(sources, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    commands = [line for line in blocks(document, "console").splitlines() if line]
+    assert len(commands) > 10
+    for line in commands:
+        prompt, program, *arguments = shlex.split(line)
+        assert (prompt, program) == ("$", "unistore")
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0, (line, capfd.readouterr().err)
+    run(document, tmp_path)
+
+
+LINK = re.compile(r"\]\(([^)#\s]+)?(#[^)\s]+)?\)")
+
+
+def anchors(document: Path) -> set[str]:
+    """Anchors of a document's headings, as they are made on the web."""
+    heads = re.findall(r"^#+ (.+)$", document.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize(
+    "document", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+)
+def test_links_lead_somewhere(document: Path) -> None:
+    wrong = []
+    for path, anchor in LINK.findall(document.read_text()):
+        if "://" in path:
+            continue
+        target = (document.parent / path) if path else document
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(path + anchor)
+    assert not wrong
