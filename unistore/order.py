@@ -143,7 +143,9 @@ class Draws:
 
     def __call__(self, epoch: int, positions: NDArray[np.integer]) -> NDArray[np.int64]:
         """Samples (k,) int64 drawn at positions (k,) of an epoch."""
-        draws = words(self.seed, np.full(len(positions), epoch), positions.astype(np.int64), 2) >> np.uint64(11)
+        draws = words(self.seed, np.full(len(positions), epoch), positions.astype(np.int64), 2) >> np.uint64(
+            11
+        )
         uniform = draws.astype(np.float64) * 2.0**-53
         chosen = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
         if self._runs is None:
