@@ -361,7 +361,11 @@ def ways(options: Options) -> list[Way]:
             imports=("torch", "webdataset"),
             **peer,
         )
-    found += our_ways(made["store"], BATCH, unistore.Segments(), ("xyz", "classification"))
+    keys = ("xyz", "classification")
+    found += our_ways(made["store"], BATCH, unistore.Segments(), keys)
+    found += our_ways(
+        made["store"], BATCH, unistore.Segments(), keys, label=" (cache=all)", workers=(2,), cache="all"
+    )
     return found
 
 
@@ -377,7 +381,7 @@ def main() -> None:
         ),
         Target(
             text="Loader's best over the best streaming peer",
-            ours=("Loader, *",),
+            ours=("Loader*",),
             others=("LitData*", "MosaicML*", "WebDataset*", "tensorstore*"),
             factor=1.3,
         ),

@@ -57,7 +57,8 @@ def loader_feed(
         workers=workers,
         **(options or {}),
     )
-    return Feed(endless(loader), ahead=4 * max(1, workers), close=loader.close)
+    passes = 5 * len(dataset) // batch if options and options.get("cache") else 2
+    return Feed(endless(loader), ahead=4 * max(1, workers), warm_up=passes, close=loader.close)
 
 
 def our_ways(
@@ -67,6 +68,7 @@ def our_ways(
     fields: Any = None,
     label: str = "",
     workers: tuple[int, ...] = (0, 1, 2),
+    cache: str | None = None,
 ) -> list[Way]:
     """Every way of reading a store's samples.
 
@@ -79,21 +81,24 @@ def our_ways(
     label
         Follows the names.
     workers
+        Of the Loader; where 0 is among them, Dataset under DataLoader takes part too.
+    cache
         Of the Loader.
     """
     common = {"store": store, "batch": batch, "samples": samples, "fields": fields}
+    loader = {"options": {"cache": cache}} if cache else {}
     return [
         Way(
             name=f"{name}{label}",
             setting=f"{count} worker{'s' * (count != 1)}",
             kind="unistore",
             make=make,
-            arguments={**common, "workers": count},
+            arguments={**common, **more, "workers": count},
             files=(store,),
         )
-        for name, make, counts in (
-            ("Dataset under DataLoader", dataloader_feed, (0, 2)),
-            ("Loader", loader_feed, workers),
+        for name, make, counts, more in (
+            ("Dataset under DataLoader", dataloader_feed, (0, 2) if 0 in workers else (), {}),
+            ("Loader", loader_feed, workers, loader),
         )
         for count in counts
     ]

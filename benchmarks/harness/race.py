@@ -22,7 +22,6 @@ from harness.ways import Way
 __all__ = ["Result", "Slice", "race"]
 
 _PATIENCE = 300.0
-_WARM_UP = 2
 _QUIET = 0.05
 """Share of the machine that others may use while a slice counts as undisturbed."""
 _TRIES = 3
@@ -147,7 +146,7 @@ def _time(runner: _Runner, result: Result, number: int, seconds: float) -> None:
     """One slice of a way, undisturbed if possible."""
     for _ in range(_TRIES):
         _wait_for_quiet()
-        told = runner.tell(("round", seconds, 0 if result.slices else _WARM_UP), result)
+        told = runner.tell(("round", seconds), result)
         if told is None:
             return
         found, memory = told
@@ -213,7 +212,7 @@ class _Runner:
 def _run(way: Way, batch: int, connection: Connection) -> None:
     """Answer the parent's questions; runs in a process of its own."""
     multiprocessing.set_start_method("fork", force=True)  # what users have; this process itself was spawned
-    feed = None
+    feed, passed = None, 0
     try:
         for module in way.imports:
             importlib.import_module(module)
@@ -224,12 +223,13 @@ def _run(way: Way, batch: int, connection: Connection) -> None:
                 feed = way.make(**way.arguments)
                 count, _ = consume(next(feed.batches))
                 connection.send(("done", (time.perf_counter() - began, count / batch)))
+                passed = feed.warm_up
                 continue
             assert feed is not None
-            _, seconds, passed = asked
             for _ in range(feed.ahead + passed):
                 next(feed.batches)
-            found = _slice(feed.batches, batch, seconds)
+            passed = 0
+            found = _slice(feed.batches, batch, asked[1])
             connection.send(("done", (found, own_memory(os.getpid()) - before)))
         if feed is not None:
             feed.close()

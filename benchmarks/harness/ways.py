@@ -27,12 +27,15 @@ class Feed:
         Endless; every batch has the benchmark's number of samples.
     ahead
         Batches that may have been made before they are asked for: a round passes over them before it times.
+    warm_up
+        Batches to pass over before the first round, where it begins slower than it goes on.
     close
         Ends threads and processes.
     """
 
     batches: Iterator[Any]
     ahead: int = 0
+    warm_up: int = 2
     close: Callable[[], None] = _nothing
 
 
