@@ -2,7 +2,7 @@
 
     python benchmarks/trajectory.py [--quick] [--only PATTERN …] [--json FILE] [--markdown FILE]
 
-The episodes are synthetic, in the flat layout: ``observations/{left,right,global}_image``, (N, 120, 160, 3)
+The episodes are synthetic, in the flat layout: ``observations/{left,right,global}_image``, (N, 240, 320, 3)
 uint8, ``observations/joint`` (N, 16), ``actions``, ``rewards``, ``terminals``; once as contiguous datasets,
 once appended to (h5py's own chunks). A sample is a transition: three images (3, 224, 224) of a step and of
 the next one, joints, action, reward, and whether it goes on.
@@ -30,7 +30,7 @@ import unistore
 
 BATCH = 256
 SIDE = 224
-HEIGHT, WIDTH = 120, 160
+HEIGHT, WIDTH = 240, 320
 EPISODE = 50
 CAMERAS = ("left_image", "right_image", "global_image")
 GENERATOR = np.random.default_rng()
@@ -40,7 +40,7 @@ def make_images(steps: int, seed: int) -> NDArray[np.uint8]:
     """A camera over a textured table, with an arm that moves, and sensor noise."""
     rng = np.random.default_rng(seed)
     table = np.zeros((2 * HEIGHT, 2 * WIDTH, 3), np.float32)
-    for scale, strength in ((2, 10), (12, 30), (40, 50)):
+    for scale, strength in ((2, 6), (4, 10), (24, 30), (80, 50)):
         small = rng.normal(0, strength, (table.shape[0] // scale, table.shape[1] // scale, 3))
         table += cv2.resize(small.astype(np.float32), table.shape[1::-1], interpolation=cv2.INTER_CUBIC)
     images = np.empty((steps, HEIGHT, WIDTH, 3), np.uint8)
@@ -48,7 +48,7 @@ def make_images(steps: int, seed: int) -> NDArray[np.uint8]:
         episode, moment = divmod(step, EPISODE)
         y, x = 17 * episode % HEIGHT, 29 * episode % WIDTH
         view = table[y : y + HEIGHT, x : x + WIDTH] + 120
-        cv2.circle(view, (20 + 2 * moment, 60 + episode % 9), 18, (200, 60, 40), -1)
+        cv2.circle(view, (40 + 4 * moment, 120 + episode % 9), 36, (200, 60, 40), -1)
         noise = rng.integers(-3, 4, view.shape, dtype=np.int8)
         images[step] = np.clip(view + noise, 0, 255)
     return images
@@ -256,7 +256,7 @@ def make_source(folder: Path, *, quick: bool) -> Path:
     path = folder / "contiguous.hdf5"
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        make_file(path.with_suffix(".part"), 400 if quick else 1500, appended=False)
+        make_file(path.with_suffix(".part"), 300 if quick else 1200, appended=False)
         path.with_suffix(".part").rename(path)
     return path
 
