@@ -6,9 +6,10 @@ Nothing is unpickled, and no array is read whole where a row range can be had: `
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,7 @@ ReadRows = Callable[[str, int, int], NDArray[Any]]
 """``read(array, lo, hi)``: rows of one array, in native byte order."""
 
 _BLOCK = 1 << 20
+_RECORDS = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,10 @@ class ArrayFile:
         Arrays that can only be read by decompressing everything before the rows asked for.
     files
         Every file that is read for them.
+    steps
+        For arrays of records: rows to read at a time, so that their other fields take little memory.
+    reading
+        Bytes held while rows are read, besides the rows.
     problems
         What is wrong; arrays named in problems are left out.
     """
@@ -60,6 +66,8 @@ class ArrayFile:
     arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
     files: tuple[Path, ...]
     compressed: tuple[str, ...] = ()
+    steps: dict[str, int] = field(default_factory=dict)
+    reading: int = 0
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -89,21 +97,38 @@ def list_arrays(path: Path, name: str, roots: Sequence[Path]) -> ArrayFile:
     kind = format_of(path)
     if kind == "npy":
         header = read_header(path, name)
-        return ArrayFile({NPY_NAME: (header.shape, header.dtype)}, (path,))
+        steps = _steps({NPY_NAME: (header.shape, header.dtype)})
+        return ArrayFile({NPY_NAME: (header.shape, header.dtype)}, (path,), steps=steps)
     if kind == "npz":
         members = npz_members(path, name)
         compressed = tuple(member.name for member in members.values() if member.compressed)
         arrays = {member.name: (member.header.shape, member.header.dtype) for member in members.values()}
-        return ArrayFile(arrays, (path,), compressed)
+        in_place = {name: form for name, form in arrays.items() if name not in compressed}
+        whole = [m.header.nbytes for m in members.values() if m.compressed and m.header.fortran_order]
+        return ArrayFile(arrays, (path,), compressed, _steps(in_place), max(whole, default=0))
     with hdf5.open_hdf5(path, name) as file:
         tree = hdf5.walk(file, name, roots)
-        found = ArrayFile({}, (path, *sorted(tree.files)), problems=tree.problems)
+        found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        problems, reading = tree.problems, 0
         for key, dataset in tree.datasets.items():
-            problems = hdf5.check_dataset(dataset, hdf5.place(name, key))
-            found.problems.extend(problems)
-            if not problems:
-                found.arrays[key] = (dataset.shape, dataset.dtype)
-        return found
+            wrong = hdf5.check_dataset(dataset, hdf5.place(name, key))
+            problems += wrong
+            if not wrong:
+                found[key] = (dataset.shape, dataset.dtype)
+                reading = max(reading, hdf5.chunk_memory(dataset))
+        chunks = {key: (tree.datasets[key].chunks or (1,))[0] for key in found}
+        steps = {key: max(step, chunks[key]) for key, step in _steps(found).items()}
+        files = (path, *sorted(tree.files))
+        return ArrayFile(found, files, steps=steps, reading=reading, problems=problems)
+
+
+def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, int]:
+    """Rows of about `_RECORDS` bytes, for the arrays whose elements are records."""
+    return {
+        name: max(1, _RECORDS // max(1, math.prod(shape[1:]) * dtype.itemsize))
+        for name, (shape, dtype) in arrays.items()
+        if dtype.names is not None
+    }
 
 
 @contextmanager

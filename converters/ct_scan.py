@@ -191,6 +191,7 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
         split=_split_of(volume.files.path, roots),
         detail=detail,
         memory=4 * SLAB + 2 * bits * len(volume.windows) + 40 * max(points, default=0),
+        reading=4 * SLAB + bits + 40 * max(points, default=0),
     )
 
 

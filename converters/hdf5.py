@@ -29,6 +29,7 @@ __all__ = [
     "SUFFIXES",
     "Tree",
     "check_dataset",
+    "chunk_memory",
     "follow",
     "native",
     "open_hdf5",
@@ -40,6 +41,8 @@ __all__ = [
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 """File name endings taken from folders."""
 
+_CACHED = 1 << 20
+"""Bytes of chunks that HDF5 keeps of a dataset anyway."""
 _LFS = b"version https://git-lfs.github.com/spec/"
 _FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError)
 
@@ -270,6 +273,16 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
         message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
         return [Problem(location, message, cure, "unwritten")]
     return []
+
+
+def chunk_memory(dataset: h5py.Dataset) -> int:
+    """Bytes that HDF5 holds while it reads any row: a chunk, and what it is decompressed from, if large."""
+    if dataset.chunks is None or not dataset.id.get_create_plist().get_nfilters():
+        return 0
+    size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    if size <= _CACHED:
+        return 0
+    return int(size + dataset.id.get_storage_size() // max(1, dataset.id.get_num_chunks()))
 
 
 def read_rows(

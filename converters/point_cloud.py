@@ -19,6 +19,7 @@ from unistore.converters.point_cloud_coordinates import dequantise
 from unistore.converters.point_cloud_derive import derive_points
 from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout, to_json
 from unistore.converters.point_cloud_lists import Lists, read_lists, room_names
+from unistore.converters.point_cloud_memory import derive_memory
 from unistore.converters.point_cloud_recognise import layout_of, recognise
 from unistore.converters.point_cloud_segments import Partition, by_windows, consecutive, parse_window
 from unistore.converters.point_cloud_settle import (
@@ -147,10 +148,9 @@ class PointCloudConverter:
     def _scanned(
         self, found: Sequence[Found], merged: Mapping[str, Merged], lists: Lists, roots: Sequence[Path]
     ) -> Scan:
-        points = [each.points or path.stat().st_size // 16 for _, path, each in found]
+        points = [each.points for *_, each in found]
         run = max(1, sum(points) // max(1, sum(each.segments for _, _, each in found)))
         fields = column_fields(merged, run)
-        widest = max([24, *(each.row_bytes for each in fields)])
         sources = tuple(
             Source(
                 path=path,
@@ -162,9 +162,9 @@ class PointCloudConverter:
                     "roots": [str(root.resolve()) for root in roots],
                     **({"names": lists.rooms[path]} if path in lists.rooms else {}),
                 },
-                memory=count * (24 + 8 + 2 * widest) + (256 << 20 if self.voxel_size else 64 << 20),
+                memory=derive_memory(each, voxels=bool(self.voxel_size), windows=self.segment is not None),
             )
-            for (name, path, each), count in zip(found, points, strict=True)
+            for name, path, each in found
         )
         return Scan(
             modality=MODALITY,

@@ -59,7 +59,7 @@ class Layout:
     kind
         One of the four layouts.
     points, segments
-        How many there are; of ``pointsuite_columns`` as the header says, 0 if it does not.
+        How many there are.
     xyz
         Datasets of x, y, z, or one dataset of coordinates (N, 3) or (B, P, 3 | 6 | 9).
     xyz_stored
@@ -74,6 +74,8 @@ class Layout:
         All attributes of the header (JSON).
     files
         Further files that are read.
+    reading
+        Bytes that HDF5 holds while it reads a column, besides the column.
     notes
         Remarks about this file.
     """
@@ -89,6 +91,7 @@ class Layout:
     offset: tuple[float, ...] | None = None
     header: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[Path, ...] = ()
+    reading: int = 0
     notes: tuple[str, ...] = ()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,19 @@ def _pointsuite(
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
     chosen = choose(columns, "", mapping, location)
-    return _layout(IN_SEGMENTS, file, tree, chosen, segments=len(numbers), notes=notes)
+    points = _points_inside(file["segments"], names, chosen.xyz[0])
+    return _layout(IN_SEGMENTS, file, tree, chosen, segments=len(numbers), points=points, notes=notes)
+
+
+def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> int:
+    """Points of all segments, those that can be counted; the others are reported when they are read."""
+    points = 0
+    for name in names:
+        path = f"{name}/{column}"
+        with suppress(KeyError, OSError, RuntimeError):
+            if isinstance(segments.get(path, getlink=True), h5py.HardLink):
+                points += segments[path].shape[0]
+    return points
 
 
 def _layout(
@@ -114,17 +127,19 @@ def _layout(
     tree: Tree,
     chosen: Chosen,
     segments: int = 1,
+    points: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Layout:
     header = header_of(file)
     scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
-    points = chosen.rows
-    if kind == IN_SEGMENTS:
-        counted = header.get("num_points", header.get("point_count", 0))
-        points = counted if isinstance(counted, int) else 0
+    read = [
+        path
+        for path in (*chosen.xyz, *(path for path, _ in chosen.columns.values()))
+        if path in tree.datasets
+    ]
     return Layout(
         kind=kind,
-        points=points,
+        points=chosen.rows if points is None else points,
         segments=segments,
         xyz=chosen.xyz,
         xyz_stored=chosen.xyz_stored,
@@ -133,6 +148,7 @@ def _layout(
         offset=_triple(header, "offset"),
         header=header,
         files=tuple(sorted(tree.files)),
+        reading=max((hdf5.chunk_memory(tree.datasets[path]) for path in read), default=0),
         notes=(*notes, *scalars),
     )
 

@@ -52,6 +52,9 @@ class Source:
         What ``read`` and ``derive`` need to know again (JSON values only).
     memory
         Bytes that ``derive`` of this source holds at its peak, estimated; 0 where nothing is derived.
+    reading
+        Bytes that ``read`` of any row range holds besides its output and a copy of one of its columns,
+        estimated: a bit mask, a chunk of the file larger than what is asked of it, a decoded image.
     """
 
     path: Path
@@ -61,6 +64,7 @@ class Source:
     split: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     memory: int = 0
+    reading: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,11 +34,12 @@ __all__ = ["RowsConverter", "detect"]
 
 
 class _Origin(NamedTuple):
-    """Where a column comes from: a file of the part, its array, and a field if its dtype is structured."""
+    """Where a column comes from: a file of the part, its array; of records the field, and rows at a time."""
 
     file: int
     array: str
     field: str | None
+    step: int = 0
 
 
 class _Found(NamedTuple):
@@ -50,6 +51,7 @@ class _Found(NamedTuple):
     origins: dict[str, _Origin]
     files: tuple[Path, ...]
     compressed: bool
+    reading: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +133,8 @@ class RowsConverter:
             for name, form, inner in fields_of(column, dtype, shape[1:]):
                 problems += form_problems(name, form, place(part.name, key))
                 columns[name] = form
-                origins[name] = arrays[key]._replace(field=inner)
+                steps = listed[arrays[key].file].steps
+                origins[name] = arrays[key]._replace(field=inner, step=steps.get(arrays[key].array, 0))
         problems += nesting(list(columns), part.name)
         if not wanted and not problems:
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
@@ -141,7 +144,8 @@ class RowsConverter:
         files = dict.fromkeys(
             [path for _, path in part.files] + [path for each in listed for path in each.files]
         )
-        return _Found(part, rows, columns, origins, tuple(files), compressed)
+        reading = max((file.reading for file in listed), default=0)
+        return _Found(part, rows, columns, origins, tuple(files), compressed, reading)
 
     def _wanted(self, present: Sequence[str], name: str) -> dict[str, str]:
         """Array in the part by stored name."""
@@ -170,6 +174,7 @@ class RowsConverter:
                     "files": [name for name, _ in each.part.files],
                     "columns": {key: list(origin) for key, origin in each.origins.items() if key in merged},
                 },
+                reading=each.reading,
             )
             for each in found
         )
@@ -191,19 +196,21 @@ class RowsConverter:
     ) -> None:
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
         origin = scan.sources[source]
-        wanted: dict[int, dict[str, dict[str, str | None]]] = {}
+        wanted: dict[int, dict[tuple[str, int], dict[str, str | None]]] = {}
         for column, target in out.items():
             if column not in origin.detail["columns"]:
                 target[...] = missing_value(target.dtype.name)
                 continue
-            file, array, inner = origin.detail["columns"][column]
-            wanted.setdefault(file, {}).setdefault(array, {})[column] = inner
+            file, array, inner, step = origin.detail["columns"][column]
+            wanted.setdefault(file, {}).setdefault((array, step or max(1, hi - lo)), {})[column] = inner
         for file, arrays in wanted.items():
             with open_arrays(origin.files[file], origin.detail["files"][file]) as read:
-                for array, columns in arrays.items():
-                    rows = read(array, lo, hi)
-                    for column, inner in columns.items():
-                        np.copyto(out[column], rows if inner is None else rows[inner], casting="same_kind")
+                for (array, step), columns in arrays.items():
+                    for first in range(lo, hi, step):
+                        rows = read(array, first, min(first + step, hi))
+                        for column, inner in columns.items():
+                            target = out[column][first - lo :][: len(rows)]
+                            np.copyto(target, rows if inner is None else rows[inner], casting="same_kind")
 
     def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
         """Nothing is derived: rows are read straight into shards."""

@@ -29,6 +29,7 @@ from unistore.converters.spike_tables import (
     frame_sizes,
     image_bytes,
     make_tables,
+    reading_memory,
     source_rows,
     voxel_sets,
 )
@@ -178,6 +179,7 @@ class SpikeConverter:
                 files=tuple(each.frame.files[role] for role in roles),
                 rows=source_rows(each, roles, self.frames),
                 split=recordings[each.recording].split,
+                reading=reading_memory(each),
                 detail=frame_detail(
                     each,
                     recordings[each.recording],

@@ -23,7 +23,16 @@ from unistore.schemas.spike import (
 from unistore.schemas.spike_bits import count_dtype
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Sizes", "Voxels", "frame_sizes", "image_bytes", "make_tables", "source_rows", "voxel_sets"]
+__all__ = [
+    "Sizes",
+    "Voxels",
+    "frame_sizes",
+    "image_bytes",
+    "make_tables",
+    "reading_memory",
+    "source_rows",
+    "voxel_sets",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,3 +112,11 @@ def image_bytes(looked: Sequence[Looked]) -> dict[str, int]:
         "tiles": sum(form.height * form.width * 3 for form in forms),
         "keep": sum(form.size for form in forms),
     }
+
+
+def reading_memory(looked: Looked) -> int:
+    """Bytes held while a frame is read: the whole array of spikes in a ``.npz``; an image with its file."""
+    extent = looked.extent
+    spikes = extent.length * extent.height * extent.width if looked.key and extent is not None else 0
+    images = [2 * 3 * form.height * form.width + form.size for form in looked.images.values()]
+    return max([spikes, *images])

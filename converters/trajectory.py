@@ -17,12 +17,12 @@ from unistore.converters.exclusion import Exclusion
 from unistore.converters.hdf5 import SUFFIXES, open_hdf5
 from unistore.converters.paths import expand, relative_names, split_of
 from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
-from unistore.converters.trajectory_derive import derive_source
+from unistore.converters.trajectory_derive import derive_memory, derive_source
 from unistore.converters.trajectory_files import EVIDENCE, Found, inspect, recognise
 from unistore.converters.trajectory_images import Colour
 from unistore.converters.trajectory_index import Index
 from unistore.converters.trajectory_naming import Naming
-from unistore.converters.trajectory_read import BLOCK, Reader
+from unistore.converters.trajectory_read import Reader
 from unistore.converters.trajectory_settle import settle_episodes
 from unistore.converters.trajectory_tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem
@@ -138,7 +138,8 @@ class TrajectoryConverter:
                 rows=dict.fromkeys(direct, int(index.offsets[-1])),
                 split=split_of(name),
                 detail=index.to_json(),
-                memory=4 * BLOCK,
+                memory=derive_memory(index, keep=self.images == "keep"),
+                reading=look.reading,
             )
             for (path, name, look), (_, index) in zip(kept, indexed, strict=True)
         )

@@ -18,11 +18,30 @@ from unistore.converters.trajectory_features import Feature
 from unistore.converters.trajectory_files import flags
 from unistore.converters.trajectory_images import whole
 from unistore.converters.trajectory_index import Index, Span
-from unistore.converters.trajectory_read import blocks, frames
+from unistore.converters.trajectory_read import BLOCK, blocks, frames
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory import JPEG_SUFFIX, OBSERVATION
 
-__all__ = ["derive_source", "frame_sizes", "summary_of"]
+__all__ = ["derive_memory", "derive_source", "frame_sizes", "summary_of"]
+
+
+_FIXED = 4 << 20
+
+
+def derive_memory(index: Index, *, keep: bool) -> int:
+    """Bytes that `derive_source` holds at its peak: blocks of two columns that are compared, each twice.
+
+    With `keep`, blocks of compressed frames are held, too, which are smaller than what they decode to.
+    """
+    largest = 0
+    for length, number in zip(index.lengths, index.variant, strict=True):
+        for column, feature in index.variants[number].features.items():
+            row = np.dtype(feature.form.dtype).itemsize * int(np.prod(feature.form.row_shape))
+            if column.startswith("next_observation/"):
+                largest = max(largest, 4 * min(BLOCK, row * length))
+            elif keep and feature.encoded:
+                largest = max(largest, min(BLOCK, row * length))
+    return largest + _FIXED
 
 
 def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit) -> Facts:

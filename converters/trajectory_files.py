@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import Collected, Exclusion, about
-from unistore.converters.hdf5 import Tree, open_hdf5, place, read_rows, walk
+from unistore.converters.hdf5 import Tree, chunk_memory, open_hdf5, place, read_rows, walk
 from unistore.converters.paths import natural_key
 from unistore.converters.trajectory_attributes import small_values
 from unistore.converters.trajectory_episodes import inside_group, name_episodes
@@ -91,6 +91,8 @@ class Found:
         What was decided or left out.
     files
         Further files that links lead to.
+    reading
+        Bytes that HDF5 holds while it reads rows, besides the rows.
     problems
         Everything wrong with the file, each with the episode that it is about, or else the file.
     """
@@ -100,6 +102,7 @@ class Found:
     masks: dict[str, list[str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     files: set[Path] = field(default_factory=set)
+    reading: int = 0
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -162,6 +165,7 @@ def inspect(
             tree = walk(file, name, roots)
             linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
             found.files = (tree.files | linked) - {Path(file.filename)}
+            found.reading = max(map(chunk_memory, tree.datasets.values()), default=0)
             _fill(found, path, name, tree, naming, colour, exclusion)
             _note_unfinite(found, name, tree)
     except InputError as error:

@@ -11,9 +11,9 @@ from typing import Any, cast
 from unistore.converters.detection import Detection, detect
 from unistore.converters.protocol import Converter
 from unistore.errors import InputError
-from unistore.execute.memory import bytes_of
 from unistore.execute.runner import Progress, Report, run
 from unistore.execute.splits import parse_shares
+from unistore.sizes import parse_bytes
 
 __all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
 
@@ -104,7 +104,7 @@ def convert(
     chosen = modality or detect_modality(paths).modality
     converter = make_converter(chosen, options)
     shares = None if split is None else parse_shares(split)
-    limit = None if memory is None else bytes_of(memory)
+    limit = None if memory is None else parse_bytes(memory, "--memory")
 
     def start(executor: Any) -> Report:
         return run(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from unistore.execute.memory import PROCESS, check_fits, most_workers
 from unistore.execute.memory import shown as size
+from unistore.sizes import parse_bytes
 
 if TYPE_CHECKING:
     from unistore.execute.preview import Preview
@@ -19,8 +21,14 @@ MOST = 50
 """Lines of the table."""
 
 
-def preview_text(shown: Preview, destination: str) -> str:
-    """What would be written."""
+def preview_text(shown: Preview, destination: str, workers: int, memory: str | None) -> str:
+    """What would be written, and whether it fits into the memory that may be taken.
+
+    Raises
+    ------
+    InputError
+        If it does not, with the arithmetic.
+    """
     lines = [f"would write {destination}: {shown.scan.modality.replace('_', ' ')}"]
     lines += [f"  {len(shown.scan.sources)} sources, {size(shown.source_bytes)}"]
     for table in shown.tables:
@@ -34,9 +42,21 @@ def preview_text(shown: Preview, destination: str) -> str:
                 f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
                 f"reads {array.amplification:.2f}× what a sample needs"
             )
-    lines.append(f"  uncompressed {size(shown.raw_bytes)}, peak memory about {size(shown.memory)} a process")
+    lines.append(f"  uncompressed {size(shown.raw_bytes)}")
+    lines.append(_memory(shown.memory, workers, memory))
     lines += [f"  note: {note}" for note in shown.scan.notes]
     return "\n".join([*lines, *_skipped(shown.scan.options.get("skipped", ()))])
+
+
+def _memory(need: int, workers: int, memory: str | None) -> str:
+    """Peak of all processes; fewer workers where all of them would be too many."""
+    limit = None if memory is None else parse_bytes(memory, "--memory")
+    check_fits(limit, need, "the largest step")
+    count = most_workers(limit, workers, need)
+    processes = f"{count} worker(s) and this process" if count else "one process"
+    total = PROCESS + (count * (PROCESS + need) if count else need)
+    fewer = f" (of {workers} wanted: no more fit into {memory})" if count < workers else ""
+    return f"  peak memory about {size(total)}: {processes}{fewer}, {size(need)} for the largest step of each"
 
 
 def report_text(report: Report) -> str:

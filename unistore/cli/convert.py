@@ -236,9 +236,18 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
         click.echo(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     if dry_run:
         from unistore.execute.preview import preview
+        from unistore.execute.splits import parse_shares
 
-        shown = preview(make_converter(modality, given), paths, on_error=common["on_error"])
-        click.echo(json.dumps(shown.to_json(), indent=1) if as_json else preview_text(shown, destination))
+        shares = None if common["split"] is None else parse_shares(common["split"])
+        shown = preview(
+            make_converter(modality, given),
+            paths,
+            codec=common["codec"],
+            shares=shares,
+            on_error=common["on_error"],
+        )
+        text = preview_text(shown, destination, common["workers"], common["memory"])
+        click.echo(json.dumps(shown.to_json(), indent=1) if as_json else text)
         return SKIPPED if shown.scan.options.get("skipped") else 0
     with Bar() as bar:
         report = run(paths, destination, modality, progress=bar, **common, **given)

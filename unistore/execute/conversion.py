@@ -18,11 +18,11 @@ from unistore.execute.executors import Executor, Job
 from unistore.execute.finish import check_schema, seal, source_digests
 from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
 from unistore.execute.keys import source_keys, task_keys
-from unistore.execute.memory import check_fits
+from unistore.execute.memory import check_fits, shard_memory
 from unistore.execute.planning import plan_conversion
 from unistore.execute.report import Progress, Report
 from unistore.execute.spill import Spill
-from unistore.plan import Plan
+from unistore.plan import Plan, plan_table
 from unistore.schemas.tables import Table
 
 __all__ = ["Conversion"]
@@ -71,6 +71,7 @@ class Conversion:
         ConversionError
             If writing failed, or a source changed meanwhile.
         """
+        self._check_memory()
         guards = tuple(guard_of(source) for source in self.scan.sources)
         facts = self._derive(guards)
         settled = self.converter.settle(self.scan, facts)
@@ -105,6 +106,18 @@ class Conversion:
         self.build.move_into_place()
         self.build.remove()
         return report
+
+    def _check_memory(self) -> None:
+        """Refuse, before anything is read, what is known by now to take too much: derived tables are not."""
+        for table in self.scan.tables:
+            if not table.spilled and self.memory is not None:
+                plan = plan_table(table, [source.rows.get(table.name, 0) for source in self.scan.sources])
+                check_fits(self.memory, shard_memory(plan, self._reading), f"a shard of table {table.name!r}")
+
+    @property
+    def _reading(self) -> int:
+        """The most that reading a source takes besides its rows, in bytes."""
+        return max((source.reading for source in self.scan.sources), default=0)
 
     def _spill(self, number: int) -> Path:
         """Folder of what the sources spilled in a round: sources are numbered anew in each."""
@@ -169,6 +182,7 @@ class Conversion:
             target=self.build.target,
             plan=plan,
             spilled=spilled,
+            reading=self._reading,
         )
         row_bytes = {table.name: table.row_bytes for table in plan.tables}
         self._steps(

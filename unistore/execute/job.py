@@ -95,6 +95,8 @@ class ShardJob:
     target: Target
     plan: Plan
     spilled: Mapping[str, Table]
+    reading: int = 0
+    """The most that reading a source takes besides its rows, in bytes."""
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Assemble the task's rows from its sources, encode, write."""
@@ -126,7 +128,7 @@ class ShardJob:
 
     def need(self, task: ShardTask) -> int:
         """All columns' rows with what encoding them takes."""
-        return shard_memory(self.plan.table(task.table))
+        return shard_memory(self.plan.table(task.table), 0 if task.table in self.spilled else self.reading)
 
     def assemble(self, task: ShardTask) -> tuple[dict[str, NDArray[Any]], list[Any]]:
         """Rows of every column of a task, (rows, *row_shape), and source and digest of each of its pieces.

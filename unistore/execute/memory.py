@@ -6,33 +6,16 @@ with their encoded form while it is written. Layout and bytes never depend on an
 
 from __future__ import annotations
 
-import re
-
 from unistore.errors import InputError, Problem
 from unistore.plan import TablePlan
 
-__all__ = ["PROCESS", "bytes_of", "check_fits", "most_workers", "shard_memory", "shown"]
+__all__ = ["PROCESS", "check_fits", "most_workers", "shard_memory", "shown"]
 
 PROCESS = 128 << 20
 """Bytes of one process before its first step: interpreter, libraries, plan (100 MB measured, with dask)."""
 
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def bytes_of(text: str | int) -> int:
-    """Read ``"4GB"`` (powers of 1000), ``"4GiB"`` (powers of 1024), or plain bytes.
-
-    Raises
-    ------
-    InputError
-        If it is no size above 0.
-    """
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?)b?\s*", str(text).lower())
-    size = float(match[1]) * (1024 if match[3] else 1000) ** _UNITS[match[2]] if match else 0
-    if size < 1:
-        message = f"is {text!r}, expected a size as in 4GB, 800MB or 2GiB"
-        raise InputError(Problem("--memory", message, kind="option"))
-    return int(size)
+STEP = 16 << 20
+"""Bytes of a shard task whatever its size: buffers, records, moments in float64, what malloc keeps."""
 
 
 def shown(count: float) -> str:
@@ -78,7 +61,18 @@ def most_workers(limit: int | None, wanted: int, need: int) -> int:
     return max(0, min(wanted, (limit - PROCESS) // (PROCESS + need)))
 
 
-def shard_memory(table: TablePlan) -> int:
-    """Peak bytes of one shard task: all columns' rows, and the encoded form of the largest column."""
+def shard_memory(table: TablePlan, reading: int = 0) -> int:
+    """Peak bytes of one shard task.
+
+    All columns' rows; the encoded form of the largest column (written one after the other), or, before that,
+    one column's rows as they were read or spilled; what reading takes besides; and what every step does.
+
+    Parameters
+    ----------
+    reading
+        The most that a source of the table says to hold (`Source.reading`).
+    """
     rows = min(table.shard_rows, table.rows)
-    return rows * (table.row_bytes + max(array.field.row_bytes for array in table.arrays))
+    largest = max(array.field.row_bytes for array in table.arrays)
+    copies = 2 if table.spilled else 1  # spilled rows may be converted on their way
+    return STEP + rows * (table.row_bytes + copies * largest) + reading

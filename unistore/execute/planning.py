@@ -19,7 +19,7 @@ from unistore.execute.splits import assign_splits
 from unistore.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Planned", "plan_conversion", "versions"]
+__all__ = ["Planned", "plan_conversion", "plan_options", "versions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def plan_conversion(
         sources=tuple(source.name for source in scan.sources),
         tables=tables,
         index=tuple(_index_plan(field, len(values)) for field, values in index),
-        options={**scan.options, "codec": codec, "split": None if shares is None else dict(shares)},
+        options=plan_options(scan, codec, shares),
         versions=versions(),
     )
     return Planned(
@@ -90,6 +90,11 @@ def plan_conversion(
         groups={**settled.groups, "splits": {"names": list(names)}},
         codes=codes,
     )
+
+
+def plan_options(scan: Scan, codec: str, shares: Mapping[str, float] | None) -> dict[str, Any]:
+    """Every option that decides a store's content."""
+    return {**scan.options, "codec": codec, "split": None if shares is None else dict(shares)}
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,29 +10,48 @@ from typing import Any
 from unistore.converters.protocol import Converter, Scan
 from unistore.execute.job import guard_of
 from unistore.execute.memory import shard_memory
+from unistore.execute.planning import plan_options, versions
 from unistore.execute.skipping import check_mode, entry_of, scan_sound, with_skipped
-from unistore.plan import TablePlan, plan_table
+from unistore.plan import Plan, TablePlan, plan_table
 
 __all__ = ["Preview", "preview"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """Sources as they are and tables as they would be.
+    """Sources as they are and the plan as it would be.
 
-    Rows of spilled tables are estimates (`estimated` names those tables). ``memory`` is the peak of one
-    process in bytes: the largest source to derive, or the largest shard with its encoded form.
+    Attributes
+    ----------
+    scan
+        What was found.
+    plan
+        What would be written. It is the plan that will be carried out, but for what only the sources'
+        values tell: rows and dtypes of the tables in `estimated`, tables that are counted while reading,
+        and index arrays, which are left out.
+    estimated
+        Names of tables whose rows are guessed.
+    source_bytes, raw_bytes
+        Sizes of the source files, and of all arrays before compression.
+    memory
+        Bytes that a process holds at its peak, beyond `unistore.execute.memory.PROCESS`: the largest source
+        to derive, or the largest shard with its encoded form.
     """
 
     scan: Scan
-    tables: tuple[TablePlan, ...]
+    plan: Plan
     estimated: tuple[str, ...]
     source_bytes: int
     raw_bytes: int
     memory: int
 
+    @property
+    def tables(self) -> tuple[TablePlan, ...]:
+        """The plan's tables."""
+        return self.plan.tables
+
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values, the same whenever the sources and the options are."""
         return {
             "modality": self.scan.modality,
             "notes": list(self.scan.notes),
@@ -65,15 +84,23 @@ class Preview:
             "source_bytes": self.source_bytes,
             "raw_bytes": self.raw_bytes,
             "memory": self.memory,
+            "plan": self.plan.to_json(),
         }
 
 
-def preview(converter: Converter, paths: Sequence[Path], *, on_error: str = "fail") -> Preview:
+def preview(
+    converter: Converter,
+    paths: Sequence[Path],
+    *,
+    codec: str = "fast",
+    shares: Mapping[str, float] | None = None,
+    on_error: str = "fail",
+) -> Preview:
     """Scan and plan without writing anything.
 
     Parameters
     ----------
-    on_error
+    codec, shares, on_error
         As of `run`; problems that only the values show are not known yet.
 
     Raises
@@ -93,13 +120,25 @@ def preview(converter: Converter, paths: Sequence[Path], *, on_error: str = "fai
         )
         for table in scan.tables
     )
+    reading = max((source.reading for source in scan.sources), default=0)
     return Preview(
         scan=scan,
-        tables=tables,
+        plan=Plan(
+            modality=scan.modality,
+            sample_table=scan.sample_table,
+            codec=codec,
+            sources=tuple(source.name for source in scan.sources),
+            tables=tables,
+            index=(),
+            options=plan_options(scan, codec, shares),
+            versions=versions(),
+        ),
         estimated=tuple(table.name for table in tables if table.spilled),
         source_bytes=sum(size for source in scan.sources for _, size, _ in guard_of(source)),
         raw_bytes=sum(table.rows * table.row_bytes for table in tables),
         memory=max(
-            [shard_memory(table) for table in tables] + [source.memory for source in scan.sources], default=0
+            [shard_memory(table, 0 if table.spilled else reading) for table in tables]
+            + [source.memory for source in scan.sources],
+            default=0,
         ),
     )

@@ -17,7 +17,7 @@ from unistore.execute.destination import open_build
 from unistore.execute.executors import Executor, Serial
 from unistore.execute.failure import writing_failed
 from unistore.execute.job import Guard, guard_of
-from unistore.execute.planning import versions
+from unistore.execute.planning import plan_options, versions
 from unistore.execute.report import Progress, Report, Silent
 from unistore.execute.skipping import Skipping, check_mode, scan_sound
 
@@ -122,7 +122,7 @@ def _identity(
     identity = {
         "modality": scan.modality,
         "converter": type(converter).__name__,
-        "options": {**scan.options, "codec": codec, "split": None if shares is None else dict(shares)},
+        "options": plan_options(scan, codec, shares),
         "sources": {source.name: _look(guard_of(source)) for source in scan.sources},
         "versions": versions(),
     }

@@ -1,0 +1,140 @@
+"""``--memory``: sizes, the arithmetic of a refusal, and estimates against what real conversions hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.convert import convert, make_converter
+from unistore.errors import InputError
+from unistore.execute.memory import PROCESS, STEP, check_fits, most_workers, shard_memory, shown
+from unistore.execute.runner import run
+from unistore.plan import plan_table
+from unistore.schemas.tables import Field, Table
+from unistore.sizes import parse_bytes
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT / "tests/data"
+MEMORY = Path("/dev/shm")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GB", 4 * 10**9),
+        ("4gb", 4 * 10**9),
+        ("1.5 GiB", 3 << 29),
+        ("800M", 800 * 10**6),
+        ("12k", 12_000),
+        ("2 TB", 2 * 10**12),
+        ("123", 123),
+        (7, 7),
+    ],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes(text, "--memory") == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "4XB", "4 G B", "1e9", "_", "nan", "four"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(InputError, match=rf"--memory: is {re.escape(repr(text))}, expected a size as in 4GB"):
+        parse_bytes(text, "--memory")
+
+
+@pytest.mark.parametrize("limit", [PROCESS, PROCESS + 10, 10**9, 4 * 10**9, 10**12])
+@pytest.mark.parametrize("need", [0, 10, 10**8, 10**9])
+def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: int) -> None:
+    count = most_workers(limit, 5, need)
+    assert 0 <= count <= 5
+    assert not count or PROCESS + count * (PROCESS + need) <= limit
+    assert count == 5 or PROCESS + (count + 1) * (PROCESS + need) > limit
+    assert most_workers(None, 5, need) == 5
+
+
+def test_the_arithmetic_of_a_refusal() -> None:
+    check_fits(None, 10**12, "anything")
+    check_fits(PROCESS + 500, 500, "just enough")
+    with pytest.raises(InputError) as caught:
+        check_fits(3 * 10**8, 5 * 10**8, "rows 0:7 of table 'rows' (from a.h5)")
+    assert str(caught.value) == (
+        f"--memory: 300.0 MB is too little: {shown(PROCESS)} for the process + 500.0 MB for "
+        f"rows 0:7 of table 'rows' (from a.h5) = {shown(PROCESS + 5 * 10**8)} (give at least "
+        f"{shown((PROCESS + 5 * 10**8) * 1.005)})"
+    )
+
+
+def test_a_shard() -> None:
+    fields = (
+        Field(path="rows/a", dtype="float64", row_shape=(3,), axes=("row", "k")),
+        Field(path="rows/b", dtype="uint8", axes=("row",)),
+    )
+    direct = plan_table(Table(name="rows", fields=fields), [1000])
+    spilled = plan_table(Table(name="rows", fields=fields, spilled=True), [1000])
+    rows = min(1000, direct.shard_rows)
+    assert shard_memory(direct) == STEP + rows * (25 + 24)
+    assert shard_memory(direct, reading=77) == STEP + rows * (25 + 24) + 77
+    assert shard_memory(spilled) == STEP + rows * (25 + 24 + 24)
+
+
+@pytest.mark.parametrize(
+    ("family", "sources", "options"),
+    [
+        ("rows", "rows", {}),
+        ("point_cloud", "pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
+        ("ct", "ct", {"windows": ("lung",)}),
+    ],
+)
+def test_too_little_is_refused_before_anything_is_written_and_the_bytes_never_change(
+    tmp_path: Path, family: str, sources: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"--memory: 100\.0 MB is too little: 134\.2 MB for the process \+ "):
+        convert(DATA / sources, tmp_path / "out", family, memory="100MB", **options)
+    assert list(tmp_path.iterdir()) == []
+    free = convert(DATA / sources, tmp_path / "free", family, **options)
+    tight = convert(DATA / sources, tmp_path / "tight", family, memory="300MB", **options)
+    assert free.digest == tight.digest
+    assert (tmp_path / "free/zarr.json").read_bytes() == (tmp_path / "tight/zarr.json").read_bytes()
+
+
+def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) -> None:
+    values = np.zeros((1 << 18, 64), "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=values, chunks=values.shape, compression="gzip")
+        file["label"] = np.zeros(1 << 18)
+    scan = make_converter("rows", {}).scan([tmp_path])
+    assert values.nbytes <= scan.sources[0].reading <= 1.1 * values.nbytes
+
+
+def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toys: Path, toy: Any) -> None:
+    class Untouched(toy):  # type: ignore[misc]
+        def derive(self, scan: Any, source: int, emit: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(InputError, match="a shard of table 'rows'"):
+        run(Untouched(), [toys], tmp_path / "out", memory=PROCESS)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")
+@pytest.mark.parametrize("family", ["rows", "point_cloud", "ct", "spike", "trajectory"])
+def test_estimates_hold_against_real_conversions(tmp_path: Path, family: str) -> None:
+    """The short form of ``benchmarks/memory.py``: no step takes more than was estimated, nor far less."""
+    work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
+    words = ["--families", family, "--megabytes", "24", "--workers", "0", "--json", "--work", str(work)]
+    command = [sys.executable, str(ROOT / "benchmarks/memory.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found["steps"]
+    for kind, steps in found["steps"].items():
+        measured, estimated = (max(values) for values in zip(*steps, strict=True))
+        assert estimated <= 3 * measured + 2 * STEP, f"{kind}: far more than {shown(measured)}"
+    assert found["bound"] <= PROCESS + 3 * found["peak"]
