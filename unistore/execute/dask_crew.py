@@ -18,6 +18,9 @@ __all__ = ["Crew"]
 BROKEN = 3
 """So many workers that end by themselves (not killed) mean that none will ever stay."""
 
+MEMORY = ": out of memory? --memory bounds it"
+"""Said of SIGKILL: it is how the kernel ends a process when memory runs out."""
+
 
 class Crew:
     """Worker processes of this machine, kept at a number: one that is lost is replaced.
@@ -28,11 +31,17 @@ class Crew:
         Of the scheduler that they work for.
     tell
         Told, in a line, of every loss.
+
+    Attributes
+    ----------
+    cause
+        How the worker ended that was lost last: ``"killed by SIGKILL"``; None as long as none was.
     """
 
     def __init__(self, address: str, tell: Callable[[str], None]) -> None:
         self._address = address
         self._tell = tell
+        self.cause: str | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
         self._started = 0
         self._broken = 0
@@ -57,10 +66,12 @@ class Crew:
             if process.poll() is None:
                 continue
             _end(process)
-            self._tell(f"a worker process was lost ({_cause(process)}); its step runs again in a new one")
+            self.cause = _cause(process)
+            hint = MEMORY if process.returncode == -signal.SIGKILL else ""
+            self._tell(f"a worker process was lost ({self.cause}{hint}); its step runs again in a new one")
             self._broken += process.returncode > 0
             if self._broken >= BROKEN:
-                msg = f"worker processes end by themselves, {_cause(process)}; what was done is kept"
+                msg = f"worker processes end by themselves, {self.cause}; what was done is kept"
                 raise ConversionError(msg)
             self._processes[number] = self._start()
 

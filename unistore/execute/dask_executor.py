@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Any, Self, TypeVar
 from unistore.errors import ConversionError
 from unistore.execute.dask_crew import Crew
 from unistore.execute.dask_flow import Flow
+from unistore.execute.dask_logs import silent
 from unistore.execute.executors import Job, Serial
 from unistore.execute.job import Outcome
 from unistore.execute.memory import PROCESS, check_fits, most_workers, shown
@@ -131,7 +131,6 @@ class Dask:
             return
         import dask
         from distributed import Client, LocalCluster
-        from distributed.utils import silence_logging_cmgr
 
         settings = {
             "distributed.scheduler.allowed-failures": 0,  # counted here, so that no neighbour is blamed
@@ -141,11 +140,12 @@ class Dask:
         }
         with ExitStack() as stack:
             stack.enter_context(dask.config.set(settings))
-            stack.enter_context(silence_logging_cmgr(logging.CRITICAL))
+            stack.enter_context(silent())
             place: Any = self._scheduler
             if self._scheduler is None:
                 quiet = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-                place = stack.enter_context(LocalCluster(n_workers=0, processes=True, scheduler_kwargs=quiet))
+                local = LocalCluster(n_workers=0, processes=True, scheduler_kwargs=quiet, silence_logs=False)
+                place = stack.enter_context(local)
             try:
                 client = stack.enter_context(Client(place, timeout=TIMEOUT, set_as_default=False))
             except OSError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -25,6 +27,8 @@ BEAT = 0.5
 """Seconds between two looks at the workers."""
 
 _one_at_a_time = threading.Lock()
+_finished: set[str] = set()
+"""Names of the flows of which this worker begins no step any more."""
 
 
 class Flow(Generic[T]):
@@ -42,6 +46,7 @@ class Flow(Generic[T]):
         self._job = job
         self._room = room
         self._tell = tell
+        self._name = uuid.uuid4().hex
         self._loaded: Any = None
         self._flying: dict[Any, int] = {}
         self._done: SimpleQueue[Any] = SimpleQueue()
@@ -80,14 +85,9 @@ class Flow(Generic[T]):
     def abandon(self) -> None:
         """Take back what has not begun, and wait until what has is over (on an existing cluster)."""
         if self._crew is None:
-            with suppress(Exception):  # a scheduler that is gone has nothing at work
-                working = {key for keys in self._client.processing().values() for key in keys}
-                for future in self._flying:
-                    if future.key not in working:
-                        future.cancel()
-                for future in self._flying:
-                    if future.key in working:
-                        future.exception()
+            with suppress(Exception):  # a scheduler that is gone hands nothing out any more
+                self._client.cancel(list(self._flying), force=True)
+                self._client.run(_finish, self._name, on_error="ignore")
         self._flying.clear()
         self._loaded = None
 
@@ -103,7 +103,8 @@ class Flow(Generic[T]):
     def _hand_out(self, number: int, items: list[T]) -> None:
         if self._loaded is None or self._loaded.status == "error":
             self._loaded = self._client.submit(_same, self._job, pure=False)
-        future = self._client.submit(_step, self._loaded, items[number], pure=False, priority=-number)
+        step = items[number], self._name
+        future = self._client.submit(_step, self._loaded, *step, pure=False, priority=-number)
         self._flying[future] = number
         future.add_done_callback(self._done.put)
 
@@ -125,13 +126,21 @@ class Flow(Generic[T]):
 
     def _count_loss(self, number: int, item: T, error: Exception) -> None:
         self._losses[number] += 1 if self._crew is not None else LOSSES  # a cluster counts by itself
-        if self._losses[number] >= LOSSES:
-            times = f"{LOSSES} times" if self._crew is not None else "again and again"
-            msg = (
-                f"{self._job.describe(item)}: its worker died {times} (out of memory? a damaged file?); "
-                "what was done is kept"
-            )
-            raise ConversionError(msg) from error
+        if self._losses[number] < LOSSES:
+            return
+        if self._crew is None:
+            why = "died again and again (out of memory? --memory bounds it; a damaged file? --exclude it)"
+        else:
+            self._crew.tend()
+            why = f"died {LOSSES} times ({self._crew.cause}: "
+            if self._crew.cause == "killed by SIGKILL":
+                why += "out of memory? give --memory, or fewer --workers)"
+            else:
+                why += "a damaged file? look at it with 'unistore inspect', leave it out with --exclude)"
+        msg = (
+            f"{self._job.describe(item)}: its worker {why}; what was done is kept: the same command continues"
+        )
+        raise ConversionError(msg) from error
 
     def _look(self) -> None:
         """Replace lost workers; tell of those that an existing cluster lost."""
@@ -162,7 +171,18 @@ def _same(job: T) -> T:
     return job
 
 
-def _step(job: Job[T], item: T) -> Outcome:
+def _step(job: Job[T], item: T, flow: str) -> Outcome:
     """One step; alone in its process, since threads must not share an HDF5 file."""
     with _one_at_a_time:
-        return job(item)
+        return Outcome() if flow in _finished else job(item)
+
+
+async def _finish(flow: str) -> None:
+    """Begin no step of a flow on this worker any more; wait until the one that is at work is over."""
+    _finished.add(flow)
+    await asyncio.to_thread(_wait)
+
+
+def _wait() -> None:
+    with _one_at_a_time:
+        pass

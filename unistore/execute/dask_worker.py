@@ -8,10 +8,11 @@ along. It lives in a session of its own, which Ctrl-C does not reach, and never 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import sys
 import threading
+
+from unistore.execute.dask_logs import silent
 
 __all__ = ["ENVIRONMENT", "serve"]
 
@@ -40,9 +41,8 @@ async def serve(address: str, name: str, folder: str) -> None:
     import dask
     from distributed import Worker
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     quiet = {"distributed.worker.profile.enabled": False, "distributed.worker.memory.monitor-interval": "1s"}
-    with dask.config.set(quiet):
+    with dask.config.set(quiet), silent():
         worker = await Worker(
             address,
             name=name,

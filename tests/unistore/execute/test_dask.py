@@ -11,11 +11,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -173,6 +175,9 @@ def test_a_scheduler_and_workers_started_by_hand(
         assert tree(out) == references[family]
 
 
+DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
+
+
 @dataclass(frozen=True)
 class Faulty:
     """A job whose steps do what they are told; `marks` is a folder in which they leave their traces."""
@@ -186,8 +191,11 @@ class Faulty:
         (self.marks / f"{what}-{count}-{os.getpid()}-{time.monotonic_ns()}").touch()
         if what == "sleep":
             time.sleep(float(rest))
-        if what == "dies" and count < int(rest):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if what in DEATHS and count < int(rest):
+            os.kill(os.getpid(), DEATHS[what])
+        if what == "lasts":
+            time.sleep(float(rest))
+            (self.marks / f"over-{time.monotonic_ns()}").touch()
         if what == "raises":
             raise ERRORS[int(rest)]
         return Outcome({"pid": os.getpid()})
@@ -228,16 +236,22 @@ def test_a_lost_worker_is_replaced_and_its_step_runs_again(tmp_path: Path) -> No
         assert len(executor.pids) == 2
     assert len(list(tmp_path.glob("dies-*"))) == 3
     assert len(told) == 2
-    assert all("a worker process was lost (killed by SIGKILL)" in line for line in told)
+    line = "a worker process was lost (killed by SIGKILL: out of memory? --memory bounds it); its step"
+    assert all(each.startswith(line) for each in told)
 
 
-def test_a_step_that_kills_three_workers_is_named(tmp_path: Path) -> None:
-    with (
-        Dask(2) as executor,
-        pytest.raises(ConversionError, match=r"step 'dies 9' of a\.h5: its worker died 3 times"),
-    ):
-        list(executor.run(Faulty(tmp_path), [*(f"sleep 0.{n}" for n in range(4)), "dies 9"]))
-    assert len(list(tmp_path.glob("dies-*"))) == 3
+@pytest.mark.parametrize(
+    ("death", "hint"),
+    [
+        ("dies", r"killed by SIGKILL: out of memory\? give --memory, or fewer --workers"),
+        ("crashes", r"killed by SIGSEGV: a damaged file\? .*--exclude"),
+    ],
+)
+def test_a_step_that_kills_three_workers_is_named(tmp_path: Path, death: str, hint: str) -> None:
+    said = rf"step '{death} 9' of a\.h5: its worker died 3 times \({hint}\); what was done is kept"
+    with Dask(2) as executor, pytest.raises(ConversionError, match=said):
+        list(executor.run(Faulty(tmp_path), [*(f"sleep 0.{n}" for n in range(4)), f"{death} 9"]))
+    assert len(list(tmp_path.glob(f"{death}-*"))) == 3
 
 
 def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Path, toy: Any) -> None:
@@ -265,6 +279,53 @@ def test_stopping_early_leaves_no_step_at_work(tmp_path: Path) -> None:
         steps.close()
         assert not any(psutil.pid_exists(pid) for pid in pids)
         assert [item for item, _ in executor.run(Faulty(tmp_path), ["again"])] == ["again"], "it starts anew"
+
+
+def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, cluster: Cluster) -> None:
+    """Nobody may end the workers of others: what they have begun is waited for, nothing else begins."""
+    for threads in ("1", "4"):
+        scratch = ("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+        cluster.start_worker("--nthreads", threads, *scratch)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with Dask(0, cluster.address) as executor:
+        steps = executor.run(Faulty(marks), ["first", *(f"lasts 0.{n}" for n in range(3, 9))])
+        next(steps)
+        wait_until(lambda: any(marks.glob("lasts-*")), "no step began")
+        steps.close()
+        begun, over = len(list(marks.glob("lasts-*"))), len(list(marks.glob("over-*")))
+        assert begun == over
+        time.sleep(0.5)
+        assert len(list(marks.glob("lasts-*"))) == begun
+        assert [item for item, _ in executor.run(Faulty(marks), ["again"])] == ["again"]
+
+
+@pytest.mark.parametrize("place", ["workers", "cluster"])
+def test_many_problems_stop_it_and_nothing_is_written_afterwards(
+    tmp_path: Path, toy: Any, make_toys: Callable[..., Path], request: pytest.FixtureRequest, place: str
+) -> None:
+    sources = make_toys(tmp_path / "sources")
+    arrays = dict(np.load(sources / "train/s0.npz"))
+    arrays["value"][0] = np.nan
+    for number in range(70):
+        np.savez(sources / f"train/bad{number:02d}.npz", **arrays)
+
+    class Slow(toy):  # type: ignore[misc]
+        def derive(self, scan: Any, source: int, emit: Any) -> Any:
+            time.sleep(0.02)
+            return super().derive(scan, source, emit)
+
+    address = None
+    if place == "cluster":
+        running = request.getfixturevalue("cluster")
+        running.start_worker("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+        address = running.address
+    with Dask(2, address) as executor:
+        with pytest.raises(InputError) as caught:
+            run(Slow(), [sources], tmp_path / "made" / "out.zarr", executor=executor)
+        assert 50 <= len(caught.value.problems) < 70
+        time.sleep(0.3)
+        assert not (tmp_path / "made").exists()
 
 
 def test_no_worker_is_started_for_nothing(tmp_path: Path) -> None:
@@ -359,6 +420,25 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
+    """Nothing of what dask logs reaches the terminal, in whatever state its workers die."""
+    process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "3")
+    killed = 0
+    while killed < 5 and process.poll() is None:
+        time.sleep(0.1)
+        if journal_lines(tmp_path / "out") > 5 * (killed + 1):
+            for child in psutil.Process(process.pid).children()[: 2 if killed else 1]:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+                killed += 1
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    stage, *told = errors.splitlines()
+    assert re.fullmatch(r"writing \d+\.\d MB", stage)
+    assert 1 <= len(told) <= killed
+    assert all(line.startswith("a worker process was lost (killed by SIGKILL: out of mem") for line in told)
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
