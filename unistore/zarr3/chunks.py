@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,15 +40,12 @@ class Located:
         Keys of the stored objects.
     offsets, sizes
         Bytes in the object; `EMPTY` where the chunk is absent and reads as fill.
-    raws
-        What is stored there, where it has been read already.
     """
 
     numbers: list[int]
     keys: list[str]
     offsets: list[int]
     sizes: list[int]
-    raws: list[bytes] | None = None
 
     def pick(self, positions: Sequence[int]) -> Located:
         """Some of the chunks."""
@@ -57,7 +54,6 @@ class Located:
             [self.keys[at] for at in positions],
             [self.offsets[at] for at in positions],
             [self.sizes[at] for at in positions],
-            None if self.raws is None else [self.raws[at] for at in positions],
         )
 
 
@@ -79,8 +75,6 @@ class ChunkReader:
         Number of this reader, unlike that of any other reader of the process.
     row_stride
         Chunk number of a row over the row, where a chunk is one whole row.
-    far
-        Whether requests take long, so that all chunks of a batch had better be asked for at once.
     """
 
     def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool) -> None:
@@ -95,10 +89,10 @@ class ChunkReader:
         self._chunks = math.prod(self._per_object)
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
+        self._view = metadata.codecs.viewer(metadata.chunk_bytes)
         self._keys: dict[int, str] = {}
         self._indexes = IndexCache(self._load_index)
         at_end = metadata.index is not None and metadata.index.location == "end"
-        self.far = isinstance(storage, ReadsEnds)
         self._ends = storage if at_end and isinstance(storage, ReadsEnds) else None
 
     def numbers(self, axes: Sequence[Sequence[int]]) -> list[int]:
@@ -131,45 +125,40 @@ class ChunkReader:
             sizes.append(index[at + 1])
         return Located(numbers, keys, offsets, sizes)
 
-    def fetch(self, located: Located, positions: Sequence[int]) -> Located:
-        """Read some chunks, all of them present, at once; the others' ``raws`` are empty."""
-        picked, raws, done = located.pick(positions), [b""] * len(located.keys), 0
-        try:
-            for position, raw in zip(positions, self._raws(picked), strict=True):
-                raws[position] = raw
-                done += 1
-        except StoreError as error:
-            raise self._damaged(picked, done, error) from error
-        return replace(located, raws=raws)
+    def decode(
+        self, located: Located, targets: Sequence[NDArray[Any] | None], *, fresh: bool = False
+    ) -> Iterator[NDArray[Any]]:
+        """Decode present chunks, one by one.
 
-    def decode_into(self, located: Located, targets: Sequence[NDArray[Any]]) -> None:
-        """Decode present chunks, each straight into its target: a C-contiguous array of the chunk's size."""
-        decode, done = self._decode, 0
-        try:
-            for raw, target in zip(self._raws(located), targets, strict=True):
-                decode(raw, target)
-                done += 1
-        except (FrameError, StoreError) as error:
-            raise self._damaged(located, done, error) from error
-
-    def decode_each(self, located: Located, *, fresh: bool) -> Iterator[NDArray[Any]]:
-        """Decode present chunks one by one; unless `fresh`, each may be overwritten by the next."""
-        metadata, done = self.metadata, 0
+        Parameters
+        ----------
+        located
+            The chunks; all are asked for at once.
+        targets
+            For each, a C-contiguous array of the chunk's size that gets its elements as they are stored, or
+            None: what is yielded is the chunk, not to be written to.
+        fresh
+            Whether chunks without a target may be kept; else the next one may overwrite them.
+        """
+        decode, view, metadata, done = self._decode, self._view, self.metadata, 0
+        codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape
         flat: NDArray[Any] | None = None
         try:
-            for raw in self._raws(located):
-                if flat is None or fresh:
-                    flat = np.empty(metadata.chunk_bytes // metadata.dtype.itemsize, metadata.dtype)
-                self._decode(raw, flat)
-                yield metadata.codecs.restore(flat, metadata.dtype, metadata.chunk_shape)
+            raws = self._storage.read_many(located.keys, located.offsets, located.sizes)
+            for raw, target in zip(raws, targets, strict=True):
+                if target is not None:
+                    decode(raw, target)
+                    yield target
+                elif view is not None:
+                    yield codecs.restore(view(raw), dtype, shape)
+                else:
+                    if flat is None or fresh:
+                        flat = np.empty(metadata.chunk_bytes // dtype.itemsize, dtype)
+                    decode(raw, flat)
+                    yield codecs.restore(flat, dtype, shape)
                 done += 1
         except (FrameError, StoreError) as error:
             raise self._damaged(located, done, error) from error
-
-    def _raws(self, located: Located) -> Iterator[bytes]:
-        if located.raws is not None:
-            return iter(located.raws)
-        return self._storage.read_many(located.keys, located.offsets, located.sizes)
 
     def _key(self, shard: int) -> str:
         key = self._keys.get(shard)

@@ -12,10 +12,13 @@ from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blos
 from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
 from unistore.zarr3.frames import ByteCodec, FrameError
 
-__all__ = ["IntoDecoder", "decoder"]
+__all__ = ["IntoDecoder", "Viewer", "decoder", "viewer"]
 
 IntoDecoder = Callable[[bytes, NDArray[Any]], None]
 """``decode(raw, out)``: stored bytes of a chunk into a C-contiguous array of its decoded size."""
+
+Viewer = Callable[[bytes], NDArray[np.uint8]]
+"""``view(raw)``: the decoded bytes where they lie in what is stored."""
 
 
 def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
@@ -32,9 +35,21 @@ def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
     kinds = tuple(type(codec) for codec in codecs)
     if kinds in {(Blosc, Crc32c), (Blosc,)}:
         return _blosc_decoder(nbytes, checked=len(kinds) == 2)
-    if kinds in {(Crc32c,), ()}:
-        return _plain_decoder(nbytes, checked=len(kinds) == 1)
+    if (view := viewer(codecs, nbytes)) is not None:
+        return _plain_decoder(view)
     return _chain_decoder(codecs, nbytes)
+
+
+def viewer(codecs: Sequence[ByteCodec], nbytes: int) -> Viewer | None:
+    """Make ``view(raw)`` for chunks that are stored as they are, with or without a checksum; else None.
+
+    Raises
+    ------
+    FrameError
+        From ``view``, where checksum and size contradict each other.
+    """
+    kinds = tuple(type(codec) for codec in codecs)
+    return _plain_viewer(nbytes, checked=len(kinds) == 1) if kinds in {(Crc32c,), ()} else None
 
 
 def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
@@ -59,16 +74,23 @@ def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
     return decode
 
 
-def _plain_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
+def _plain_viewer(nbytes: int, *, checked: bool) -> Viewer:
     stored = nbytes + 4 if checked else nbytes
 
-    def decode(raw: bytes, out: NDArray[Any]) -> None:
+    def view(raw: bytes) -> NDArray[np.uint8]:
         if len(raw) != stored:
             msg = f"{len(raw)} bytes, expected {stored}"
             raise FrameError(msg)
         if checked and crc32c(raw) != RESIDUE:
             check_crc(raw)
-        out.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, nbytes)
+        return np.frombuffer(raw, np.uint8, nbytes)
+
+    return view
+
+
+def _plain_decoder(view: Viewer) -> IntoDecoder:
+    def decode(raw: bytes, out: NDArray[Any]) -> None:
+        out.reshape(-1).view(np.uint8)[:] = view(raw)
 
     return decode
 

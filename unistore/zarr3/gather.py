@@ -33,7 +33,7 @@ def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any])
         )
         located, places = located.pick(present), [places[at] for at in present]
     targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    reader.decode_into(located, [targets[place] for place in places])
+    _run(reader.decode(located, [targets[place] for place in places]))
     if len(place_of) < len(wanted):
         for place, row in enumerate(wanted):
             if place_of[row] != place:
@@ -45,7 +45,7 @@ def gather_scalar(reader: ChunkReader, out: NDArray[Any]) -> None:
     located = reader.locate([0])
     out[()] = reader.metadata.fill_value
     if EMPTY not in located.offsets:
-        for chunk in reader.decode_each(located, fresh=False):
+        for chunk in reader.decode(located, [None]):
             out[()] = chunk
 
 
@@ -66,50 +66,43 @@ def gather(
         C-contiguous output.
     """
     metadata = reader.metadata
-    axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-    located = reader.locate(reader.numbers(axes))
+    if metadata.chunk_shape[1:] == metadata.shape[1:] == out.shape[1:]:  # chunks of whole rows
+        numbers, trailing = [chunk * reader.row_stride for chunk, _ in groups], ()
+    else:
+        axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
+        numbers = reader.numbers(axes)
+    located = reader.locate(numbers)
     keep = CHUNKS.keeps(metadata.chunk_bytes)
-    targets: list[NDArray[Any]] = []
-    direct, scratch, kept = _Picked(), _Picked(), _Picked()
+    tasks: list[int] = []
+    targets: list[NDArray[Any] | None] = []
+    rest: list[tuple[list[Place], bool]] = []  # what is copied out of each chunk, and whether to keep it
     for task, places in enumerate(_places(groups, trailing)):
         if located.offsets[task] == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
         target = _whole_chunk(places, out, metadata.chunk_shape)
-        if target is not None and target.flags.c_contiguous and metadata.codecs.direct:
-            targets.append(target)
-            direct.add(task, places)
-        elif not keep or target is not None:
-            scratch.add(task, places)
-        elif (chunk := CHUNKS.get((reader.token, located.numbers[task]))) is not None:
+        kept = keep and target is None
+        if kept and (chunk := CHUNKS.get((reader.token, numbers[task]))) is not None:
             _copy(chunk, places, out)
-        else:
-            kept.add(task, places)
-    if reader.far:
-        located = reader.fetch(located, sorted([*direct.tasks, *scratch.tasks, *kept.tasks]))
-    reader.decode_into(located.pick(direct.tasks), targets)
-    decoded = reader.decode_each(located.pick(scratch.tasks), fresh=False)
-    for chunk, places in zip(decoded, scratch.places, strict=True):
+            continue
+        if target is not None and not (metadata.codecs.direct and target.flags.c_contiguous):
+            target = None
+        tasks.append(task)
+        targets.append(target)
+        rest.append(([] if target is not None else places, kept))
+    if len(tasks) < len(numbers):
+        located = located.pick(tasks)
+    decoded = reader.decode(located, targets, fresh=keep)
+    for number, chunk, (places, kept) in zip(located.numbers, decoded, rest, strict=True):
         _copy(chunk, places, out)
-    decoded = reader.decode_each(located.pick(kept.tasks), fresh=True)
-    for chunk, places, task in zip(decoded, kept.places, kept.tasks, strict=True):
-        _copy(chunk, places, out)
-        CHUNKS.put((reader.token, located.numbers[task]), chunk)
+        if kept:
+            CHUNKS.put((reader.token, number), chunk)
 
 
-class _Picked:
-    """Tasks of one gathering that are read in the same way."""
-
-    __slots__ = ("places", "tasks")
-
-    def __init__(self) -> None:
-        self.tasks: list[int] = []
-        self.places: list[list[Place]] = []
-
-    def add(self, task: int, places: list[Place]) -> None:
-        self.tasks.append(task)
-        self.places.append(places)
+def _run(decoding: Iterator[NDArray[Any]]) -> None:
+    for _ in decoding:
+        pass
 
 
 def _places(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Place]]:

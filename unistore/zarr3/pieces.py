@@ -45,25 +45,22 @@ def groups_of_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
 
 def groups_of_ranges(lo: NDArray[np.int64], hi: NDArray[np.int64], step: int) -> list[Group]:
     """Group ranges ``lo[i]:hi[i]``, output one behind the other, by chunks of `step` rows, rising."""
-    first = lo // step
-    touched = np.where(hi > lo, (hi - 1) // step - first + 1, 0)
-    owner = np.repeat(np.arange(len(lo)), touched)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(touched) - touched, touched)
-    chunk = first[owner] + within
-    low = np.maximum(lo[owner], chunk * step)
-    high = np.minimum(hi[owner], (chunk + 1) * step)
-    begins = np.cumsum(hi - lo) - (hi - lo)
-    target = begins[owner] + low - lo[owner]
-    order = np.argsort(chunk, kind="stable")
-    chunk, low, high, target = chunk[order], low[order], high[order], target[order]
-    source = low - chunk * step
-    pairs: list[tuple[Part, Part]] = [
-        (slice(a, a + n), slice(b, b + n))
-        for a, b, n in zip(source.tolist(), target.tolist(), (high - low).tolist(), strict=True)
-    ]
-    starts = _starts(chunk)
-    numbers = chunk[starts[:-1]].tolist()
-    return [(number, pairs[a:b]) for number, (a, b) in zip(numbers, pairwise(starts.tolist()), strict=True)]
+    pieces = []
+    place = 0
+    for low, high in zip(lo.tolist(), hi.tolist(), strict=True):
+        row = low
+        while row < high:
+            chunk, inside = divmod(row, step)
+            count = min(high - row, step - inside)
+            pieces.append((chunk, inside, place, count))
+            row, place = row + count, place + count
+    pieces.sort()
+    groups: list[Group] = []
+    for chunk, inside, place, count in pieces:
+        if not groups or groups[-1][0] != chunk:
+            groups.append((chunk, []))
+        groups[-1][1].append((slice(inside, inside + count), slice(place, place + count)))
+    return groups
 
 
 def _starts(ordered: NDArray[np.int64]) -> NDArray[Any]:
