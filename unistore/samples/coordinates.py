@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 __all__ = ["Dequantiser", "relative", "staging"]
 
-_BLOCK = 4096
-"""Points converted at a time: three float64 arrays of 3 values a point fit the second-level cache."""
+_BLOCK = 8192
+"""Points converted at a time: their float64 values fit the second-level cache."""
+
+_TILE = 1024
+"""Points that a row of three numbers is repeated for: it stays in the first-level cache."""
 
 
 def staging(out: NDArray[Any]) -> NDArray[np.int32]:
@@ -41,12 +44,14 @@ class Dequantiser:
         self._scale: NDArray[np.float64] | float = _tiled(scale)
         if (scale == scale[0]).all():
             self._scale = float(scale[0])
-        self._offset = _tiled(offset)
+        # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
+        added = offset.any() or not (scale > 0).all()
+        self._offset = _tiled(offset) if added else None
 
     def absolute(self, quantised: NDArray[np.int32], out: NDArray[np.float64]) -> None:
         """``out = q * scale + offset``; `quantised` may be `staging` of `out`. Both (N, 3)."""
         source, target = quantised.reshape(-1), out.reshape(-1)
-        memory = np.empty(3 * min(len(out), _BLOCK))
+        memory = np.empty(min(len(source), 3 * _BLOCK))
         for lo in range(0, len(source), 3 * _BLOCK):
             work = self._block(source[lo : lo + 3 * _BLOCK], memory)
             target[lo : lo + len(work)] = work
@@ -57,17 +62,21 @@ class Dequantiser:
         """``out = float32(q * scale + offset - origin)``; `quantised` may be `staging` of `out`."""
         source, target = quantised.reshape(-1), out.reshape(-1)
         origins = _tiled(origin, len(out))
-        memory = np.empty(3 * min(len(out), _BLOCK))
+        memory = np.empty(min(len(source), 3 * _BLOCK))
         for lo in range(0, len(source), 3 * _BLOCK):
             work = self._block(source[lo : lo + 3 * _BLOCK], memory)
-            work -= origins[: len(work)]
+            _row_wise(np.subtract, work, origins)
             target[lo : lo + len(work)] = work
 
     def _block(self, source: NDArray[np.int32], memory: NDArray[np.float64]) -> NDArray[np.float64]:
         work = memory[: len(source)]
         np.copyto(work, source)
-        work *= self._scale if isinstance(self._scale, float) else self._scale[: len(work)]
-        work += self._offset[: len(work)]
+        if isinstance(self._scale, float):
+            work *= self._scale
+        else:
+            _row_wise(np.multiply, work, self._scale)
+        if self._offset is not None:
+            _row_wise(np.add, work, self._offset)
         return work
 
 
@@ -77,16 +86,28 @@ def relative(
     """``out = float32(float64(values) - origin)`` for coordinates (N, 3) stored as f4 or f8."""
     source, target = values.reshape(-1), out.reshape(-1)
     origins = _tiled(origin, len(out))
+    memory = np.empty(min(len(source), 3 * _BLOCK))
     for lo in range(0, len(source), 3 * _BLOCK):
         part = source[lo : lo + 3 * _BLOCK]
-        target[lo : lo + len(part)] = np.subtract(part, origins[: len(part)], dtype=np.float64)
+        work = memory[: len(part)]
+        np.copyto(work, part)
+        _row_wise(np.subtract, work, origins)
+        target[lo : lo + len(part)] = work
 
 
-def _tiled(row: NDArray[np.float64], points: int = _BLOCK) -> NDArray[np.float64]:
-    """`row` (3,) repeated for up to one block of points, flat; doubling copies, as rows of 3 are slow."""
-    size = 3 * min(points, _BLOCK)
+def _row_wise(operation: np.ufunc, work: NDArray[np.float64], tile: NDArray[np.float64]) -> None:
+    """Apply an operation with a row (3,), repeated in `tile`, to each row of flat `work`, in place."""
+    whole = len(work) // len(tile) * len(tile)
+    rows, rest = work[:whole].reshape(-1, len(tile)), work[whole:]
+    operation(rows, tile, out=rows)
+    operation(rest, tile[: len(rest)], out=rest)
+
+
+def _tiled(row: NDArray[np.float64], points: int = _TILE) -> NDArray[np.float64]:
+    """`row` (3,) repeated for up to `_TILE` points, flat; doubling copies, as rows of 3 are slow."""
+    size = 3 * max(1, min(points, _TILE))
     flat = np.empty(size)
-    flat[:3] = row[: min(3, size)]
+    flat[:3] = row
     filled = 3
     while filled < size:
         step = min(filled, size - filled)
