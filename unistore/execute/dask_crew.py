@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,7 +44,6 @@ class Crew:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._started = 0
         self._broken = 0
-        self._folder = tempfile.TemporaryDirectory(prefix="unistore-dask-", ignore_cleanup_errors=True)
 
     def keep(self, count: int) -> None:
         """Have so many workers from now on; those too many are ended (between two stages they are idle)."""
@@ -78,7 +76,6 @@ class Crew:
     def stop(self) -> None:
         """End every worker, whatever it is doing."""
         self.keep(0)
-        self._folder.cleanup()
 
     @property
     def pids(self) -> list[int]:
@@ -90,7 +87,7 @@ class Crew:
         name = f"unistore-{self._started}"
         paths = [str(Path(path).absolute()) for path in sys.path]
         return subprocess.Popen(
-            [sys.executable, "-m", "unistore.execute.dask_worker", self._address, name, self._folder.name],
+            [sys.executable, "-m", "unistore.execute.dask_worker", self._address, name],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,  # --json prints there
             env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(paths)},

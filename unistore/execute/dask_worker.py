@@ -1,4 +1,4 @@
-"""One worker process of ``--workers N``: ``python -m unistore.execute.dask_worker ADDRESS NAME FOLDER``.
+"""One worker process of ``--workers N``: ``python -m unistore.execute.dask_worker ADDRESS NAME``.
 
 A program of its own, neither forked nor spawned by multiprocessing: the user's script is not run again in it
 (so it needs no ``if __name__ == "__main__"``), and no thread, lock or descriptor of the user's process comes
@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 import threading
+from tempfile import TemporaryDirectory
 
 from unistore.execute.dask_logs import silent
 
@@ -28,30 +29,29 @@ PDEATHSIG = 1
 SIGKILL = 9
 
 
-async def serve(address: str, name: str, folder: str) -> None:
+async def serve(address: str, name: str) -> None:
     """Work for a scheduler until it goes away.
 
     Parameters
     ----------
     address, name
         Of the scheduler, and what it calls this worker.
-    folder
-        Scratch space of the worker.
     """
     import dask
     from distributed import Worker
 
     quiet = {"distributed.worker.profile.enabled": False, "distributed.worker.memory.monitor-interval": "1s"}
     with dask.config.set(quiet), silent():
-        worker = await Worker(
-            address,
-            name=name,
-            nthreads=1,
-            memory_limit=0,
-            dashboard=False,
-            dashboard_address=None,
-            local_directory=folder,
-        )
+        with TemporaryDirectory(prefix="unistore-dask-") as folder:  # wanted by dask, and never used:
+            worker = await Worker(
+                address,
+                name=name,
+                nthreads=1,
+                memory_limit=0,  # nothing is spilled, so that a kill finds nothing to leave behind
+                dashboard=False,
+                dashboard_address=None,
+                local_directory=folder,
+            )
         await worker.finished()
 
 
