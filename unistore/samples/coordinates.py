@@ -104,13 +104,5 @@ def _row_wise(operation: np.ufunc, work: NDArray[np.float64], tile: NDArray[np.f
 
 
 def _tiled(row: NDArray[np.float64], points: int = _TILE) -> NDArray[np.float64]:
-    """`row` (3,) repeated for up to `_TILE` points, flat; doubling copies, as rows of 3 are slow."""
-    size = 3 * max(1, min(points, _TILE))
-    flat = np.empty(size)
-    flat[:3] = row
-    filled = 3
-    while filled < size:
-        step = min(filled, size - filled)
-        flat[filled : filled + step] = flat[:step]
-        filled += step
-    return flat
+    """`row` (3,) repeated for up to `_TILE` points, flat."""
+    return np.frombuffer(row.tobytes() * max(1, min(points, _TILE)), np.float64)
