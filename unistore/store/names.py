@@ -21,7 +21,6 @@ CONVENTION = {
     "uuid": "6d7f2a9e-9b0c-4f43-9f0e-4b1d6f0c7a51",
     "name": "unistore",
     "description": "Sealed training stores: tables of rows in sharded arrays, with a manifest of every file",
-    "spec_url": "docs/format.md",
 }
 
 
