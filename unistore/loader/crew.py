@@ -20,6 +20,7 @@ from unistore.loader.arena import Arena, SharedGrowth
 from unistore.loader.channel import open_channel
 from unistore.loader.errors import WorkerDiedError
 from unistore.loader.failures import Failure, raise_failure
+from unistore.loader.imports import imports_settled
 from unistore.loader.memory import Segment, open_shared_memory
 from unistore.loader.production import Arrival, Request
 from unistore.loader.slabs import Slab, SlabRing
@@ -52,7 +53,8 @@ class _Worker:
             with warnings.catch_warnings():
                 # Python 3.12 warns of forking while other threads run; workers touch nothing that these hold
                 warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
-                process.start()
+                with imports_settled() if inherited is not None else contextlib.nullcontext():
+                    process.start()
         except BaseException:
             self.channel.close()
             raise

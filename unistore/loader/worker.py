@@ -25,6 +25,7 @@ from unistore.loader.environment import Environment, settle
 from unistore.loader.errors import LoaderError, SampleError
 from unistore.loader.failures import Failure, pack_failure
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
+from unistore.loader.imports import let_import
 from unistore.loader.memory import Segment
 from unistore.loader.wire import Message, decode, encode
 
@@ -248,6 +249,7 @@ def main(worker: int, end: socket.socket, orders: Orders | None) -> None:
     orders
         What to do; None: they come, pickled, with the first message.
     """
+    let_import()
     settle()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: nobody is left to tell

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 
 import numpy as np
 import pytest
@@ -68,6 +70,28 @@ def test_every_start_method_in_every_state(tmp_path, method):
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [f"{state}: {repetitions}" for state in STATES]
+
+
+def test_workers_are_not_forked_while_a_thread_imports(data, tmp_path, monkeypatch, nothing_left):
+    """They would inherit the lock of the module, held by a thread that they do not have."""
+    name = f"slow_{os.getpid()}"
+    (tmp_path / f"{name}.py").write_text("import time\nfor _ in range(30): time.sleep(0.01)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    class Importing(data.Batched):
+        def read_batch(self, indices, allocate=np.empty):
+            thread = threading.Thread(target=importlib.import_module, args=(name,))  # a thread of the worker
+            thread.start()
+            thread.join()
+            return super().read_batch(indices, allocate)
+
+    thread = threading.Thread(target=importlib.import_module, args=(name,))
+    thread.start()
+    while name not in sys.modules:
+        pass
+    with Loader(Importing(), 10, workers=2, start_method="fork") as loader:
+        assert len(list(loader)) == 20
+    thread.join()
 
 
 def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(tmp_path):
