@@ -1,11 +1,13 @@
 """Every start method, whatever the parent was doing: batches equal serial ones, and nothing hangs.
 
-Every cell of the table is a fresh process that makes its loader anew for every repetition, 2 workers each,
-and compares an epoch of batches with serial reads. The parent before that: has only opened the store (idle);
-has read from it and computed with torch (has read); is reading from it in a thread all the while (reading).
-A process that is not through after its time is reported as hung, with the tracebacks of its threads.
+Every repetition makes its loader anew, 2 workers each, and compares an epoch of batches with serial reads.
+The parent before that: has only opened the store (idle; each repetition is then a process of its own, forked
+from one that has done nothing but import); has read from it and computed with torch (has read); is reading
+from it in a thread all the while (reading). What is not through after its time is reported as hung, with the
+tracebacks of its threads. Seconds are those of a whole epoch, start of the workers included, and grow with
+whatever else the machine does.
 
-    python tests/faults/start_methods.py                       # the table of docs/loading.md, 20 repetitions
+    python tests/faults/start_methods.py                       # the table of docs/loader.md, 20 repetitions
     python tests/faults/start_methods.py --repetitions 1 --method fork --state reading
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -34,7 +37,7 @@ DATA = Path(__file__).parent.parent / "data"
 METHODS = ("fork", "forkserver", "spawn")
 STATES = ("idle", "has read", "reading")
 LOADERS = ("DataLoader", "Loader")
-PATIENCE = 60
+PATIENCE = 120
 """Seconds that one repetition may take, start of the interpreters included."""
 SEED, BATCH, WORKERS = 3, 8, 2
 
@@ -97,30 +100,62 @@ def parent(state: str, dataset: unistore.Dataset) -> Iterator[None]:
             thread.join()
 
 
-def run_cell(folder: Path, loader: str, method: str, state: str, repetitions: int) -> list[float]:
-    """Seconds of every repetition in this process.
+def repetition(folder: Path, loader: str, method: str, state: str, family: str) -> float:
+    """Seconds of one epoch.
 
     Raises
     ------
     AssertionError
         If a batch differs from a serial read.
     """
-    expected: dict[str, list[dict[str, Any]]] = {}
-    taken = []
-    for repetition in range(repetitions):
-        family = list(FAMILIES)[repetition % len(FAMILIES)]
-        faulthandler.dump_traceback_later(PATIENCE, exit=True)
-        dataset = unistore.Dataset(folder / f"{family}.zarr", FAMILIES[family][1], seed=SEED)
-        with parent(state, dataset):
-            began = time.perf_counter()
-            found = batches(dataset, loader, method)
-            taken.append(time.perf_counter() - began)
-        # serial reads come last: an idle parent has not read before its first workers start
-        if family not in expected:
-            expected[family] = batches(dataset, None)
-        assert equal(found, expected[family]), f"{family}: batches differ from serial reads"
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
+    dataset = unistore.Dataset(folder / f"{family}.zarr", FAMILIES[family][1], seed=SEED)
+    with parent(state, dataset):
+        began = time.perf_counter()
+        found = batches(dataset, loader, method)
+        seconds = time.perf_counter() - began
+    # serial reads come last: an idle parent has not read before its workers start
+    assert equal(found, batches(dataset, None)), f"{family}: batches differ from serial reads"
     faulthandler.cancel_dump_traceback_later()
+    return seconds
+
+
+def run_cell(folder: Path, loader: str, method: str, state: str, repetitions: int) -> list[float]:
+    """Seconds of every repetition: in this process, or, for an idle parent, each in a process of its own."""
+    taken = []
+    for number in range(repetitions):
+        cell = folder, loader, method, state, list(FAMILIES)[number % len(FAMILIES)]
+        taken.append(in_child(*cell) if state == "idle" else repetition(*cell))
     return taken
+
+
+def in_child(*cell: Any) -> float:
+    """A repetition in a forked process.
+
+    Raises
+    ------
+    RuntimeError
+        If it ended with an error, which it has printed.
+    """
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.write(send, json.dumps(repetition(*cell)).encode())
+            code = 0
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+    os.close(send)
+    with os.fdopen(receive) as pipe:
+        said = pipe.read()
+    if os.waitpid(pid, 0)[1]:
+        msg = "a repetition failed"
+        raise RuntimeError(msg)
+    return float(said)
 
 
 def table(found: list[dict[str, Any]], repetitions: int) -> str:

@@ -153,12 +153,13 @@ def test_ctrl_c_that_is_caught_leaves_a_loader_that_works():
         import signal
         from unistore.loader import Loader
         loader = Loader(Broken(95, "hang"), 10, shuffle=False, workers=1)
-        signal.setitimer(signal.ITIMER_REAL, 3.0)
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         got = 0
         try:
             for batch in loader:
                 got += 1
+                if got == 9:
+                    signal.setitimer(signal.ITIMER_REAL, 0.5)
         except KeyboardInterrupt:
             print("interrupted", got, len(children()))
         loader.dataset.bad = -1
