@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from unistore.dataset import Dataset
 from unistore.diagnosis.advice import Advice, StoreFacts, advise, remarks
 from unistore.diagnosis.machine import Machine, look_at_machine
 from unistore.diagnosis.place import look_at_place
@@ -42,7 +42,7 @@ class Checkup:
     @property
     def line(self) -> str:
         """A line of Python that makes the Loader."""
-        dataset = "dataset" if self.store is None else f"unistore.Dataset({self.store.path!r})"
+        dataset = "dataset" if self.store is None else f"unistore.Dataset({json.dumps(self.store.path)})"
         return f"unistore.Loader({dataset}, {', '.join(map(str, self.advice))})"
 
     @property
@@ -93,6 +93,8 @@ def check_up(path: str | os.PathLike[str] | None = None) -> Checkup:
 
 
 def _look_at_store(path: str, machine: Machine) -> StoreFacts:
+    from unistore.dataset import Dataset  # takes torch
+
     dataset = Dataset(path)
     store, count = dataset.store, len(dataset)
     place = look_at_place(store)

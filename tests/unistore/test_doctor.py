@@ -109,6 +109,8 @@ def test_blocks_where_they_pay(checkup: Checkup) -> None:
     value, reason = argument(checkup, "shuffle", speed=replace(speed, blocks=250.0))
     assert value == "blocks"
     assert "2.5× as fast" in reason
+    one_batch = {"speed": replace(speed, blocks=250.0), "samples": speed.batch_size}
+    assert argument(checkup, "shuffle", **one_batch)[0] is True
     away = replace(checkup.store.place, network=True, file_system="nfs4")
     assert argument(checkup, "shuffle", speed=speed, place=away)[0] == "blocks"
     assert argument(checkup, "shuffle", speed=speed, place=away, samples_a_chunk=0.5)[0] is True

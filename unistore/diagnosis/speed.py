@@ -6,15 +6,18 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.dataset import Dataset
-from unistore.order_blocks import BlockShuffle
+from unistore.order_blocks import LANES, BlockShuffle
 from unistore.order_plan import EpochSequence, Shuffled
 from unistore.scratch import Scratch
 from unistore.zarr3.cache import CHUNKS
+
+if TYPE_CHECKING:
+    from unistore.dataset import Dataset
 
 __all__ = ["Speed", "forks_safely", "measure"]
 
@@ -84,7 +87,8 @@ def measure(dataset: Dataset, seconds: float = SECONDS) -> Speed:
         return start + len(wanted)
 
     full = Shuffled(count, seed=1)
-    blocks = BlockShuffle(dataset.block_offsets(), seed=1, deal=read_size)
+    group = max(1, dataset.open_blocks // LANES)  # as `unistore.Loader` has them
+    blocks = BlockShuffle(dataset.block_offsets(), seed=1, group=group, deal=read_size)
     found, stop = _rate(read, full, count, seconds, once=True)
     shuffled, _ = _rate(read, full, stop, seconds)
     _, stop = _rate(read, blocks, count, seconds, once=True)

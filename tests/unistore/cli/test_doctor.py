@@ -45,11 +45,19 @@ def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert call(str(store), "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["store"]["samples"] == 300
-    assert found["line"].startswith(f"unistore.Loader(unistore.Dataset({str(store)!r}), batch_size=64")
+    assert found["line"].startswith(
+        f"unistore.Loader(unistore.Dataset({json.dumps(str(store))}), batch_size=64"
+    )
     assert call() == 0
     assert "unistore.Loader(dataset" in capsys.readouterr().out
     assert call(str(tmp_path / "nothing")) == 1
     assert "no such store" in capsys.readouterr().err
+
+
+def test_a_machine_alone_needs_no_torch() -> None:
+    code = "import sys, unistore.doctor; unistore.doctor.check_up(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_help_names_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
