@@ -10,6 +10,8 @@ from itertools import pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
+import numpy.ma  # numpy would import these parts while samples are read: in a thread, maybe, beside a fork
+import numpy.random
 import torch.utils.data
 import xxhash
 from numpy.typing import NDArray
