@@ -20,26 +20,12 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from unistore.convert import make_converter
+from trials import FAMILIES, family, tree
+
 from unistore.execute.runner import run
 from unistore.store.names import MANIFEST, ROOT
 from unistore.verify import repair, verify
-
-DATA = Path(__file__).parents[1] / "data"
-FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "rows": (("rows/autzen_returns.h5",), {}),
-    "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
-    "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), {"windows": ("lung",), "sparse": "coords"}),
-    "spike": (("spike/reds_frames_140_162.dat",), {"voxels": (5,)}),
-    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
-}
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def changes(files: dict[str, bytes], count: int, rng: random.Random) -> Iterator[tuple[str, int, int]]:
@@ -68,10 +54,9 @@ def finds(store: Path, key: str) -> bool:
 
 def trials(name: str, work: Path, count: int, repairs: int, rng: random.Random) -> str:
     """Convert one family's sources and change bytes of the store; returns a line of figures."""
-    files, options = FAMILIES[name]
-    sources = [DATA / file for file in files]
+    converter, sources = family(name)
     store = work / f"{name}.zarr"
-    run(make_converter(name, options), sources, store)
+    run(converter, sources, store)
     sound = tree(store)
     kinds = {"root": 0, "manifest": 0, "documents": 0, "shards": 0}
     began = time.perf_counter()

@@ -23,69 +23,28 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trials import FAMILIES, Case, Whole, ended, family, start
+
 import unistore.layout
 import unistore.zarr3.durable
-from unistore.convert import make_converter
-from unistore.errors import InputError, StoreError
+from unistore.errors import StoreError
 from unistore.execute.runner import run
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
-HERE = Path(__file__).parent
-DATA = HERE.parent / "data"
-FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
-    "rows": (("rows/autzen_returns.h5",), {}),
-    "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
-    "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), {"windows": ("lung",), "sparse": "coords"}),
-    "spike": (("spike/reds_frames_140_162.dat",), {"voxels": (5,)}),
-    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
-}
 OPERATIONS = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate")
-
-
-@dataclass
-class Case:
-    """A conversion to torture: what it converts, and where its trials live."""
-
-    converter: Any
-    sources: list[Path]
-    work: Path
-    overwrite: bool
-
-    def convert(self, destination: Path) -> None:
-        """The command: done, or found to have been done."""
-        try:
-            run(self.converter, self.sources, destination, overwrite=self.overwrite)
-        except InputError as error:
-            if "finished store stands there" not in str(error):
-                raise
 
 
 def in_child(job: Callable[[], None], kill_after: float | None = None) -> bool:
     """Run a job in a forked process; True if it ended by itself, False if it was killed."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            job()
-            code = 0
-        except BaseException as error:
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        finally:
-            os._exit(code)
+    pid = start(job)
     if kill_after is not None:
         time.sleep(kill_after)
         os.kill(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        return False
-    if os.WEXITSTATUS(status):
-        sys.exit("FAILED: the command itself failed")
-    return True
+    return ended(pid)
 
 
 def watched(job: Callable[[], None], folder: Path, strike: Callable[[int, str], None]) -> Callable[[], None]:
@@ -114,11 +73,6 @@ def watched(job: Callable[[], None], folder: Path, strike: Callable[[int, str], 
         job()
 
     return wrapped
-
-
-def tree(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder."""
-    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
 def check_whole(destination: Path, digests: set[str]) -> None:
@@ -162,7 +116,7 @@ def torture(given: argparse.Namespace, work: Path) -> None:
     began = time.perf_counter()
     in_child(lambda: case.convert(whole))
     seconds = time.perf_counter() - began
-    reference, digest = tree(whole), Store(whole).attributes["seal"]["digest"]
+    reference = Whole.of(whole)
     total = count_operations(case, work, old)
     chosen = range(1, total + 1)
     if 0 < given.operations < total:
@@ -181,17 +135,13 @@ def torture(given: argparse.Namespace, work: Path) -> None:
             killed = not convert_until(case, destination, strike)
             tally["killed" if killed else "ended first"] += 1
             if old is not None:
-                check_whole(destination, {digest, Store(old).attributes["seal"]["digest"]})
+                check_whole(destination, {reference.digest, Store(old).attributes["seal"]["digest"]})
         in_child(lambda destination=destination: case.convert(destination))
-        if tree(destination) != reference:
-            sys.exit(f"FAILED: {strikes}: the store differs from that of an uninterrupted run")
-        beside = sorted(path.name for path in destination.parent.iterdir())
-        if beside != ["out.zarr"]:
-            sys.exit(f"FAILED: {strikes}: left beside the store: {beside}")
-        shutil.rmtree(destination.parent)
+        reference.check(destination, strikes)
     print(
         f"{given.family}: {len(moments)} trials over {total} operations, {tally['killed']} kills "
-        f"({tally['ended first']} came too late), every store byte-identical ({digest}), nothing left beside"
+        f"({tally['ended first']} came too late), every store byte-identical ({reference.digest}), "
+        "nothing left beside"
     )
 
 
@@ -202,15 +152,14 @@ def make_case(given: argparse.Namespace, work: Path) -> tuple[Case, Path | None]
         sources = [toys.make_sources(work / "sources", sources=3, rows=60)]
         converter, other = toys.Toy(), toys.Toy(brightness=1)
     else:
-        names, options = FAMILIES[given.family]
-        sources = [DATA / name for name in names]
-        converter = other = make_converter(given.family, options)
+        converter, sources = family(given.family)
+        other = converter
     old = None
     if given.overwrite:
         old = work / "old" / "out.zarr"
         codec = "none"
         in_child(lambda: void(run(other, sources, old, codec=codec)))
-    return Case(converter, sources, work, given.overwrite), old
+    return Case(converter, sources, given.overwrite), old
 
 
 def prepare(destination: Path, old: Path | None) -> None:
@@ -248,7 +197,7 @@ def convert_until(case: Case, destination: Path, strike: float) -> bool:
 
 def load_toys() -> Any:
     """The toy family, which lives beside the tests that explain it."""
-    path = HERE.parent / "unistore" / "execute" / "conftest.py"
+    path = Path(__file__).parents[1] / "unistore" / "execute" / "conftest.py"
     spec = importlib.util.spec_from_file_location("toys", path)
     assert spec is not None
     assert spec.loader is not None

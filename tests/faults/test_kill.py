@@ -1,4 +1,4 @@
-"""The short form of ``kill.py``: a few kills of the toy conversion, with and without an older store."""
+"""The short forms of ``kill.py`` (the toys, with and without an older store) and of ``long_kills.py``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,39 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).with_name("kill.py")
 MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 
-
-@pytest.mark.skipif(
+pytestmark = pytest.mark.skipif(
     not hasattr(os, "fork") or not Path("/proc/self/fd").exists(), reason="needs fork and /proc"
 )
+
+
+def told_by(script: str, place: Path, *options: str) -> str:
+    """What a script prints; it says so itself if a trial fails."""
+    work = MEMORY if os.access(MEMORY, os.W_OK) else place
+    command = [sys.executable, str(Path(__file__).with_name(script)), *options, "--work", str(work)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_conversions_end_in_the_same_bytes(tmp_path: Path, overwrite: bool) -> None:
-    work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
-    command = [sys.executable, str(SCRIPT), "--operations", "12", "--moments", "4", "--work", str(work)]
-    done = subprocess.run(
-        [*command, *(["--overwrite"] if overwrite else [])], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"16 trials over (\d+) operations, (\d+) kills", done.stdout)
-    assert found, done.stdout
+    options = ("--operations", "12", "--moments", "4", *(["--overwrite"] if overwrite else []))
+    told = told_by("kill.py", tmp_path, *options)
+    found = re.search(r"16 trials over (\d+) operations, (\d+) kills", told)
+    assert found, told
     assert int(found[1]) > 300
     assert int(found[2]) >= 12
+
+
+def test_killed_workers_and_converters_end_in_the_same_bytes(tmp_path: Path) -> None:
+    options = ("--family", "point_cloud", "--converter", "3", "--workers", "2", "--together", "1")
+    told = told_by("long_kills.py", tmp_path, *options)
+    found = re.search(r"\| all \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", told)
+    assert found, told
+    converter, workers, together, stores = map(int, found.groups())
+    assert converter >= 3
+    assert workers >= 2
+    assert together >= 1
+    assert stores >= 3

@@ -1,0 +1,188 @@
+"""Kill converters, workers, and converters with their workers at random moments, over all families.
+
+Three ways, each until it has made so many kills, family after family in turn:
+
+- ``converter``: a conversion in one process is killed, and some of them again while they resume;
+- ``workers``: a conversion with two dask workers loses one of them, or both at once, twice; it has to get
+  over that by itself;
+- ``together``: the converter and its workers are killed at once, and no process may be left.
+
+Then the same command runs undisturbed, with workers or without, and the store must equal, byte for byte, the
+one of an uninterrupted conversion in one process, with nothing beside it. Ends with a table in Markdown.
+
+    python tests/faults/long_kills.py
+    python tests/faults/long_kills.py --family ct --converter 20 --workers 20 --together 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
+from pathlib import Path
+
+import distributed  # noqa: F401 - once, before the processes that need it are forked
+import psutil
+from trials import FAMILIES, Case, Whole, ended, family, start
+
+import unistore.layout
+from unistore.execute.dask_executor import Dask
+
+WAYS = ("converter", "workers", "together")
+STRIKES = 2
+"""Times that a conversion loses workers: a step that loses three is given up."""
+AGAIN = 0.3
+"""Share of the killed converters that are killed again."""
+
+
+@dataclass
+class Family:
+    """One family's trials."""
+
+    name: str
+    work: Path
+    chance: random.Random
+    tally: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.case = Case(*family(self.name))
+        self.seconds = {workers: self._undisturbed(workers) for workers in (False, True)}
+
+    def _undisturbed(self, workers: bool) -> float:
+        """Convert once; returns how long that took. The first store is what the others must equal."""
+        store = self.work / f"{self.name}-whole" / "out.zarr"
+        began = time.perf_counter()
+        ended(start(partial(self.convert, store, workers)))
+        seconds = time.perf_counter() - began
+        if not workers:
+            self.whole = Whole.of(store)
+        self.whole.check(store, f"{self.name}, undisturbed")
+        return seconds
+
+    def convert(self, destination: Path, workers: bool) -> None:
+        """The command."""
+        if not workers:
+            self.case.convert(destination)
+            return
+        with Dask(2) as executor:
+            self.case.convert(destination, executor)
+
+    def trial(self, way: str) -> int:
+        """Kill one conversion in a way, resume it, check the store; returns the number of kills."""
+        number = self.tally["stores"]
+        destination = self.work / f"{self.name}-{number}" / "out.zarr"
+        kill: Callable[[Path], int] = getattr(self, f"_kill_{way}")
+        killed = kill(destination)
+        while way != "workers" and self.chance.random() < AGAIN:
+            killed += kill(destination)
+        ended(start(partial(self.convert, destination, self.chance.random() < (way != "converter") / 2)))
+        self.whole.check(destination, f"{self.name}, {way}, store {number}")
+        self.tally["stores"] += 1
+        self.tally[way] += killed
+        return killed
+
+    def _kill_converter(self, destination: Path) -> int:
+        pid = start(partial(self.convert, destination, False))
+        time.sleep(self.chance.uniform(0, self.seconds[False]))
+        os.kill(pid, signal.SIGKILL)
+        return not ended(pid)
+
+    def _kill_workers(self, destination: Path) -> int:
+        pid = start(partial(self.convert, destination, True))
+        killed = 0
+        for _ in range(STRIKES):
+            self._wait(pid)
+            found = workers_of(pid)
+            for worker in self.chance.sample(found, min(len(found), self.chance.choice((1, 1, 2)))):
+                worker.kill()
+                killed += 1
+        if not ended(pid):
+            sys.exit(f"FAILED: {self.name}: the converter did not get over {killed} lost workers")
+        return killed
+
+    def _kill_together(self, destination: Path) -> int:
+        pid = start(partial(self.convert, destination, True))
+        self._wait(pid)
+        found = workers_of(pid)
+        processes = [pid, *(worker.pid for worker in found)]
+        self.chance.shuffle(processes)
+        for process in processes:
+            if process == pid or psutil.pid_exists(process):
+                os.kill(process, signal.SIGKILL)
+        killed = not ended(pid)
+        if psutil.wait_procs(found, timeout=20)[1]:
+            sys.exit(f"FAILED: {self.name}: workers outlive their converter")
+        return killed
+
+    def _wait(self, pid: int) -> None:
+        """Wait until there are workers, and then for a random part of a conversion."""
+        while not workers_of(pid) and status_of(pid) != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        time.sleep(self.chance.uniform(0, self.seconds[True] / STRIKES))
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Living workers of a converter."""
+    return [each for each in psutil.Process(pid).children() if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def status_of(pid: int) -> str:
+    """State of a process that has not been waited for."""
+    return str(psutil.Process(pid).status())
+
+
+def table(families: list[Family]) -> str:
+    """The figures in Markdown."""
+    lines = ["| family | converter | workers | converter with workers | stores, all identical |"]
+    lines.append("|---|--:|--:|--:|--:|")
+    total: Counter[str] = Counter()
+    for each in families:
+        total.update(each.tally)
+    for name, tally in [*((each.name, each.tally) for each in families), ("all", total)]:
+        lines.append(f"| {name} | " + " | ".join(str(tally[column]) for column in (*WAYS, "stores")) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the trials; exits with a message at the first that fails."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--family", choices=list(FAMILIES), help="one family; all of them if not given")
+    parser.add_argument("--converter", type=int, default=100, help="converters to kill")
+    parser.add_argument("--workers", type=int, default=100, help="workers to kill")
+    parser.add_argument("--together", type=int, default=25, help="converters to kill with their workers")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
+    )
+    given = parser.parse_args(arguments)
+    unistore.layout.SHARD = 8 << 10  # many small shards
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work) as folder:
+        chance = random.Random(given.seed)
+        names = [given.family] if given.family else list(FAMILIES)
+        families = [Family(name, Path(folder).resolve(), chance) for name in names]
+        for way in WAYS:
+            killed, turn = 0, cycle(families)
+            while killed < getattr(given, way):
+                killed += next(turn).trial(way)
+                print(f"{way}: {killed} of {getattr(given, way)} killed", file=sys.stderr)
+        left = sorted(path.name for path in Path(folder).iterdir())
+        if left:
+            sys.exit(f"FAILED: left behind: {left}")
+    print(table(families))
+    print(f"\n{time.perf_counter() - began:.0f} s, seed {given.seed}")
+
+
+if __name__ == "__main__":
+    main()
