@@ -28,7 +28,7 @@ class SequenceSampler:
     drop_last
         True: the same number of whole batches on every rank. False: every sample.
     start
-        Position of the first epoch to begin at, such as ``delivered`` of a loader's state.
+        Position at which the first epoch that is iterated begins, such as ``delivered`` of a loader's state.
     """
 
     def __init__(
@@ -46,11 +46,13 @@ class SequenceSampler:
         self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
         self.start = start
         self.epoch = 0
+        self._begun = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Epoch whose order the next iteration yields; an epoch other than the first begins at its start."""
-        if epoch != self.epoch:
-            self.epoch, self.start = epoch, 0
+        """Epoch whose order the next iteration yields; epochs after the first one begin at position 0."""
+        if self._begun and epoch != self.epoch:
+            self.start = 0
+        self.epoch = epoch
 
     def __len__(self) -> int:
         share = self._share()
@@ -61,6 +63,7 @@ class SequenceSampler:
 
     def __iter__(self) -> Iterator[At]:
         share, epoch = self._share(), self.epoch
+        self._begun = True
         for step in range(share.steps):
             for index in self.sequence.indices(epoch, *share.span(step)).tolist():
                 yield At(index, epoch)

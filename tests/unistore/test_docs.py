@@ -106,7 +106,11 @@ def run(document: Path, folder: Path, preamble: str = "") -> None:
     assert done.returncode == 0, done.stderr
 
 
-PREAMBLES = {"docs/loader.md": "rank, world_size = 0, 1\ndef step(batch): pass"}
+PREAMBLES = {
+    "docs/loader.md": "rank, world_size = 0, 1\ndef step(batch): pass",
+    # torchdata 0.11 tells torch that it is used, which torch 2.13 no longer wants to hear
+    "docs/training.md": "import warnings\nwarnings.filterwarnings('ignore', \"'set_vital' is deprecated\")",
+}
 """What a guide leaves to its reader."""
 
 
