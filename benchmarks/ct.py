@@ -209,6 +209,7 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
     made = {
         "store": folder / "store.zarr",
         "points": folder / "points.zarr",
+        "plain": folder / "plain.zarr",
         "raw": folder / "raw",
         "tensorstore": folder / "tensorstore",
         "hdf5": folder / "sorted.h5",
@@ -217,6 +218,7 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], dict[str, Path]]:
     if not (folder / "done").exists():
         unistore.convert(folder / "source", made["store"], "ct", overwrite=True)
         unistore.convert(folder / "source", made["points"], "ct", sparse="coords", overwrite=True)
+        unistore.convert(folder / "source", made["plain"], "ct", codec="none", overwrite=True)
         every = [np.argwhere(np.load(window_file(case)) > 0).astype(np.int16) for case in cases]
         joined, offsets = np.concatenate(every), np.cumsum([0, *map(len, every)])
         made["raw"].mkdir(exist_ok=True)
@@ -326,7 +328,9 @@ def ways(options: Options) -> tuple[list[Way], list[Way]]:
         places = tuple(made["volumes"] / f"{case.name}.{suffix}" for case in cases)
         more = {"method": "spawn"} if how == "tensorstore" else {}
         mapped(patches, name, "peer" if more else "plain", (Patches, (places, how)), places, **more)
-    patches += our_ways(made["store"], BATCH, unistore.Patches(PATCH, per_volume=100_000), ("image",))
+    boxes = unistore.Patches(PATCH, per_volume=100_000)
+    patches += our_ways(made["store"], BATCH, boxes, ("image",))
+    patches += our_ways(made["plain"], BATCH, boxes, ("image",), label=" (codec=none)", workers=(1, 2))
     return sparse, patches
 
 
@@ -363,13 +367,13 @@ def main() -> None:
         [
             Target(
                 text="Loader over mmap of .npy, opened for each sample as the documents do",
-                ours=("Loader, *",),
+                ours=("Loader*",),
                 others=(".npy: mmap opened*",),
                 factor=1,
             ),
             Target(
                 text="Loader over mmap of .npy, every volume kept open and its pages mapped",
-                ours=("Loader, *",),
+                ours=("Loader*",),
                 others=(".npy: mmap, *",),
                 factor=1,
             ),

@@ -225,6 +225,7 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], int, dict[str, Pa
     made = {
         "store": folder / "store.zarr",
         "kept": folder / "kept.zarr",
+        "plain": folder / "plain.zarr",
         "raw": folder / "raw",
         "tensorstore": folder / "tensorstore",
         "hdf5": folder / "hdf5",
@@ -235,6 +236,7 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], int, dict[str, Pa
         options = {"height": HEIGHT, "width": WIDTH, "voxels": (BINS,), "overwrite": True}
         unistore.convert(folder / "source", made["store"], "spike", **options)
         unistore.convert(folder / "source", made["kept"], "spike", frames="keep", **options)
+        unistore.convert(folder / "source", made["plain"], "spike", codec="none", **options)
         for name in ("raw", "tensorstore", "hdf5"):
             made[name].mkdir(exist_ok=True)
             np.save(made[name] / "numbers.npy", np.arange(len(sequences) * frames))
@@ -343,6 +345,7 @@ def ways(options: Options) -> list[Way]:
     ]
     kind = unistore.Clips(length=LENGTH, crop=CROP)
     found += our_ways(made["store"], BATCH, kind, KEYS)
+    found += our_ways(made["plain"], BATCH, kind, KEYS, label=" (codec=none)", workers=(1, 2))
     found += our_ways(made["kept"], BATCH, kind, KEYS, label=" (frames=keep)", workers=(2,))
     return found
 
@@ -372,13 +375,13 @@ def main() -> None:
         ),
         Target(
             text="Loader, 2 workers, over a RAM cache that delivers uint8 (L, 3, h, w)",
-            ours=("Loader, 2 workers",),
+            ours=("Loader*, 2 workers",),
             others=("RAM cache, uint8, ? workers",),
             factor=1,
         ),
         Target(
             text="Loader, 2 workers, over a RAM cache that delivers uint8 as it lies",
-            ours=("Loader, 2 workers",),
+            ours=("Loader*, 2 workers",),
             others=("RAM cache, uint8, channels last*",),
             factor=1,
         ),
