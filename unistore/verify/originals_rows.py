@@ -33,7 +33,7 @@ class Originals:
     def compare(self, number: int) -> Iterator[Compared]:
         """Every array of a source that the store holds."""
         source, rows = self._scan.sources[number], self._sources[number]
-        for column, (file, array, inner) in source.detail["columns"].items():
+        for column, (file, array, inner, *_) in source.detail["columns"].items():
             path = source.files[file]
             values = row_values(self._store.array(f"{TABLE}/{column}"), rows.lo, rows.hi)
             with _opened(path, array) as opened:
@@ -43,7 +43,7 @@ class Originals:
     def left_out(self, number: int) -> list[str]:
         """Datasets of a source that the store does not hold."""
         source = self._scan.sources[number]
-        taken = {(file, array) for file, array, _ in source.detail["columns"].values()}
+        taken = {(file, array) for file, array, *_ in source.detail["columns"].values()}
         found = []
         for file, path in enumerate(source.files[: len(source.detail["files"])]):
             if path.suffix.lower() in (".npy", ".npz"):
