@@ -66,10 +66,13 @@ def clouds(folder: Path, size: int) -> None:
 
 
 def volumes(folder: Path, size: int) -> None:
-    """Cases of 256³ voxels."""
-    for number in range(max(1, size // (256**3 * 2))):
-        (folder / f"case{number}").mkdir()
-        np.save(folder / f"case{number}/ct_original.npy", RNG.integers(-1000, 1500, (256,) * 3, "i2"))
+    """One volume of planes of 512²."""
+    depth = max(1, size // (512 * 512 * 2))
+    (folder / "case").mkdir()
+    path = folder / "case/ct_original.npy"
+    volume = np.lib.format.open_memmap(path, "w+", "i2", (depth, 512, 512))
+    for lo in range(0, depth, 64):
+        volume[lo : lo + 64] = RNG.integers(-1000, 1500, (min(64, depth - lo), 512, 512), "i2")
 
 
 def streams(folder: Path, size: int) -> None:

@@ -2,7 +2,7 @@
 
 A source is one volume. The scan reads headers; `derive` reads every volume once, slab by slab, and only
 counts and checks; `settle` then knows how many points each window has and chooses its form; `read` computes
-the rows that a shard needs. Nothing larger than one volume's bit mask is kept.
+the rows that a shard needs, or some planes of one. Of a volume nothing is kept but points a plane.
 """
 
 from __future__ import annotations
@@ -159,16 +159,18 @@ class CtConverter:
         if hi <= lo:
             return
         volume = VolumeReader.of(scan, source)
-        if table == schema.VOLUMES:
-            volume.read_volume(out)
-        elif table == schema.MASKS:
-            volume.read_masks(out)
-        elif table == schema.WINDOWS:
-            volume.read_window_masks(out)
+        if table in (schema.VOLUMES, schema.MASKS, schema.WINDOWS):
+            volume.read_planes(table, 0, None, out)
         elif table.startswith(f"{schema.SDF}/"):
             volume.read_sdf(table.removeprefix(f"{schema.SDF}/"), lo, hi, out)
         else:
             volume.read_window_points(table.removeprefix(f"{schema.WINDOWS}/"), lo, hi, out)
+
+    def read_planes(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read planes of the one row of ``volumes``, ``masks`` or ``windows``; see `Planar.read_planes`."""
+        VolumeReader.of(scan, source).read_planes(table, lo, hi, out)
 
     def pack(
         self,

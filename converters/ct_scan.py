@@ -11,7 +11,8 @@ import numpy as np
 
 from unistore.converters.columns import promote
 from unistore.converters.ct_headers import Volume
-from unistore.converters.ct_voxels import SLAB, bit_shape
+from unistore.converters.ct_voxels import band_bytes, list_bytes, slab_bytes
+from unistore.converters.npy import read_header
 from unistore.converters.paths import natural_key
 from unistore.converters.protocol import Source
 from unistore.errors import InputError, Problem
@@ -181,7 +182,7 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
         at(volume.files.info)
     rows = {schema.VOLUMES: 1, schema.MASKS: 1}
     rows |= {f"{schema.SDF}/{n}": points.count for n, points in volume.sdf.items()}
-    bits = int(np.prod(bit_shape(volume.extent))) if volume.extent else 0
+    held, lists = _held(volume)
     points = [p.count for p in (*sparse.values(), *volume.sdf.values())]
     return Source(
         path=volume.files.path,
@@ -190,9 +191,18 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
         rows=rows,
         split=_split_of(volume.files.path, roots),
         detail=detail,
-        memory=4 * SLAB + 2 * bits * len(volume.windows) + 40 * max(points, default=0),
-        reading=4 * SLAB + bits + 40 * max(points, default=0),
+        memory=held + 40 * max(points, default=0),
+        reading=held + lists + 40 * max(points, default=0),
     )
+
+
+def _held(volume: Volume) -> tuple[int, int]:
+    """Bytes held while a volume is read: slabs, bands of it and of a mask; and to list its points."""
+    headers = [read_header(path) for path in (*volume.windows.values(), *volume.masks.values())]
+    headers += [volume.image[1]] if volume.image else []
+    slab = max(map(slab_bytes, headers), default=0)
+    band = max(map(band_bytes, headers), default=0)
+    return 4 * slab + 2 * band, max(map(list_bytes, headers), default=0)
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:

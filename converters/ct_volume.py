@@ -13,23 +13,18 @@ from numpy.typing import NDArray
 
 from unistore.converters.ct_headers import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct_points import check_range, in_order, load_points
-from unistore.converters.ct_voxels import (
-    bit_shape,
-    expand_points,
-    point_coords,
-    point_values,
-    read_image,
-    read_mask,
-    survey,
-)
+from unistore.converters.ct_voxels import bands, box, inside, read_bits, read_image, read_points, survey
 from unistore.converters.npy import NpyHeader, read_header
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
+from unistore.schemas.ct import MASKS, VOLUMES, WINDOWS
 from unistore.schemas.ct_windows import Window
 
 __all__ = ["VolumeReader"]
 
 Extent = tuple[int, int, int]
+Counted = tuple[dict[str, NDArray[np.int64]], int]
+ONES, OTHERS = "1", "neither 0 nor 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +71,9 @@ class VolumeReader:
             for name, file in self._files("sparse"):
                 counts[name] = self._check_sparse(name, file, problems)
         else:
-            counted, nan = self._check_windows(problems)
-            counts |= counted
+            counted, nan = self._counted(None)
+            counts |= {name: int(planes.sum()) for name, planes in counted.items()}
+            self._compare_masks(counts, problems)
         for _, file in self._files("masks"):
             self._check_mask(file, problems)
         for name, file in self._files("sdf"):
@@ -107,31 +103,34 @@ class VolumeReader:
         depth, height, width = longest.tolist()
         return depth, height, width
 
-    def read_volume(self, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read the one row of ``volumes``."""
+    def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+        """Read planes ``lo:hi`` of the one row of ``volumes``, ``masks`` or ``windows``.
+
+        Masks and windows that this volume lacks stay zero, and so do planes that it has not. All windows
+        stored as bits are found in one pass.
+        """
         if "extent" in out:
             out["extent"][0] = self.extent()
-        if "image" in out:
+            return
+        depth = self.extent()[0]
+        hi = depth if hi is None else min(hi, depth)
+        if hi <= lo:
+            return
+        blocks = {column.removesuffix("/mask"): block[0] for column, block in out.items()}
+        if table == VOLUMES:
             assert self._image is not None
             path, header, place = self._image
-            read_image(path, header, out["image"][0], place)
-
-    def read_masks(self, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read the one row of ``masks``; masks that this volume lacks stay zero."""
-        for name, file in self._files("masks"):
-            read_mask(self._path(file), self._header(file), out[f"{name}/mask"][0], self._place(file))
-
-    def read_window_masks(self, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read the one row of ``windows``: the bit masks of all windows stored as such, in one pass."""
-        if self._image is not None:
+            read_image(path, header, blocks["image"], place, lo, hi)
+        elif table == WINDOWS and self._image is not None:
             path, header, place = self._image
-            bits = {column.removesuffix("/mask"): block[0] for column, block in out.items()}
-            survey(path, header, [self.windows[name] for name in bits], bits, place)
-            return
-        for name, file in self._files("windows"):
-            block = out.get(f"{name}/mask")
-            if block is not None:
-                read_mask(self._path(file), self._header(file), block[0], self._place(file))
+            tests = {name: inside(self.windows[name], header.dtype) for name in blocks}
+            read_bits(path, header, tests, blocks, place, lo, hi)
+        else:
+            for name, file in self._files("masks" if table == MASKS else "windows"):
+                if name in blocks:
+                    path, header, place = self._path(file), self._header(file), self._place(file)
+                    tests = {name: inside(None, header.dtype)}
+                    read_bits(path, header, tests, {name: blocks[name]}, place, lo, hi)
 
     def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points number `lo` to `hi` of a window, in C order."""
@@ -143,16 +142,17 @@ class VolumeReader:
             out["coords"][...] = index[lo:hi]
             out["values"][...] = values[lo:hi]
             return
-        extent = self.extent()
-        bits = self._bits(name)
-        for at, first, last, flat in expand_points(bits, extent[2], lo, hi):
-            target = slice(at, at + len(flat))
-            point_coords(flat, first, extent, out["coords"][target])
-            if self._image is None:
-                out["values"][target] = 1
-            else:
-                path, header, place = self._image
-                point_values(path, header, first, last, flat, out["values"][target], place)
+        if self._image is not None:
+            path, header, place = self._image
+            window, counts = self.windows[name], self._counted(None)[0][name]
+        else:
+            file = self.source.detail["windows"][name]
+            path, header, place = self._path(file), self._header(file), self._place(file)
+            window, counts = None, self._counted(file)[0][ONES]
+        test = inside(window, header.dtype)
+        for at, coords, values in read_points(path, header, test, counts, lo, hi, place):
+            out["coords"][at] = coords
+            out["values"][at] = values
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points `lo` to `hi` of a distance field, in the file's order."""
@@ -161,37 +161,46 @@ class VolumeReader:
         out["coords"][...] = index[lo:hi]
         out["values"][...] = values[lo:hi]
 
-    def _check_windows(self, problems: list[Problem]) -> tuple[dict[str, int], int]:
-        """Count all windows of the image; compare those that also came as files."""
+    def _compare_masks(self, counts: Mapping[str, int], problems: list[Problem]) -> None:
+        """Compare windows that also came as files with the image; a Problem for each that differs."""
         assert self._image is not None
         path, header, place = self._image
         files = dict(self._files("windows"))
-        bits = {name: np.zeros(bit_shape(header.shape), np.uint8) for name in files}
-        counts, nan = survey(path, header, list(self.windows.values()), bits, place)
-        for name, file in files.items():
-            given = np.zeros_like(bits[name])
-            before = len(problems)
-            ones = self._check_mask(file, problems, given)
-            differing = int(np.bitwise_count(bits[name] ^ given).sum(dtype=np.int64))
-            if differing and len(problems) == before:
-                window = self.windows[name]
+        ones = {name: self._check_mask(file, problems) for name, file in files.items()}
+        wrong = {problem.location for problem in problems}
+        files = {name: file for name, file in files.items() if self._place(file) not in wrong}
+        tests = {name: inside(self.windows[name], header.dtype) for name in files}
+        differing = dict.fromkeys(files, 0)
+        for lo, hi in bands(header, 0, header.shape[0] if files else 0):
+            block = box(path, header, lo, hi, place)
+            for name, file in files.items():
+                given = box(self._path(file), self._header(file), lo, hi, self._place(file)) == 1
+                differing[name] += int(np.count_nonzero(tests[name](block) != given))
+        for name, count in differing.items():
+            if count:
                 message = (
-                    f"differs from window {window} of {place} in {differing} voxels: "
-                    f"it has {ones} ones, the volume {counts[name]} voxels inside"
+                    f"differs from window {self.windows[name]} of {place} in {count} voxels: "
+                    f"it has {ones[name]} ones, the volume {counts[name]} voxels inside"
                 )
                 cure = "make it again from this volume, or take it away: it is computed anyway"
-                problems.append(Problem(self._place(file), message, cure, "window"))
-        return counts, nan
+                problems.append(Problem(self._place(files[name]), message, cure, "window"))
 
-    def _check_mask(self, file: int, problems: list[Problem], out: NDArray[np.uint8] | None = None) -> int:
+    def _check_mask(self, file: int, problems: list[Problem]) -> int:
         """Number of ones in a mask; a Problem if it holds anything but 0 and 1."""
-        place = self._place(file)
-        ones, others = read_mask(self._path(file), self._header(file), out, place)
+        counted, _ = self._counted(file)
+        ones, others = int(counted[ONES].sum()), int(counted[OTHERS].sum())
         if others:
             message = f"holds {others} values that are neither 0 nor 1: it is no mask"
             cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
-            problems.append(Problem(place, message, cure, "values"))
+            problems.append(Problem(self._place(file), message, cure, "values"))
         return ones
+
+    def _counted(self, file: int | None) -> Counted:
+        """What `survey` finds of the image's windows; of a file that is a mask: `ONES` and `OTHERS`."""
+        windows = tuple(self.windows.items()) if file is None else None
+        file = self.source.detail["image"] if file is None else file
+        path = self._path(file)
+        return _survey(path, _state(path), windows, self._place(file))
 
     def _check_sparse(self, name: str, file: int, problems: list[Problem]) -> int:
         place = self._place(file)
@@ -214,15 +223,6 @@ class VolumeReader:
             return stated, stated, stated
         known = self.source.detail["extent"]
         return None if known is None else (known[0], known[1], known[2])
-
-    def _bits(self, name: str) -> NDArray[np.uint8]:
-        if self._image is not None:
-            path, _, place = self._image
-            window: Window | None = self.windows[name]
-        else:
-            file = self.source.detail["windows"][name]
-            path, place, window = self._path(file), self._place(file), None
-        return _bit_mask(path, _state(path), window, place)
 
     @property
     def _image(self) -> tuple[Path, NpyHeader, str] | None:
@@ -252,16 +252,25 @@ def _state(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-@lru_cache(maxsize=1)
-def _bit_mask(path: Path, state: tuple[int, int], window: Window | None, place: str) -> NDArray[np.uint8]:  # noqa: ARG001
-    """Bit mask of a window, kept for the next shard of the same volume; `state` notices a changed file."""
+@lru_cache(maxsize=512)
+def _survey(
+    path: Path,
+    state: tuple[int, int],  # noqa: ARG001
+    windows: tuple[tuple[str, Window], ...] | None,
+    place: str,
+) -> Counted:
+    """Points in each plane, kept for the shards of the same volume; `state` notices a changed file."""
     header = read_header(path, place)
-    bits = np.zeros(bit_shape(header.shape), np.uint8)
-    if window is None:
-        read_mask(path, header, bits, place)
-    else:
-        survey(path, header, (window,), {window.name: bits}, place)
-    return bits
+    tests = {ONES: inside(None, header.dtype), OTHERS: _neither}
+    if windows is not None:
+        tests = {name: inside(window, header.dtype) for name, window in windows}
+    return survey(path, header, tests, place)
+
+
+def _neither(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Values that are neither 0 nor 1."""
+    found: NDArray[np.bool_] = (values != 0) & (values != 1)
+    return found
 
 
 @lru_cache(maxsize=1)

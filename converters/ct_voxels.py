@@ -1,14 +1,14 @@
 """Voxels of a ``.npy`` volume, a slab at a time in the order of the file: images, windows, masks, points.
 
-No function here copies a whole volume: a slab is a few megabytes of consecutive bytes, so Fortran-ordered
-files (the last axis slowest) are as cheap to read as C-ordered ones. What is kept of a volume is at most its
-bit mask, an eighth of a byte a voxel.
+No function here holds a whole volume, nor a part of it that grows with its depth: a slab is a few megabytes
+of consecutive bytes, so Fortran-ordered files (the last axis slowest) are as cheap to read as C-ordered ones.
+Only where planes are wanted in their order is a Fortran-ordered file read more than once, once a `BAND`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,34 +16,48 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.npy import NpyHeader, open_npy, read_flat
+from unistore.converters.npy import NpyHeader, read_flat
 from unistore.schemas.ct_windows import Window
 
 __all__ = [
+    "Inside",
     "Slab",
+    "band_bytes",
+    "bands",
     "bit_shape",
     "bounds",
-    "expand_points",
+    "box",
+    "inside",
+    "list_bytes",
     "point_coords",
-    "point_values",
+    "read_bits",
     "read_image",
-    "read_mask",
+    "read_points",
+    "slab_bytes",
     "slabs",
     "survey",
 ]
 
 SLAB = 2 << 20
 """Bytes of a slab: it stays in the cache through every comparison made on it."""
+BAND = 32 << 20
+"""Bytes of planes that are taken out of a Fortran-ordered file at once."""
+LISTED = 1 << 19
+"""Voxels whose points are listed at once, or a plane where that has more."""
+
+Inside = Callable[[NDArray[Any]], NDArray[np.bool_]]
+"""Which voxels of a block belong to a window or a mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slab:
-    """A part of a volume.
+    """A part of a volume, or of some of its planes.
 
     Attributes
     ----------
     box
-        Where it lies: depth, height and width ranges. Width ranges begin at multiples of 8.
+        Where it lies: depth (counted from the first plane asked for), height and width ranges. Width ranges
+        begin at multiples of 8.
     values
         Its voxels, (d, h, w), native byte order; valid until the next slab is asked for.
     """
@@ -52,8 +66,10 @@ class Slab:
     values: NDArray[Any]
 
 
-def slabs(path: Path, header: NpyHeader, location: str | None = None) -> Iterator[Slab]:
-    """Cut a 3-d file into slabs along its slowest axis (depth; width in Fortran order).
+def slabs(
+    path: Path, header: NpyHeader, location: str | None = None, lo: int = 0, hi: int | None = None
+) -> Iterator[Slab]:
+    """Cut planes ``lo:hi`` of a 3-d file into slabs along its slowest axis (depth; width in Fortran order).
 
     Raises
     ------
@@ -61,37 +77,80 @@ def slabs(path: Path, header: NpyHeader, location: str | None = None) -> Iterato
         The file ends early.
     """
     depth, height, width = header.shape
+    hi = depth if hi is None else hi
     fortran = header.fortran_order
-    slowest, plane = (width, (height, depth)) if fortran else (depth, (height, width))
-    plane_values = math.prod(plane)
-    count = max(1, SLAB // (plane_values * header.dtype.itemsize))
-    if fortran:
-        count = max(8, count // 8 * 8)
-    buffer = np.empty((min(count, slowest), *plane), header.dtype)
+    begin, end, plane = (0, width, (height, depth)) if fortran else (lo, hi, (height, width))
+    count = _count(header)
+    buffer = np.empty((min(count, end - begin), *plane), header.dtype)
     every = slice(None)
-    for lo in range(0, slowest, count):
-        hi = min(lo + count, slowest)
-        block = buffer[: hi - lo]
-        read_flat(path, header, lo * plane_values, block, location)
+    for first in range(begin, end, count):
+        last = min(first + count, end)
+        block = buffer[: last - first]
+        read_flat(path, header, first * math.prod(plane), block, location)
         values = _native(block)
         if fortran:
-            yield Slab((every, every, slice(lo, hi)), values.T)
+            yield Slab((every, every, slice(first, last)), values.T[lo:hi])
         else:
-            yield Slab((slice(lo, hi), every, every), values)
+            yield Slab((slice(first - lo, last - lo), every, every), values)
 
 
-def read_image(path: Path, header: NpyHeader, out: NDArray[Any], location: str | None = None) -> None:
-    """Read a volume into the corner of `out`, (D, H, W) or larger, converting to its dtype.
+def slab_bytes(header: NpyHeader) -> int:
+    """Bytes of a slab of a file: more than `SLAB` where one plane is larger."""
+    return _count(header) * _plane_bytes(header)
+
+
+def _count(header: NpyHeader) -> int:
+    """Planes of the slowest axis in a slab."""
+    count = max(1, SLAB // max(1, _plane_bytes(header)))
+    return max(8, count // 8 * 8) if header.fortran_order else count
+
+
+def _plane_bytes(header: NpyHeader) -> int:
+    depth, height, width = header.shape
+    return height * (depth if header.fortran_order else width) * header.dtype.itemsize
+
+
+def bands(header: NpyHeader, lo: int, hi: int) -> Iterator[tuple[int, int]]:
+    """Cut planes ``lo:hi`` into ranges of planes for `box`."""
+    step = max(1, band_bytes(header) // max(1, math.prod(header.shape[1:]) * header.dtype.itemsize))
+    for first in range(lo, hi, step):
+        yield first, min(first + step, hi)
+
+
+def band_bytes(header: NpyHeader) -> int:
+    """Bytes of a band of planes: more than the constants where one plane is larger."""
+    plane = math.prod(header.shape[1:]) * header.dtype.itemsize
+    return max(plane, BAND if header.fortran_order else SLAB)
+
+
+def box(path: Path, header: NpyHeader, lo: int, hi: int, location: str | None = None) -> NDArray[Any]:
+    """Planes ``lo:hi``, (hi - lo, H, W), C-contiguous, native byte order."""
+    block = np.empty((hi - lo, *header.shape[1:]), header.dtype.newbyteorder("="))
+    read_image(path, header, block, location, lo, hi)
+    return block
+
+
+def read_image(
+    path: Path,
+    header: NpyHeader,
+    out: NDArray[Any],
+    location: str | None = None,
+    lo: int = 0,
+    hi: int | None = None,
+) -> None:
+    """Read planes ``lo:hi`` into the corner of `out`, (D, H, W) or larger, converting to its dtype.
 
     Where the file's bytes are `out`'s bytes they are read straight into it.
     """
-    corner = out[tuple(slice(extent) for extent in header.shape)]
+    depth, height, width = header.shape
+    hi = depth if hi is None else hi
+    corner = out[: hi - lo, :height, :width]
     plain = corner.flags.c_contiguous and not header.fortran_order
     if plain and out.dtype == header.dtype.newbyteorder("="):
-        read_flat(path, header, 0, corner.view(header.dtype), location)
+        read_flat(path, header, lo * height * width, corner.view(header.dtype), location)
         _native(corner.view(header.dtype))
         return
-    for slab in slabs(path, header, location):
+    for slab in slabs(path, header, location, lo, hi):
         corner[slab.box] = slab.values
 
 
@@ -117,68 +176,63 @@ def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
     return (kind.type(least), kind.type(most)) if least <= most else None
 
 
+def inside(window: Window | None, dtype: np.dtype[Any]) -> Inside:
+    """Make the test of a window on voxels of a dtype; None: of a mask, whose voxels are 1."""
+    if window is None:
+        return lambda values: values == 1
+    limit = bounds(window, dtype.newbyteorder("="))
+    if limit is None:
+        return lambda values: np.zeros_like(values, np.bool_)
+    first, last = limit
+
+    def within(values: NDArray[Any]) -> NDArray[np.bool_]:
+        values = values.view(np.uint8) if values.dtype.kind == "b" else values
+        found: NDArray[np.bool_] = values >= first
+        found &= values <= last
+        return found
+
+    return within
+
+
 def survey(
-    path: Path,
-    header: NpyHeader,
-    windows: Sequence[Window],
-    bits: Mapping[str, NDArray[np.uint8]],
-    location: str | None = None,
-) -> tuple[dict[str, int], int]:
+    path: Path, header: NpyHeader, tests: Mapping[str, Inside], location: str | None = None
+) -> tuple[dict[str, NDArray[np.int64]], int]:
     """Look at every voxel once.
 
     Parameters
     ----------
-    windows
-        Windows to count.
-    bits
-        Where to put the bit masks of some of them, by name: (D, H, ⌈W/8⌉) u1, zero, or larger.
+    tests
+        Windows or masks to count, by name.
 
     Returns
     -------
     counts, nan
-        Voxels inside each window, by name, and voxels that are not a number (they are in no window).
+        Voxels inside each window in each plane, (D,), by name, and voxels that are not a number (they are in
+        no window).
     """
-    counts = dict.fromkeys((window.name for window in windows), 0)
-    limits = {window.name: bounds(window, header.dtype.newbyteorder("=")) for window in windows}
+    counts = {name: np.zeros(header.shape[0], np.int64) for name in tests}
     nan = 0
     for slab in slabs(path, header, location):
-        values = slab.values.view(np.uint8) if slab.values.dtype.kind == "b" else slab.values
-        if values.dtype.kind == "f":
-            nan += int(np.count_nonzero(np.isnan(values)))
-        for name, limit in limits.items():
-            if limit is None:
-                continue
-            inside = (values >= limit[0]) & (values <= limit[1])
-            counts[name] += int(np.count_nonzero(inside))
-            if name in bits:
-                _pack(inside, bits[name], slab.box)
+        if slab.values.dtype.kind == "f":
+            nan += int(np.count_nonzero(np.isnan(slab.values)))
+        for name, test in tests.items():
+            counts[name][slab.box[0]] += _per_plane(test(slab.values))
     return counts, nan
 
 
-def read_mask(
-    path: Path, header: NpyHeader, out: NDArray[np.uint8] | None, location: str | None = None
-) -> tuple[int, int]:
-    """Read a volume of zeros and ones as bits.
-
-    Parameters
-    ----------
-    out
-        (D, H, ⌈W/8⌉) u1, zero, or larger; None only counts.
-
-    Returns
-    -------
-    ones, others
-        How many voxels are 1, and how many are neither 0 nor 1.
-    """
-    ones = others = 0
-    for slab in slabs(path, header, location):
-        inside = slab.values == 1
-        count = int(np.count_nonzero(inside))
-        ones += count
-        others += int(np.count_nonzero(slab.values)) - count
-        if out is not None:
-            _pack(inside, out, slab.box)
-    return ones, others
+def read_bits(
+    path: Path,
+    header: NpyHeader,
+    tests: Mapping[str, Inside],
+    out: Mapping[str, NDArray[np.uint8]],
+    location: str | None = None,
+    lo: int = 0,
+    hi: int | None = None,
+) -> None:
+    """Write the bit masks of planes ``lo:hi`` to `out`, by name: (D, H, ⌈W/8⌉) u1, zero, or larger."""
+    for slab in slabs(path, header, location, lo, hi):
+        for name, bits in out.items():
+            _pack(tests[name](slab.values), bits, slab.box)
 
 
 def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
@@ -187,37 +241,50 @@ def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
     return depth, height, -(-width // 8)
 
 
-def expand_points(
-    bits: NDArray[np.uint8], width: int, lo: int, hi: int
-) -> Iterator[tuple[int, int, int, NDArray[np.int64]]]:
-    """Points number `lo` to `hi` of a bit mask in C order, a few planes at a time.
+def list_bytes(header: NpyHeader) -> int:
+    """Bytes that `read_points` holds besides a band: index, coordinates, what divides them, values."""
+    return 40 * max(LISTED, math.prod(header.shape[1:]))
+
+
+def read_points(
+    path: Path,
+    header: NpyHeader,
+    test: Inside,
+    counts: NDArray[np.int64],
+    lo: int,
+    hi: int,
+    location: str | None = None,
+) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+    """Points number `lo` to `hi` of a window in C order, some planes at a time.
 
     Parameters
     ----------
-    bits
-        (D, H, ⌈W/8⌉) u1.
-    width
-        W.
+    test, counts
+        The window, and its points in each plane, (D,).
 
     Yields
     ------
-    at, first, last, flat
-        Place of these points counted from `lo`; the planes ``first:last`` they lie in; their C-order indices
-        inside those planes.
+    at, coords, values
+        Place of these points counted from `lo`; depth, height, width (n, 3), and their voxels (n,).
     """
-    counts = np.bitwise_count(bits).sum(axis=(1, 2), dtype=np.int64)
     ends = np.cumsum(counts)
-    step = max(1, SLAB // max(1, bits.shape[1] * width))
     first_plane = int(np.searchsorted(ends, lo, side="right"))
-    last_plane = int(np.searchsorted(ends, hi, side="left")) + 1
-    for first in range(first_plane, min(last_plane, len(bits)), step):
-        last = min(first + step, last_plane, len(bits))
-        before = int(ends[first] - counts[first])
-        inside = np.unpackbits(bits[first:last], axis=-1, count=width, bitorder="little").view(np.bool_)
-        flat = np.flatnonzero(inside)
-        start, stop = max(lo, before), min(hi, before + len(flat))
-        if start < stop:
-            yield start - lo, first, last, flat[start - before : stop - before]
+    last_plane = min(int(np.searchsorted(ends, hi, side="left")) + 1, len(ends))
+    step = max(1, LISTED // max(1, math.prod(header.shape[1:])))
+    for begin, end in bands(header, first_plane, last_plane):
+        if ends[begin] - counts[begin] == ends[end - 1]:
+            continue
+        band = box(path, header, begin, end, location)
+        for first in range(begin, end, step):
+            planes = band[first - begin : min(first + step, end) - begin]
+            before = int(ends[first] - counts[first])
+            flat = np.flatnonzero(test(planes))
+            start, stop = max(lo, before), min(hi, before + len(flat))
+            if start < stop:
+                flat = flat[start - before : stop - before]
+                coords = np.empty((len(flat), 3), np.int32)
+                point_coords(flat, first, header.shape, coords)
+                yield slice(start - lo, stop - lo), coords, planes.reshape(-1)[flat]
 
 
 def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out: NDArray[Any]) -> None:
@@ -233,25 +300,11 @@ def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out
     out[:, 0] = plane + kind(first)
 
 
-def point_values(
-    path: Path,
-    header: NpyHeader,
-    first: int,
-    last: int,
-    flat: NDArray[np.int64],
-    out: NDArray[Any],
-    location: str | None = None,
-) -> None:
-    """Write the voxels at C-order indices `flat` of planes ``first:last`` to `out`, (n,)."""
-    _, height, width = header.shape
-    if not header.fortran_order:
-        block = np.empty((last - first) * height * width, header.dtype)
-        read_flat(path, header, first * height * width, block, location)
-        out[...] = block[flat]
-        return
-    row, column = np.divmod(flat, width)
-    plane, line = np.divmod(row, height)
-    out[...] = open_npy(path, location)[plane + first, line, column]
+def _per_plane(found: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if found.flags.c_contiguous:
+        return np.array([np.count_nonzero(plane) for plane in found], np.int64)
+    counts: NDArray[np.int64] = found.view(np.uint8).sum(axis=(1, 2), dtype=np.int64)
+    return counts
 
 
 def _native(block: NDArray[Any]) -> NDArray[Any]:

@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Converter", "Emit", "Facts", "Scan", "Settled", "Source"]
+__all__ = ["Converter", "Emit", "Facts", "Planar", "Scan", "Settled", "Source"]
 
 Facts = Mapping[str, NDArray[Any]]
 """Small arrays that a source contributes to the index (segment lengths, origins, …)."""
@@ -166,4 +166,19 @@ class Converter(Protocol):
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
         """Copy spilled rows into the shard's memory, converting to the settled dtype where it differs."""
+        ...
+
+
+@runtime_checkable
+class Planar(Protocol):
+    """A converter that can read a part of a row, so that rows larger than memory can be written."""
+
+    def read_planes(
+        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
+    ) -> None:
+        """Read planes ``lo:hi`` (of axis 1) of the only row that a source has in a direct table.
+
+        ``out[column]``, any of the table's columns, has shape ``(1, hi - lo, …)``, is already filled with the
+        field's fill value, and becomes what these planes of the row are after ``read``.
+        """
         ...

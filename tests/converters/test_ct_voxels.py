@@ -12,11 +12,10 @@ from unistore.converters import ct_voxels
 from unistore.converters.ct_voxels import (
     bit_shape,
     bounds,
-    expand_points,
-    point_coords,
-    point_values,
+    inside,
+    read_bits,
     read_image,
-    read_mask,
+    read_points,
     slabs,
     survey,
 )
@@ -43,6 +42,8 @@ def order(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def small_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ct_voxels, "SLAB", 600)
+    monkeypatch.setattr(ct_voxels, "BAND", 1300)
+    monkeypatch.setattr(ct_voxels, "LISTED", 200)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -78,6 +79,10 @@ def test_image_is_read_into_a_larger_block(tmp_path: Path, dtype: str, order: st
     assert (padded[7:] == 7).all()
     assert (padded[:, 9:] == 7).all()
     assert (padded[:, :, 21:] == 7).all()
+    some = np.full((4, 9, 21), 7, exact.dtype)
+    read_image(path, read_header(path), some, None, 2, 5)
+    np.testing.assert_array_equal(some[:3], array[2:5])
+    assert (some[3] == some.dtype.type(7)).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -86,13 +91,21 @@ def test_survey_equals_the_formula(tmp_path: Path, dtype: str, order: str) -> No
     path = tmp_path / "a.npy"
     np.save(path, array)
     expected = (array.astype("f8") >= -20) & (array.astype("f8") <= 40)
-    bits = np.zeros(bit_shape((8, 11, 30)), np.uint8)
-    empty = Window("none", 1.0, 5e5)
-    counts, nan = survey(path, read_header(path), (WINDOW, empty), {"w": bits})
-    assert counts == {"w": np.count_nonzero(expected), "none": 0}
+    header = read_header(path)
+    windows = {"w": WINDOW, "none": Window("none", 1.0, 5e5)}
+    tests = {name: inside(window, header.dtype) for name, window in windows.items()}
+    counts, nan = survey(path, header, tests)
+    np.testing.assert_array_equal(counts["w"], expected.sum(axis=(1, 2)))
+    assert counts["none"].sum() == 0
     assert nan == 0
+    bits = np.zeros(bit_shape((8, 11, 30)), np.uint8)
+    read_bits(path, header, tests, {"w": bits})
     np.testing.assert_array_equal(bits[:7, :9, :3], np.packbits(expected, axis=-1, bitorder="little"))
     assert bits.sum(dtype=int) == bits[:7, :9, :3].sum(dtype=int)
+    some = np.zeros(bit_shape((4, 9, 21)), np.uint8)
+    read_bits(path, header, tests, {"w": some}, None, 3, 6)
+    np.testing.assert_array_equal(some[:3], bits[3:6, :9, :3])
+    assert not some[3].any()
 
 
 def test_nan_is_counted_and_in_no_window(tmp_path: Path, order: str) -> None:
@@ -102,9 +115,9 @@ def test_nan_is_counted_and_in_no_window(tmp_path: Path, order: str) -> None:
     path = tmp_path / "a.npy"
     np.save(path, np.asarray(array, order=order))
     everything = Window("all", 1e30, 0.0)
-    counts, nan = survey(path, read_header(path), (everything,), {})
+    counts, nan = survey(path, read_header(path), {"all": inside(everything, array.dtype)})
     assert nan == 5
-    assert counts["all"] == array.size - 7
+    assert counts["all"].sum() == array.size - 7
 
 
 @settings(max_examples=300, deadline=None)
@@ -145,37 +158,36 @@ def limits(dtype: np.dtype) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("dtype", ["|u1", "<i2", "<f4", "|b1"])
-def test_mask_is_read_and_judged(tmp_path: Path, dtype: str, order: str) -> None:
+def test_ones_of_a_mask(tmp_path: Path, dtype: str, order: str) -> None:
     mask = np.random.default_rng(0).random((5, 6, 13)) < 0.4
     array = np.asarray(mask.astype(dtype), order=order)
-    path = tmp_path / "a.npy"
-    np.save(path, array)
-    bits = np.zeros(bit_shape(array.shape), np.uint8)
-    assert read_mask(path, read_header(path), bits) == (mask.sum(), 0)
-    np.testing.assert_array_equal(bits, np.packbits(mask, axis=-1, bitorder="little"))
     if dtype != "|b1":
         array[1, 2, 3:6] = 2
-        np.save(path, array)
-        ones, others = read_mask(path, read_header(path), None)
-        assert (ones, others) == (np.count_nonzero(array == 1), 3)
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    header = read_header(path)
+    bits = np.zeros(bit_shape(array.shape), np.uint8)
+    read_bits(path, header, {"m": inside(None, header.dtype)}, {"m": bits})
+    np.testing.assert_array_equal(bits, np.packbits(array == 1, axis=-1, bitorder="little"))
 
 
 def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
     array = np.asarray(volume("<i2", (11, 6, 13)), order=order)
     path = tmp_path / "a.npy"
+    inside_it = (array >= -20) & (array <= 40)
+    array[3:5] = 999
+    inside_it[3:5] = False
     np.save(path, array)
-    inside = (array >= -20) & (array <= 40)
-    inside[3:5] = False
-    bits = np.packbits(inside, axis=-1, bitorder="little")
-    expected = np.argwhere(inside)
+    header = read_header(path)
+    test = inside(WINDOW, header.dtype)
+    counts, _ = survey(path, header, {"w": test})
+    expected = np.argwhere(inside_it)
     total = len(expected)
     ranges = [(0, total), (0, 0), (total, total), (5, 6), (17, total - 3), (0, 1), (total - 1, total)]
     for lo, hi in ranges:
         coords = np.full((hi - lo, 3), 999, np.uint16)
         values = np.full(hi - lo, 999, np.int16)
-        for at, first, last, flat in expand_points(bits, 13, lo, hi):
-            target = slice(at, at + len(flat))
-            point_coords(flat, first, array.shape, coords[target])
-            point_values(path, read_header(path), first, last, flat, values[target])
+        for at, index, voxels in read_points(path, header, test, counts["w"], lo, hi):
+            coords[at], values[at] = index, voxels
         np.testing.assert_array_equal(coords, expected[lo:hi])
         np.testing.assert_array_equal(values, array[tuple(expected[lo:hi].T)])

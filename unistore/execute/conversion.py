@@ -18,7 +18,8 @@ from unistore.execute.executors import Executor, Job
 from unistore.execute.finish import check_schema, seal, source_digests
 from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
 from unistore.execute.keys import source_keys, task_keys
-from unistore.execute.memory import check_fits, shard_memory
+from unistore.execute.memory import check_fits
+from unistore.execute.planes import task_memory
 from unistore.execute.planning import plan_conversion
 from unistore.execute.report import Progress, Report
 from unistore.execute.spill import Spill
@@ -112,7 +113,8 @@ class Conversion:
         for table in self.scan.tables:
             if not table.spilled and self.memory is not None:
                 plan = plan_table(table, [source.rows.get(table.name, 0) for source in self.scan.sources])
-                check_fits(self.memory, shard_memory(plan, self._reading), f"a shard of table {table.name!r}")
+                need = task_memory(self.converter, plan, self._reading)
+                check_fits(self.memory, need, f"a shard of table {table.name!r}")
 
     @property
     def _reading(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from unistore.converters.protocol import Converter, Scan
 from unistore.execute.job import guard_of
-from unistore.execute.memory import shard_memory
+from unistore.execute.planes import task_memory
 from unistore.execute.planning import plan_options, versions
 from unistore.execute.skipping import check_mode, entry_of, scan_sound, with_skipped
 from unistore.plan import Plan, TablePlan, plan_table
@@ -137,7 +137,7 @@ def preview(
         source_bytes=sum(size for source in scan.sources for _, size, _ in guard_of(source)),
         raw_bytes=sum(table.rows * table.row_bytes for table in tables),
         memory=max(
-            [shard_memory(table, 0 if table.spilled else reading) for table in tables]
+            [task_memory(converter, table, 0 if table.spilled else reading) for table in tables]
             + [source.memory for source in scan.sources],
             default=0,
         ),

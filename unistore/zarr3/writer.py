@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,9 @@ __all__ = [
     "WrittenFile",
     "array_metadata",
     "codec_chain",
+    "content_bytes",
     "content_digest",
+    "encode_parts",
     "encode_shard",
     "write_shard",
 ]
@@ -58,32 +60,83 @@ def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDA
     if metadata.index is None or block.shape != extent or block.dtype != metadata.dtype:
         msg = f"shard {tuple(shard_coord)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
         raise ValueError(msg)
-    count = math.prod(metadata.chunks_per_object)
-    at = metadata.index.nbytes(count) if metadata.index.location == "start" else 0
-    entries: list[tuple[int, int]] = []
-    buffers: Buffers = []
-    blank = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
-    is_blank = _fill_test(blank)
-    encode = metadata.codecs.encoder(metadata.dtype)
-    for chunk in _chunks(metadata, block, blank):
-        if chunk is None or is_blank(chunk):
-            entries.append((EMPTY, EMPTY))
-            continue
-        encoded = encode(chunk)
-        size = 0
-        for buffer in encoded:
-            size += len(buffer)
-        entries.append((at, size))
-        at += size
-        buffers += encoded
-    index = metadata.index.encode(np.array(entries, np.int64))
+    shard = _Shard(metadata)
+    buffers = shard.encode(block, metadata.object_shape)
+    index = shard.index()
     return [index, *buffers] if metadata.index.location == "start" else [*buffers, index]
+
+
+def encode_parts(metadata: ArrayMetadata, parts: Iterable[NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    """Encode a shard of one row given in parts along axis 1, to the bytes `encode_shard` gives of it all.
+
+    Parameters
+    ----------
+    metadata
+        Of an array whose shards hold one row and end with their index.
+    parts
+        (1, p, …), one after the other: p is a multiple of the chunk's extent but in the last part. A part
+        must not be changed until the iterator ends.
+
+    Yields
+    ------
+    bytes or memoryview
+        Parts of the shard: no more than one encoded part is held at a time.
+    """
+    shard = _Shard(metadata)
+    rest = metadata.object_shape[1]
+    for part in parts:
+        extent = -(-part.shape[1] // metadata.chunk_shape[1]) * metadata.chunk_shape[1]
+        yield from shard.encode(part, (1, extent, *metadata.object_shape[2:]))
+        rest -= extent
+    if rest:
+        msg = f"parts cover {metadata.object_shape[1] - rest} of {metadata.object_shape[1]} on axis 1"
+        raise ValueError(msg)
+    yield shard.index()
+
+
+class _Shard:
+    """Encodes the chunks of one shard, in C order, and keeps their places."""
+
+    def __init__(self, metadata: ArrayMetadata) -> None:
+        assert metadata.index is not None
+        self._metadata, self._index = metadata, metadata.index
+        count = math.prod(metadata.chunks_per_object)
+        self._at = self._index.nbytes(count) if self._index.location == "start" else 0
+        self._entries: list[tuple[int, int]] = []
+        self._blank = np.full(metadata.chunk_shape, metadata.fill_value, metadata.dtype)
+        self._is_blank = _fill_test(self._blank)
+        self._encode = metadata.codecs.encoder(metadata.dtype)
+
+    def encode(self, block: NDArray[Any], extent: Sequence[int]) -> Buffers:
+        """Encode the chunks of the next part of the shard: `extent` is its shape, in whole chunks."""
+        buffers: Buffers = []
+        for chunk in _chunks(extent, self._metadata.chunk_shape, block, self._blank):
+            if chunk is None or self._is_blank(chunk):
+                self._entries.append((EMPTY, EMPTY))
+                continue
+            encoded = self._encode(chunk)
+            size = 0
+            for buffer in encoded:
+                size += len(buffer)
+            self._entries.append((self._at, size))
+            self._at += size
+            buffers += encoded
+        return buffers
+
+    def index(self) -> bytes:
+        """Encode the places of all chunks."""
+        return self._index.encode(np.array(self._entries, np.int64))
 
 
 def content_digest(block: NDArray[Any]) -> str:
     """xxh3-128 (hexadecimal) of the values of `block` in C order, little-endian."""
+    return xxhash.xxh3_128_hexdigest(content_bytes(block))
+
+
+def content_bytes(block: NDArray[Any]) -> memoryview:
+    """Values in C order, little-endian."""
     little = np.ascontiguousarray(block, block.dtype.newbyteorder("<"))
-    return xxhash.xxh3_128_hexdigest(little.reshape(-1).view(np.uint8).data)
+    return little.reshape(-1).view(np.uint8).data
 
 
 def _extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, ...]:
@@ -100,16 +153,16 @@ def _extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, .
 
 
 def _chunks(
-    metadata: ArrayMetadata, block: NDArray[Any], blank: NDArray[Any]
+    extent: Sequence[int], chunk_shape: Sequence[int], block: NDArray[Any], blank: NDArray[Any]
 ) -> Iterator[NDArray[Any] | None]:
-    """Whole, C-contiguous chunks of a shard in C order, padded with fill; None where one lies outside."""
+    """Whole, C-contiguous chunks of an extent in C order, padded with fill; None where one lies outside."""
     axes = [
-        [slice(start, start + step) for start in range(0, extent, step)]
-        for extent, step in zip(metadata.object_shape, metadata.chunk_shape, strict=True)
+        [slice(start, start + step) for start in range(0, end, step)]
+        for end, step in zip(extent, chunk_shape, strict=True)
     ]
     for box in itertools.product(*axes):
         part = block[box]
-        if part.shape == metadata.chunk_shape:
+        if part.shape == blank.shape:
             yield part if part.flags.c_contiguous else np.ascontiguousarray(part)
         elif part.size == 0:
             yield None

@@ -15,7 +15,10 @@ import numpy as np
 import pytest
 
 from unistore.convert import convert, make_converter
+from unistore.converters import ct_voxels
+from unistore.converters.ct import CtConverter
 from unistore.errors import InputError
+from unistore.execute import planes
 from unistore.execute.memory import PROCESS, STEP, check_fits, most_workers, shard_memory, shown
 from unistore.execute.runner import run
 from unistore.plan import plan_table
@@ -112,6 +115,33 @@ def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) 
         file["label"] = np.zeros(1 << 18)
     scan = make_converter("rows", {}).scan([tmp_path])
     assert values.nbytes <= scan.sources[0].reading <= 1.1 * values.nbytes
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_volumes_written_in_parts_are_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    rng = np.random.default_rng(0)
+    for number, shape in enumerate([(70, 40, 45), (33, 20, 64)]):
+        (tmp_path / f"in/case{number}/masks").mkdir(parents=True)
+        volume = np.asarray(rng.integers(-1000, 1000, shape, "i2"), order=order)
+        np.save(tmp_path / f"in/case{number}/ct_original.npy", volume)
+        mask = np.asarray(volume > 0, np.uint8, order=order)
+        np.save(tmp_path / f"in/case{number}/masks/liver_binary.npy", mask)
+    monkeypatch.setattr(planes, "LARGE", 1 << 40)
+    options = {"windows": ("lung", "bone"), "sparse": "mask"}
+    whole = convert(tmp_path / "in", tmp_path / "whole", "ct", **options)
+    monkeypatch.setattr(planes, "LARGE", 0)
+    monkeypatch.setattr(planes, "PART", 1)
+    monkeypatch.setattr(ct_voxels, "SLAB", 4000)
+    monkeypatch.setattr(ct_voxels, "BAND", 9000)
+    parts: list[int] = []
+    read = CtConverter.read_planes
+    monkeypatch.setattr(CtConverter, "read_planes", lambda *a: [parts.append(a[4]), read(*a)][0])
+    in_parts = convert(tmp_path / "in", tmp_path / "parts", "ct", **options)
+    assert {0, 32, 64} <= set(parts)
+    assert whole.digest == in_parts.digest
+    assert (tmp_path / "parts/masks/liver/mask").is_dir()
 
 
 def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toys: Path, toy: Any) -> None:

@@ -1,0 +1,98 @@
+"""Rows of many megabytes (volumes): read, encoded and written some planes at a time, never whole.
+
+The bytes are those of a shard that is encoded at once: it holds one row, and its chunks stand in C order, so
+planes after planes. How many planes are taken at a time follows from the plan alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from unistore.converters.protocol import Converter, Planar
+from unistore.execute.memory import STEP, shard_memory
+from unistore.plan import ArrayPlan, TablePlan
+from unistore.zarr3.writer import content_bytes
+
+__all__ = ["Parts", "in_parts", "part_planes", "task_memory"]
+
+LARGE = 32 << 20
+"""Rows of more bytes are written in parts, where the converter can read them so."""
+PART = 16 << 20
+"""Bytes of a part, or one layer of chunks where that is more."""
+
+ReadPlanes = Callable[[int, int, NDArray[Any]], None]
+"""``read(lo, hi, block)``: fill a block (1, hi - lo, …), which is filled with the fill value, with planes."""
+
+
+def in_parts(converter: Converter, table: TablePlan) -> bool:
+    """Whether shards of a table are written in parts."""
+    return (
+        isinstance(converter, Planar)
+        and not table.spilled
+        and table.shard_rows == 1
+        and table.row_bytes > LARGE
+        and all(len(array.shape) > 1 and not array.field.statistics for array in table.arrays)
+    )
+
+
+def task_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:
+    """Peak bytes of one shard task, in whichever way it is written.
+
+    Parameters
+    ----------
+    reading
+        The most that a source of the table says to hold (`Source.reading`).
+    streams
+        Whether the destination takes a file piece by piece; else the encoded shard is held.
+    """
+    if not in_parts(converter, table):
+        return shard_memory(table, reading)
+    part = max(part_planes(array) * _plane_bytes(array) for array in table.arrays)
+    held = 0 if streams else max(array.field.row_bytes for array in table.arrays)
+    return STEP + 3 * part + held + reading  # the part, the one before it, and its encoded form
+
+
+def part_planes(array: ArrayPlan) -> int:
+    """Planes (of axis 1) in a part: whole layers of chunks."""
+    layer = array.chunk[1]
+    return layer * max(1, PART // (layer * _plane_bytes(array)))
+
+
+def _plane_bytes(array: ArrayPlan) -> int:
+    return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
+
+
+class Parts:
+    """Parts of one row of an array, in order, with the digest of them all.
+
+    Parameters
+    ----------
+    array
+        The array.
+    read
+        Reads planes of its row.
+    """
+
+    def __init__(self, array: ArrayPlan, read: ReadPlanes) -> None:
+        self._array, self._read = array, read
+        self._content = xxhash.xxh3_128()
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        array, step = self._array, part_planes(self._array)
+        for lo in range(0, array.shape[1], step):
+            hi = min(lo + step, array.shape[1])
+            block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)
+            self._read(lo, hi, block)
+            self._content.update(content_bytes(block))
+            yield block
+
+    @property
+    def content(self) -> str:
+        """Content digest of the whole row, once every part has been given: see `content_digest`."""
+        return self._content.hexdigest()
