@@ -151,7 +151,7 @@ def _store_facts(store: StoreFacts, machine: Machine) -> list[tuple[str, str]]:
         ("samples", f"{count_of(store.samples, 'sample')} ({store.modality.replace('_', ' ')})"),
         ("file system", system),
         ("page cache", f"{size(place.stored)} of files, {size(machine.available_memory)} available: {fits}"),
-        ("chunks", f"{store.samples_a_chunk:.3g} samples a chunk"),
+        ("chunks", _per_chunk(store.samples_a_chunk)),
     ]
     if speed is None:
         return facts
@@ -161,6 +161,10 @@ def _store_facts(store: StoreFacts, machine: Machine) -> list[tuple[str, str]]:
         ("again", f"{_rate(speed.shuffled, speed.sample_bytes)} from the page cache, one core"),
         ("in blocks", f"{_rate(speed.blocks, speed.sample_bytes)} from the page cache, one core"),
     ]
+
+
+def _per_chunk(samples: float) -> str:
+    return f"{samples:.3g} samples a chunk" if samples >= 1 else f"{1 / samples:.3g} chunks a sample"
 
 
 def _rate(samples: float, each: float) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,8 @@ from unistore.remote.storage import local_path
 from unistore.store.names import build_folder
 
 __all__ = ["Inspection", "inspect"]
+
+_ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +54,12 @@ class Inspection:
     @property
     def is_good(self) -> bool:
         """Whether it is something known with nothing wrong."""
-        return self.kind != "unknown" and not self.problems
+        intact = self.kind != "store" or self.details["seal"]["intact"]
+        return self.kind != "unknown" and not self.problems and intact
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
-        problems = [
-            {"location": p.location, "message": p.message, "cure": p.cure, "kind": p.kind}
-            for p in self.problems
-        ]
+        problems = [asdict(problem) for problem in self.problems]
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
     def __str__(self) -> str:
@@ -85,16 +85,15 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     --------
     >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
     """
-    shown, folder = os.fspath(path), local_path(path)
-    if folder is None:
+    shown, target = os.fspath(path), local_path(path)
+    if target is None:
         return _store(shown)
-    target = folder
     build = target if target.name.endswith(SUFFIX) and target.is_dir() else build_folder(target)
     if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
         details = describe_unfinished(build)
         blocks = unfinished_blocks(str(build), details)
         return Inspection(kind="unfinished", path=shown, details=details, blocks=tuple(blocks))
-    if not target.exists():
+    if not shown or not target.exists():
         raise InputError(Problem(shown, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
         return _zarr(shown, target)
@@ -120,18 +119,22 @@ def _zarr(shown: str, target: Path) -> Inspection:
 
 def _unknown(shown: str, target: Path) -> Inspection:
     inside = stores_inside(target)
-    if inside:
-        listed = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
-        message, cure = f"a folder with Zarr hierarchies inside: {listed}", "inspect one of them"
-    else:
-        message = (
-            "not a store, and not recognised as point clouds, CT volumes, spikes, trajectories or arrays"
-        )
-        cure = (
-            "name the family to learn what is missing: unistore convert rows|point-cloud|ct|spike|trajectory"
-        )
+    message, cure = _why_unknown(target, inside)
     problem = Problem(shown, message, cure, "unknown")
     block = Block(facts=[("unknown", shown)], lines=(f"{message}; {cure}",))
     return Inspection(
         kind="unknown", path=shown, details={"inside": inside}, problems=(problem,), blocks=(block,)
     )
+
+
+def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
+    """What is there, and what to do."""
+    if inside:
+        more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
+        return f"a folder with Zarr hierarchies inside: {', '.join(inside[:5])}{more}", "inspect one of them"
+    if target.is_dir() and not any(target.iterdir()):
+        return "an empty folder", "check the path"
+    if target.suffix.lower() in _ARCHIVES:
+        return "an archive", "unpack it, and inspect the folder"
+    message = "not a store, and not recognised as point clouds, CT volumes, spikes, trajectories or arrays"
+    return message, "name the family to learn what is missing, as in unistore convert ct SRC... DST"

@@ -15,10 +15,12 @@ import pytest
 import zarr
 
 import unistore
+from unistore.cli.main import main
 from unistore.errors import InputError, StoreError
 from unistore.execute.executors import Serial
 from unistore.execute.lock import Lock
 from unistore.execute.runner import run
+from unistore.inspection.commands import convert_command
 from unistore.store.names import build_folder
 
 DATA = Path(__file__).parents[1] / "data"
@@ -142,9 +144,7 @@ def test_an_unlabelled_cloud_is_remarked(tmp_path: Path) -> None:
 def test_an_array_of_nothing_but_fill_is_remarked(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", data=np.arange(5000), dead=np.zeros(5000))
     unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
-    assert unistore.inspect(tmp_path / "a.zarr").details["remarks"] == [
-        "rows/dead: nothing but its fill value"
-    ]
+    assert unistore.inspect(tmp_path / "a.zarr").details["remarks"] == ["rows/dead: nothing but zeros"]
 
 
 @pytest.mark.parametrize("damage", ["manifest", "root", "gone"])
@@ -165,6 +165,7 @@ def test_damage_to_the_seal_is_remarked(tmp_path: Path, damage: str) -> None:
     assert found.details["seal"]["intact"] is False
     assert "DAMAGED" in str(found)
     assert any("unistore verify" in remark for remark in found.details["remarks"])
+    assert not found.is_good
 
 
 class Stopping(Serial):
@@ -182,9 +183,10 @@ def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     monkeypatch.setattr("unistore.layout.SHARD", 16 << 10)
     np.save(tmp_path / "my data.npy", np.arange(100_000, dtype=np.int32).reshape(-1, 8))
-    converter = make_converter("rows", {})
+    converter = make_converter("rows", {"map": {"my data": "data"}})
+    sources = [tmp_path / "my data.npy"]
     with pytest.raises(KeyboardInterrupt):
-        run(converter, [tmp_path / "my data.npy"], tmp_path / "out.zarr", executor=Stopping())
+        run(converter, sources, tmp_path / "out.zarr", codec="small", executor=Stopping())
     return tmp_path / "out.zarr"
 
 
@@ -200,7 +202,10 @@ def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
     assert about["tasks"] > 5
     assert about["written_bytes"] > 0
     words = shlex.split(about["command"])
-    assert words == ["unistore", "convert", "rows", str(unfinished.parent / "my data.npy"), str(unfinished)]
+    assert words == [
+        *("unistore", "convert", "rows", str(unfinished.parent / "my data.npy"), str(unfinished)),
+        *("--map", "my data=data", "--codec", "small"),
+    ]
     text = str(found)
     assert f"1 of {about['tasks']} shards written" in text
     assert about["command"] in text
@@ -216,8 +221,34 @@ def test_a_conversion_at_work(unfinished: Path) -> None:
 
 def test_the_command_of_an_unfinished_conversion_finishes_it(unfinished: Path) -> None:
     words = shlex.split(unistore.inspect(unfinished).details["command"])
-    unistore.convert(words[3:-1], words[-1], words[2])
+    with pytest.raises(SystemExit) as left:
+        main(words[1:])
+    assert left.value.code == 0
     assert unistore.inspect(unfinished).kind == "store"
+
+
+SPELLED: dict[str, dict[str, Any]] = {
+    "rows": {"map": {"a b": "data"}, "columns": "union"},
+    "point_cloud": {"voxel_size": [20.0, 0.5], "segment": "window:50", "max_points": 9, "min_points": 2},
+    "ct": {"windows": ["lung:1500.0:-600.0", "mine:400:50"], "sparse": "mask", "resolution": 512},
+    "spike": {"height": 96, "width": 160, "flip": False, "voxels": [5, 10], "convert_images": True},
+    "trajectory": {"image_size": 32, "images": "keep", "ignore": ["obs/a*", "b"], "colour": "swapped"},
+}
+
+
+@pytest.mark.parametrize("family", SPELLED)
+def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
+    """click reads the same options back out of the line, and nothing but them."""
+    from unistore.cli.convert import convert
+
+    recorded = {**SPELLED[family], "split": {"train": 0.8, "val": 0.2}, "exclude": ["a b", "c"]}
+    words = shlex.split(convert_command(family, ["in put"], "out.zarr", recorded))
+    command = convert.commands[words[2]]
+    parsed = command.make_context(words[2], words[3:]).params
+    untouched = command.make_context(words[2], ["in put", "out.zarr"]).params
+    changed = {name: value for name, value in parsed.items() if value != untouched[name]}
+    assert changed.pop("split") == "train=0.8,val=0.2"
+    assert json.loads(json.dumps(changed)) == {**SPELLED[family], "exclude": ["a b", "c"]}
 
 
 def test_a_conversion_that_will_replace_a_store(unfinished: Path) -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rich.console import RenderableType
+    from rich.text import Text
 
     from unistore.inspection.blocks import Block
 
@@ -36,24 +37,29 @@ def _show(blocks: Iterable[Block]) -> None:
         if number:
             console.print()
         for part in _parts(block, console.width):
-            console.print(part, soft_wrap=isinstance(part, str) or bool(block.code))
+            console.print(part)
+        if block.code:
+            console.print(_coloured(block.code), soft_wrap=True)
 
 
 def _parts(block: Block, width: int) -> Iterable[RenderableType]:
     from rich.box import SIMPLE_HEAD
-    from rich.syntax import Syntax
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     from unistore.converters.paths import printable
 
+    indent = (0, 0, 0, 2 if block.title else 0)
     if block.title:
         yield Text(block.title, style="bold cyan")
     if block.facts:
         facts = Table.grid(padding=(0, 2))
+        facts.add_column(no_wrap=True)
+        facts.add_column(overflow="fold")
         for name, value in block.facts:
             facts.add_row(Text(name, style="bold"), Text(printable(value)))
-        yield facts
+        yield Padding(facts, indent, expand=False)
     if block.rows:
         shown, left_out = _fitting(block, width)
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -64,12 +70,17 @@ def _parts(block: Block, width: int) -> Iterable[RenderableType]:
         yield table
         if left_out:
             yield Text(f"  left out, the terminal being narrow: {', '.join(left_out)}", style="dim")
-    for text in block.lines:
-        for line in text.split("\n"):
-            yield Text(f"  {printable(line)}")
-    if block.code:
-        language = "console" if block.code.startswith("unistore ") else "python"
-        yield Syntax("", language, theme="ansi_dark", background_color="default").highlight(block.code)
+    for line in (line for text in block.lines for line in text.split("\n")):
+        yield Padding(Text(printable(line)), indent, expand=False)
+
+
+def _coloured(code: str) -> Text:
+    from rich.syntax import Syntax
+
+    language = "console" if code.startswith("unistore ") else "python"
+    text = Syntax("", language, theme="ansi_dark", background_color="default").highlight(code)
+    text.rstrip()
+    return text
 
 
 def _fitting(block: Block, width: int) -> tuple[list[int], list[str]]:

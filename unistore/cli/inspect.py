@@ -10,7 +10,7 @@ from unistore.cli.blocks import show
 
 __all__ = ["command"]
 
-BAD_INPUT = 2
+DAMAGED, BAD_INPUT = 1, 2
 
 EXAMPLES = """\b
 Examples:
@@ -26,7 +26,8 @@ Examples:
 def command(path: str, as_json: bool) -> int:
     """Say what PATH is: a store, an unfinished conversion, source files, or something else.
 
-    Exits with 0, or with 2 where sources have problems or nothing known is there.
+    Exits with 0; with 1 where a store's seal is broken; with 2 where sources have problems or nothing
+    known is there.
     """
     from unistore.inspect import inspect
 
@@ -35,4 +36,6 @@ def command(path: str, as_json: bool) -> int:
         click.echo(json.dumps(found.to_json(), indent=1))
     else:
         show(found.blocks)
-    return 0 if found.is_good else BAD_INPUT
+    if found.is_good:
+        return 0
+    return DAMAGED if found.kind == "store" else BAD_INPUT

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -73,31 +74,30 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except UnistoreError as error:
-        if debug:
-            raise
-        _show(error, plain=plain)
-        return error.exit_code
     except Exception as error:
         if debug:
             raise
-        kind = type(error).__name__
-        click.echo(f"error: {kind}: {error} (unexpected; add --debug for the traceback)", err=True)
-        return 1
+        _show(error, plain=plain)
+        return error.exit_code if isinstance(error, UnistoreError) else 1
     return code if isinstance(code, int) else 0
 
 
-def _show(error: UnistoreError, *, plain: bool) -> None:
+def _show(error: Exception, *, plain: bool) -> None:
     problems = error.problems if isinstance(error, InputError) else ()
     if plain:
-        listed = [
-            {"location": p.location, "message": p.message, "cure": p.cure, "kind": p.kind} for p in problems
-        ]
-        click.echo(json.dumps({"error": str(error), "problems": listed}))
-        return
-    if len(problems) > 1:
+        listed = [asdict(problem) for problem in problems]
+        click.echo(json.dumps({"error": _message(error), "problems": listed}))
+    elif len(problems) > 1:
         click.echo(f"error: {len(problems)} problems", err=True)
         for problem in problems:
             click.echo(f"  {problem}", err=True)
-        return
-    click.echo(f"error: {error}", err=True)
+    else:
+        click.echo(f"error: {_message(error)}", err=True)
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, UnistoreError):
+        return str(error)
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return f"{type(error).__name__}: {error} (unexpected; add --debug for the traceback)"

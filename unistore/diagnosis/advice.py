@@ -111,7 +111,9 @@ def _batch_size(speed: Speed | None) -> Advice:
 
 def _shuffle(store: StoreFacts) -> Advice:
     speed, shared = store.speed, store.samples_a_chunk
-    if speed is not None and store.samples > speed.batch_size and speed.blocks >= FASTER * speed.shuffled:
+    if speed is not None and store.samples <= speed.batch_size:
+        return Advice(name="shuffle", value=True, reason="a full shuffle: an epoch is a single batch")
+    if speed is not None and speed.blocks >= FASTER * speed.shuffled:
         times = speed.blocks / speed.shuffled
         reason = f"blocks of neighbours read {times:.1f}× as fast as a full shuffle here"
         return Advice(name="shuffle", value="blocks", reason=reason)

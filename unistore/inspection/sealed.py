@@ -153,7 +153,7 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, intact: bool) -> lis
         if "unlabelled" in array["attributes"]:
             remarks.append(f"{array['path']}: all zero: unlabelled?")
         elif array["only_fill"] and not _is_index(array["path"]):
-            remarks.append(f"{array['path']}: nothing but its fill value")
+            remarks.append(f"{array['path']}: nothing but zeros")
     if store.sample_count == 0:
         remarks.append("no samples")
     folder = local_path(store.path)
@@ -165,7 +165,7 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, intact: bool) -> lis
 
 def _is_index(path: str) -> bool:
     """Arrays in which nothing but zeros is nothing to remark."""
-    return path.startswith(("sources/", "splits/")) or path.endswith("/offsets")
+    return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
 
 
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from unistore.converters.detection import Detection
 from unistore.errors import InputError, Problem
 from unistore.execute.preview import preview
 from unistore.inspection.blocks import Block, count_of, size
+from unistore.inspection.commands import convert_command
 
 __all__ = ["describe_sources", "source_blocks"]
 
@@ -50,7 +50,7 @@ def _command(modality: str, path: Path) -> str:
     destination = Path(f"{stem}.zarr")
     if real.is_dir() and (here == real or real in here.parents):
         destination = real.parent / destination
-    return shlex.join(["unistore", "convert", modality.replace("_", "-"), str(path), str(destination)])
+    return convert_command(modality, [str(path)], str(destination))
 
 
 def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
 from unistore.errors import StoreError
 from unistore.execute.lock import owner_of
 from unistore.inspection.blocks import Block, count_of, options_text
+from unistore.inspection.commands import convert_command
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
@@ -35,10 +35,15 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     done = {record.get("task") for record in records if record.get("step") == "shard"}
     derived = {record.get("source") for record in records if record.get("step") == "derive"}
     paths = begun.get("paths", [])
+    modality, options = identity.get("modality"), identity.get("options", {})
+    replaces = _replaced(build) if url is None else _swapped(records, url)
+    more = [] if url is None else ["--work", str(build.parent)]
+    more += ["--overwrite"] if replaces else []
+    command = "" if modality is None else convert_command(modality, paths, str(destination), options, more)
     return {
         "destination": str(destination),
-        "modality": identity.get("modality"),
-        "options": identity.get("options", {}),
+        "modality": modality,
+        "options": options,
         "sources": {"count": len(identity.get("sources", {})), "given": paths},
         "sources_read": len(derived),
         "tasks_done": len(done),
@@ -46,8 +51,8 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
         "sealed": any(record.get("step") == "sealed" for record in records),
         "written_bytes": _local_bytes(build / "store") if url is None else _recorded_bytes(records),
         "at_work": owner_of(build / "lock"),
-        "replaces": _replaced(build) if url is None else _swapped(records, url),
-        "command": _command(identity.get("modality"), paths, destination, None if url is None else build),
+        "replaces": replaces,
+        "command": command,
     }
 
 
@@ -89,14 +94,6 @@ def _replaced(build: Path) -> str | None:
     return None
 
 
-def _command(modality: str | None, paths: list[str], destination: Path | str, build: Path | None) -> str:
-    """The command that goes on; `build` is given where it does not stand beside the destination."""
-    if modality is None:
-        return ""
-    words = ["unistore", "convert", modality.replace("_", "-"), *paths, str(destination)]
-    return shlex.join(words if build is None else [*words, "--work", str(build.parent)])
-
-
 def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     """What `describe_unfinished` gave, for people."""
     total = "" if about["tasks"] is None else f" of {about['tasks']:,}"
@@ -117,9 +114,7 @@ def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     ]
     blocks = [Block(facts=[fact for fact in facts if fact[1]])]
     if about["command"] and not about["at_work"]:
-        overwrite = " --overwrite" if about["replaces"] else ""
-        code = f"{about['command']}{overwrite}"
-        lines = ["The same command continues, with the options it had:"]
-        blocks.append(Block(title="go on", lines=lines, code=code))
-        blocks.append(Block(lines=["To begin anew, add --restart; to give up, remove the folder."]))
+        blocks.append(Block(title="go on", code=about["command"]))
+        hint = "The same command continues. To begin anew, add --restart; to give up, remove the folder."
+        blocks.append(Block(lines=[hint]))
     return blocks

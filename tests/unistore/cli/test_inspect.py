@@ -8,6 +8,7 @@ import pty
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,36 @@ def test_something_unknown_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "notes.txt").write_text("text")
     assert call(str(tmp_path / "notes.txt")) == 2
     assert "not recognised" in capsys.readouterr().out
+
+
+def test_what_is_no_source_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "scans.zip").write_bytes(b"PK")
+    assert call(str(tmp_path / "empty")) == 2
+    assert "an empty folder" in capsys.readouterr().out
+    assert call(str(tmp_path / "scans.zip")) == 2
+    assert "unpack it" in capsys.readouterr().out
+    assert call("") == 2
+    assert "no such file or folder" in capsys.readouterr().err
+
+
+def test_a_broken_seal_exits_with_1(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (store / "unistore-manifest.jsonl").unlink()
+    assert call(str(store)) == 1
+    assert "DAMAGED" in capsys.readouterr().out
+
+
+def test_errors_of_the_system_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(path: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(import_module("unistore.inspect"), "inspect", refused)
+    assert call("a/b") == 1
+    assert capsys.readouterr().err == "error: a/b: Permission denied\n"
+    assert call("a/b", "--json") == 1
+    assert json.loads(capsys.readouterr().out) == {"error": "a/b: Permission denied", "problems": []}
 
 
 def test_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
