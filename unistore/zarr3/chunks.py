@@ -20,7 +20,7 @@ from unistore.zarr3.cache import IndexCache
 from unistore.zarr3.frames import FrameError
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
-from unistore.zarr3.storage import ReadsEnds, Storage
+from unistore.zarr3.storage import ReadsEnds, ReadsInto, Storage
 
 __all__ = ["ChunkReader", "Located"]
 
@@ -89,7 +89,7 @@ class ChunkReader:
         self._chunks = math.prod(self._per_object)
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
-        self._view = metadata.codecs.viewer(metadata.chunk_bytes)
+        self._plain = metadata.codecs.plain(metadata.chunk_bytes)
         self._keys: dict[int, str] = {}
         self._indexes = IndexCache(self._load_index)
         at_end = metadata.index is not None and metadata.index.location == "end"
@@ -140,7 +140,7 @@ class ChunkReader:
         fresh
             Whether chunks without a target may be kept; else the next one may overwrite them.
         """
-        decode, view, metadata, done = self._decode, self._view, self.metadata, 0
+        decode, plain, metadata, done = self._decode, self._plain, self.metadata, 0
         codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape
         flat: NDArray[Any] | None = None
         try:
@@ -149,13 +149,28 @@ class ChunkReader:
                 if target is not None:
                     decode(raw, target)
                     yield target
-                elif view is not None:
-                    yield codecs.restore(view(raw), dtype, shape)
+                elif plain is not None:
+                    yield codecs.restore(plain.view(raw), dtype, shape)
                 else:
                     if flat is None or fresh:
                         flat = np.empty(metadata.chunk_bytes // dtype.itemsize, dtype)
                     decode(raw, flat)
                     yield codecs.restore(flat, dtype, shape)
+                done += 1
+        except (FrameError, StoreError) as error:
+            raise self._damaged(located, done, error) from error
+
+    def fill(self, located: Located, targets: Sequence[NDArray[Any]]) -> None:
+        """Decode present chunks, each into its target: a C-contiguous array of the chunk's size."""
+        plain, storage, done = self._plain, self._storage, 0
+        if plain is None or not isinstance(storage, ReadsInto) or not plain.fits(located.sizes):
+            for _ in self.decode(located, targets):
+                pass
+            return
+        try:
+            tails = storage.read_many_into(located.keys, located.offsets, targets, plain.trailer)
+            for target, tail in zip(targets, tails, strict=True):
+                plain.check(target, tail)
                 done += 1
         except (FrameError, StoreError) as error:
             raise self._damaged(located, done, error) from error

@@ -18,7 +18,7 @@ from unistore.errors import StoreError
 from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.compressors import Gzip, Zstd
 from unistore.zarr3.crc32c import Crc32c
-from unistore.zarr3.decoding import IntoDecoder, Viewer, decoder, viewer
+from unistore.zarr3.decoding import IntoDecoder, Plain, decoder, plain
 from unistore.zarr3.encoding import Encoder, encoder
 from unistore.zarr3.frames import Buffers, ByteCodec
 from unistore.zarr3.unsupported import unsupported
@@ -117,9 +117,9 @@ class CodecChain:
         """
         return decoder(self.byte_codecs, nbytes)
 
-    def viewer(self, nbytes: int) -> Viewer | None:
-        """Make the function ``view(raw)`` that checks a chunk and gives its bytes; None: they are encoded."""
-        return viewer(self.byte_codecs, nbytes)
+    def plain(self, nbytes: int) -> Plain | None:
+        """How chunks of `nbytes` are checked that are stored as they are; None: they are encoded."""
+        return plain(self.byte_codecs, nbytes)
 
     def restore(self, flat: NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         """Undo byte order and transposition of a decoded chunk: a view or copy of `shape` and `dtype`."""

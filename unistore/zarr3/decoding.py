@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,60 @@ from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blos
 from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
 from unistore.zarr3.frames import ByteCodec, FrameError
 
-__all__ = ["IntoDecoder", "Viewer", "decoder", "viewer"]
+__all__ = ["IntoDecoder", "Plain", "decoder", "plain"]
 
 IntoDecoder = Callable[[bytes, NDArray[Any]], None]
 """``decode(raw, out)``: stored bytes of a chunk into a C-contiguous array of its decoded size."""
 
-Viewer = Callable[[bytes], NDArray[np.uint8]]
-"""``view(raw)``: the decoded bytes where they lie in what is stored."""
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Chunks that are stored as they are.
+
+    Attributes
+    ----------
+    nbytes
+        Of the chunk.
+    trailer
+        Bytes of the checksum behind it: 4, or 0 without one.
+    """
+
+    nbytes: int
+    trailer: int
+
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Whether stored chunks have the size that they must have."""
+        return all(size == self.nbytes + self.trailer for size in sizes)
+
+    def view(self, raw: bytes) -> NDArray[np.uint8]:
+        """Check a stored chunk; its bytes, where they lie.
+
+        Raises
+        ------
+        FrameError
+            If checksum and size contradict each other.
+        """
+        if len(raw) != self.nbytes + self.trailer:
+            msg = f"{len(raw)} bytes, expected {self.nbytes + self.trailer}"
+            raise FrameError(msg)
+        if self.trailer and crc32c(raw) != RESIDUE:
+            check_crc(raw)
+        return np.frombuffer(raw, np.uint8, self.nbytes)
+
+    def check(self, chunk: NDArray[Any], trailer: bytes | bytearray) -> None:
+        """Check a chunk that was read apart from what lies behind it.
+
+        Raises
+        ------
+        FrameError
+            If the checksum is another.
+        """
+        if trailer and crc32c(chunk) != int.from_bytes(trailer, "little"):
+            check_crc(chunk.tobytes() + trailer)
+
+    def decode(self, raw: bytes, out: NDArray[Any]) -> None:
+        """See `IntoDecoder`."""
+        out.reshape(-1).view(np.uint8)[:] = self.view(raw)
 
 
 def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
@@ -35,21 +83,15 @@ def decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
     kinds = tuple(type(codec) for codec in codecs)
     if kinds in {(Blosc, Crc32c), (Blosc,)}:
         return _blosc_decoder(nbytes, checked=len(kinds) == 2)
-    if (view := viewer(codecs, nbytes)) is not None:
-        return _plain_decoder(view)
+    if (stored := plain(codecs, nbytes)) is not None:
+        return stored.decode
     return _chain_decoder(codecs, nbytes)
 
 
-def viewer(codecs: Sequence[ByteCodec], nbytes: int) -> Viewer | None:
-    """Make ``view(raw)`` for chunks that are stored as they are, with or without a checksum; else None.
-
-    Raises
-    ------
-    FrameError
-        From ``view``, where checksum and size contradict each other.
-    """
+def plain(codecs: Sequence[ByteCodec], nbytes: int) -> Plain | None:
+    """How chunks of `nbytes` are read that are stored as they are; None: these codecs encode."""
     kinds = tuple(type(codec) for codec in codecs)
-    return _plain_viewer(nbytes, checked=len(kinds) == 1) if kinds in {(Crc32c,), ()} else None
+    return Plain(nbytes, 4 * len(kinds)) if kinds in {(Crc32c,), ()} else None
 
 
 def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
@@ -70,27 +112,6 @@ def _blosc_decoder(nbytes: int, *, checked: bool) -> IntoDecoder:
             decompress(raw, out)
         except (RuntimeError, ValueError) as error:
             raise FrameError(str(error)) from error
-
-    return decode
-
-
-def _plain_viewer(nbytes: int, *, checked: bool) -> Viewer:
-    stored = nbytes + 4 if checked else nbytes
-
-    def view(raw: bytes) -> NDArray[np.uint8]:
-        if len(raw) != stored:
-            msg = f"{len(raw)} bytes, expected {stored}"
-            raise FrameError(msg)
-        if checked and crc32c(raw) != RESIDUE:
-            check_crc(raw)
-        return np.frombuffer(raw, np.uint8, nbytes)
-
-    return view
-
-
-def _plain_decoder(view: Viewer) -> IntoDecoder:
-    def decode(raw: bytes, out: NDArray[Any]) -> None:
-        out.reshape(-1).view(np.uint8)[:] = view(raw)
 
     return decode
 

@@ -33,7 +33,7 @@ def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any])
         )
         located, places = located.pick(present), [places[at] for at in present]
     targets = list(out.reshape(len(out), -1))  # views; the rows of a plain vector would be scalars
-    _run(reader.decode(located, [targets[place] for place in places]))
+    reader.fill(located, [targets[place] for place in places])
     if len(place_of) < len(wanted):
         for place, row in enumerate(wanted):
             if place_of[row] != place:
@@ -98,11 +98,6 @@ def gather(
         _copy(chunk, places, out)
         if kept:
             CHUNKS.put((reader.token, number), chunk)
-
-
-def _run(decoding: Iterator[NDArray[Any]]) -> None:
-    for _ in decoding:
-        pass
 
 
 def _places(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Place]]:

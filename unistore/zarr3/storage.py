@@ -8,13 +8,17 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.forks import renew_after_fork
 
-__all__ = ["AbsentError", "LocalStorage", "ReadsEnds", "Storage"]
+__all__ = ["AbsentError", "LocalStorage", "ReadsEnds", "ReadsInto", "Storage"]
 
+_PREADV = hasattr(os, "preadv")
 MAX_OPEN_FILES = 64
 """Files that one `LocalStorage` keeps open."""
 
@@ -73,6 +77,16 @@ class ReadsEnds(Protocol):
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
         """Bytes of each object, and its last `size` bytes (all where it has fewer); None: it is absent."""
+
+
+@runtime_checkable
+class ReadsInto(Protocol):
+    """A storage that reads many ranges straight into the memory that they are wanted in."""
+
+    def read_many_into(
+        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
+    ) -> Iterator[bytearray]:
+        """Fill each target (C-contiguous); yield the `tail` bytes that follow, valid until the next."""
 
 
 class LocalStorage:
@@ -144,6 +158,21 @@ class LocalStorage:
                 raise _unreadable(file.path, error) from error
             yield raw
 
+    def read_many_into(
+        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
+    ) -> Iterator[bytearray]:
+        """Read many ranges into memory; see `ReadsInto.read_many_into`."""
+        held: str | None = None
+        behind = bytearray(tail)
+        for key, offset, target in zip(keys, offsets, targets, strict=True):
+            if key is not held:
+                file, held = self._open(key), key
+            try:
+                file.read_into(target, behind, offset)
+            except OSError as error:
+                raise _unreadable(file.path, error) from error
+            yield behind
+
     def _open(self, key: str) -> _OpenFile:
         with self._lock:
             file = self._files.get(key)
@@ -186,6 +215,15 @@ class _OpenFile:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
+
+    def read_into(self, target: NDArray[Any], behind: bytearray, offset: int) -> None:
+        """Fill `target` and what follows it."""
+        size = target.nbytes + len(behind)
+        done = os.preadv(self._fd, [target.data, behind], offset) if _PREADV else 0
+        if done != size:
+            raw = self.read_on(b"", size, offset)
+            target.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, target.nbytes)
+            behind[:] = raw[target.nbytes :]
 
     def read_on(self, raw: bytes, size: int, offset: int) -> bytes:
         """Read what a short read left."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,33 @@ def test_a_shard_cut_off_while_it_is_open(tmp_path: Path, write: Any) -> None:
         CorruptionError, match=r"chunk \(1, 0\): .*a/c/0/0: 20 bytes long, too short for \d+ bytes from"
     ):
         array.read_rows([1, 2])
+
+
+@pytest.mark.parametrize("name", ["fast", "none"])
+def test_rows_that_are_chunks(tmp_path: Path, write: Any, name: str) -> None:
+    """Such rows are read straight into the output, and are checked all the same."""
+    expected = np.arange(12 * 30, dtype="i2").reshape(12, 30) + 1
+    array = write(tmp_path, expected, metadata=array_metadata((12, 30), "i2", (1, 30), (6, 30), name))
+    rows = [11, 0, 7, 7]
+    np.testing.assert_array_equal(array.read_rows(rows), expected[rows])
+    file = tmp_path / "a" / "c" / "1" / "0"
+    whole = file.read_bytes()
+    index = np.frombuffer(whole[-100:-4], "<u8").reshape(6, 2)
+    for position in range(int(index[1, 0]), int(index[1].sum())):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(CorruptionError, match=r"array 'a': shard a/c/1/0 of .*, chunk \(7, 0\): "):
+            array.read_rows(rows)
+    file.write_bytes(whole[: int(index[1, 0]) + 9])
+    with pytest.raises(CorruptionError, match=r"chunk \(7, 0\): .* too short for \d+ bytes from"):
+        array.read_rows(rows)
+
+
+@pytest.mark.skipif(not hasattr(os, "preadv"), reason="this system has no preadv")
+def test_short_reads_go_on(tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = np.arange(12 * 30, dtype="i2").reshape(12, 30)
+    array = write(tmp_path, expected, metadata=array_metadata((12, 30), "i2", (1, 30), (6, 30), "none"))
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, offset: 1)
+    np.testing.assert_array_equal(array.read_rows([3, 9]), expected[[3, 9]])
 
 
 def test_a_missing_shard_is_fill_unless_sealed(tmp_path: Path, write: Any) -> None:
