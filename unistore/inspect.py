@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unistore.converters.detection import detect
+from unistore.converters.paths import is_inside
 from unistore.errors import InputError, Problem
 from unistore.inspection.blocks import Block, plain
 from unistore.inspection.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
@@ -136,5 +137,8 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
         return "an empty folder", "check the path"
     if target.suffix.lower() in _ARCHIVES:
         return "an archive", "unpack it, and inspect the folder"
+    link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
+    if link is not None:
+        return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"
     message = "not a store, and not recognised as point clouds, CT volumes, spikes, trajectories or arrays"
     return message, "name the family to learn what is missing, as in unistore convert ct SRC... DST"

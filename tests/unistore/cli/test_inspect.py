@@ -90,6 +90,10 @@ def test_what_is_no_source_is_told_apart(tmp_path: Path, capsys: pytest.CaptureF
     assert "an empty folder" in capsys.readouterr().out
     assert call(str(tmp_path / "scans.zip")) == 2
     assert "unpack it" in capsys.readouterr().out
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a.npy").symlink_to(tmp_path / "scans.zip")
+    assert call(str(tmp_path / "links")) == 2
+    assert "a.npy is a link out of this folder" in capsys.readouterr().out
     assert call("") == 2
     assert "no such file or folder" in capsys.readouterr().err
 
