@@ -45,7 +45,7 @@ class Case:
     sources: list[Path]
     overwrite: bool = False
 
-    def convert(self, destination: Path, executor: Any = None) -> None:
+    def convert(self, destination: str | Path, executor: Any = None) -> None:
         """The command: done, or found to have been done."""
         try:
             run(self.converter, self.sources, destination, overwrite=self.overwrite, executor=executor)

@@ -28,6 +28,7 @@ _BROKEN = {
     "Request": "the connection broke",
     "Decode": "an answer that cannot be read",
 }
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
 _AGAIN = (408, 425, 429)
 
 
@@ -80,7 +81,7 @@ def fault_of(error: Exception, scheme: str, bucket: str) -> Fault:
     code = match[1] if (match := _CODE.search(text)) else ""
     status = int(match[1]) if (match := _STATUS.search(text)) else 0
     kind = type(error).__name__
-    if code == "NoSuchBucket":
+    if code in _NO_BUCKET:
         where = ENDPOINT.get(scheme, "the host")
         return Fault(f"there is no bucket {bucket!r}", f"check its name and {where}")
     if isinstance(error, FileNotFoundError):

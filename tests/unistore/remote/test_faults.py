@@ -137,6 +137,12 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
         ("x\nkind: Timeout", "no answer in time", "network", True),
         ("x\nstatus: 502", "answers 502", "", True),
         ("x status code: 400 <Code>InvalidArgument</Code>", "answers 400 (InvalidArgument)", "", False),
+        (
+            "x status: 404 <Code>ContainerNotFound</Code>",
+            "there is no bucket 'bucket'",
+            "check its name",
+            False,
+        ),
         ("Generic S3 error: something new", "something new", "AWS_ENDPOINT_URL", False),
     ],
 )
