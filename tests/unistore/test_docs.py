@@ -70,8 +70,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stores(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores that the guides open."""
+    """Stores that the guides open, and sources of one."""
     folder = tmp_path_factory.mktemp("stores")
+    shutil.copytree(sources / "clouds", folder / "clouds")
     made: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         "clouds": (["clouds/thin_a.h5", "clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
         "more-clouds": (["clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
@@ -114,7 +115,10 @@ PREAMBLES = {
 """What a guide leaves to its reader."""
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/loader.md", "docs/loading.md", "docs/training.md"])
+RUN = ("README.md", *(f"docs/{name}.md" for name in ("loader", "loading", "training", "verify-and-export")))
+
+
+@pytest.mark.parametrize("name", RUN)
 def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
     run(ROOT / name, stores, PREAMBLES.get(name, ""))
 
