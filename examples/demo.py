@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ class Conversion:
     sources: Sequence[Path]
     options: Sequence[str] = ()
     samples: Any = None
-    fields: Sequence[str] | None = field(default=None)
 
 
 def conversions() -> list[Conversion]:
@@ -78,17 +77,15 @@ def conversions() -> list[Conversion]:
             "robot",
             "REAL human teleoperation in simulation (robosuite)",
             "trajectory",
-            sorted((DATA / "trajectory").glob("*.hdf5"))[-1:],
-            (),
-            unistore.Windows(history=2, horizon=8),
+            [DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5"],
+            samples=unistore.Windows(history=2, horizon=8),
         ),
         Conversion(
             "robot-cameras",
             "SYNTHETIC episodes with three cameras",
             "trajectory",
             [robot_episodes(OUT / "sources" / "episodes.hdf5")],
-            (),
-            unistore.Transitions(),
+            samples=unistore.Transitions(),
         ),
         Conversion(
             "rows",
@@ -120,8 +117,9 @@ def load(conversion: Conversion, store: Path) -> None:
         first.append(batches[0])
     for key, value in first[0].items():
         if isinstance(value, torch.Tensor):
-            verdict = "equal with 0 and 2 workers" if torch.equal(value, first[1][key]) else "DIFFERENT"
-            print(f"  {key}: {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}, {verdict}")
+            if not torch.equal(value, first[1][key]):
+                sys.exit(f"{store}: {key} differs with 0 and 2 workers")
+            print(f"  {key}: {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}, equal with 0 and 2 workers")
 
 
 def main() -> None:

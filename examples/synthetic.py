@@ -10,47 +10,48 @@ import numpy as np
 
 __all__ = ["robot_episodes", "spike_sequences"]
 
+SEQUENCES, FRAMES, HEIGHT, WIDTH = 2, 8, 96, 160
 STEPS = 16
 """Spike time steps of a frame."""
+LENGTHS, SIDE = (30, 24, 36), 64
+"""Steps of each robot episode, and pixels of its cameras' images a side."""
 
 
-def spike_sequences(
-    root: Path, *, sequences: int = 2, frames: int = 8, height: int = 96, width: int = 160
-) -> Path:
+def spike_sequences(root: Path) -> Path:
     """A moving square seen by a spike camera: ``train/<sequence>/{blur,sharp,spike}/NNN.*``.
 
     Spikes fire with a probability equal to the scene's brightness; ``.dat`` files are packed, least
     significant bit first, bottom row first, as the cameras write them.
     """
     rng = np.random.default_rng(0)
-    for sequence in range(sequences):
+    for sequence in range(SEQUENCES):
         folder = root / "train" / f"GOPR{sequence:04d}"
         for name in ("blur", "sharp", "spike"):
             (folder / name).mkdir(parents=True)
-        for frame in range(frames):
-            scene = np.full((height, width), 40, np.uint8)
+        for frame in range(FRAMES):
+            scene = np.full((HEIGHT, WIDTH), 40, np.uint8)
             left = 8 * frame + 10 * sequence
             scene[30:60, left : left + 30] = 220
             colour = np.repeat(scene[..., None], 3, axis=2)
             cv2.imwrite(str(folder / "sharp" / f"{frame:03d}.png"), colour)
             cv2.imwrite(str(folder / "blur" / f"{frame:03d}.png"), cv2.blur(colour, (9, 1)))
-            spikes = rng.random((STEPS, height, width)) < scene / 255
+            spikes = rng.random((STEPS, HEIGHT, WIDTH)) < scene / 255
             np.packbits(spikes[:, ::-1], axis=-1, bitorder="little").tofile(
                 folder / "spike" / f"{frame:03d}.dat"
             )
     return root
 
 
-def robot_episodes(path: Path, *, lengths: tuple[int, ...] = (30, 24, 36), side: int = 64) -> Path:
+def robot_episodes(path: Path) -> Path:
     """Episodes with three cameras in the flat layout: ``observations/*``, ``actions``, ``rewards``, …."""
     rng = np.random.default_rng(1)
-    steps = sum(lengths)
-    ends = np.cumsum(lengths) - 1
+    steps = sum(LENGTHS)
+    ends = np.cumsum(LENGTHS) - 1
     with h5py.File(path, "w") as file:
         for camera in ("left_image", "right_image", "global_image"):
-            ramp = np.arange(steps)[:, None, None, None] + np.arange(side)[None, :, None, None]
-            images = np.broadcast_to(ramp, (steps, side, side, 3)).astype(np.uint8)
-            file.create_dataset(f"observations/{camera}", data=images, chunks=(1, side, side, 3))
+            ramp = np.arange(steps)[:, None, None, None] + np.arange(SIDE)[None, :, None, None]
+            images = np.broadcast_to(ramp, (steps, SIDE, SIDE, 3)).astype(np.uint8)
+            file.create_dataset(f"observations/{camera}", data=images, chunks=(1, SIDE, SIDE, 3))
         file["observations/joint"] = rng.standard_normal((steps, 16)).astype(np.float32)
         file["actions"] = rng.standard_normal((steps, 4)).astype(np.float32)
         file["rewards"] = rng.random(steps).astype(np.float32)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,8 @@ class _Draft:
     pin_memory: bool = False
     persistent: bool = False
     cache: int | str | None = None
-    random_option: dict[bool, dict[str, Any]] = field(default_factory=lambda: {True: {}, False: {}})
+    draws: bool = False
+    """Whether samples for training are drawn at random, those for validation not."""
 
 
 def load(
@@ -179,7 +180,7 @@ def _read_yaml(keys: Keys) -> _Draft:
             "voxel_bins": keys.take("DATA.NUM_VOXEL_BINS", int, least=1),
         }
         draft.samples = {name: value for name, value in options.items() if value is not None}
-        draft.random_option = {True: {"random": True}, False: {"random": False}}
+        draft.draws = True
     return draft
 
 
@@ -252,7 +253,7 @@ def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
         dataset["path"] = draft.path
     if draft.samples is not None:
         kind = getattr(import_module("unistore.samples"), draft.kind)
-        dataset["samples"] = kind(**draft.samples, **draft.random_option[train])
+        dataset["samples"] = kind(**draft.samples, **({"random": train} if draft.draws else {}))
     split = draft.split if train else draft.validation_split
     if split is not None:
         dataset["split"] = split
