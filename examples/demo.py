@@ -119,7 +119,8 @@ def load(conversion: Conversion, store: Path) -> None:
         if isinstance(value, torch.Tensor):
             if not torch.equal(value, first[1][key]):
                 sys.exit(f"{store}: {key} differs with 0 and 2 workers")
-            print(f"  {key}: {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}, equal with 0 and 2 workers")
+            dtype = str(value.dtype).removeprefix("torch.")
+            print(f"  {key}: {tuple(value.shape)} {dtype}, equal with 0 and 2 workers")
 
 
 def main() -> None:

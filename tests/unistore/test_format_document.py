@@ -106,9 +106,7 @@ def test_it_names_every_array(stores: dict[str, Path], family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_it_names_every_member_of_the_root_and_every_attribute(
-    stores: dict[str, Path], family: str
-) -> None:
+def test_it_names_every_member_of_the_root_and_every_attribute(stores: dict[str, Path], family: str) -> None:
     about = json.loads((stores[family] / "zarr.json").read_text())["attributes"]["unistore"]
     for member in (*about, *about["seal"], *about["samples"]):
         assert f"`{member}`" in TEXT or f'"{member}"' in TEXT, member
