@@ -11,9 +11,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from unistore.errors import ConversionError, InputError
-from unistore.execute.journal import Journal, sync_folder
+from unistore.execute.journal import Journal
 from unistore.execute.lock import Lock
 from unistore.execute.target import Target
+from unistore.zarr3.durable import sync_folder
 
 __all__ = ["Build"]
 

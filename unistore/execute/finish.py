@@ -17,7 +17,7 @@ from unistore.execute.job import metadata_of, source_digest, write_array
 from unistore.execute.journal import Journal
 from unistore.execute.skipping import report_document, skipped_sources
 from unistore.execute.statistics import Moments
-from unistore.execute.target import Target
+from unistore.execute.target import Files, Target
 from unistore.plan import ArrayPlan, Plan
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
@@ -148,12 +148,13 @@ def seal(
     """
     entries = _recorded(target, plan, journal)
     planned = {array.field.path: array for array in plan.index}
-    for field, values in index:
-        entries += _write_index(target, planned[field.path], plan.codec, values)
-    entries += _write_metadata(target, plan, groups)
-    target.tidy({entry.key for entry in entries})
-    manifest = manifest_bytes(entries)
-    target.put(MANIFEST, [manifest])
+    with target.together() as together:
+        for field, values in index:
+            entries += _write_index(together, planned[field.path], plan.codec, values)
+        entries += _write_metadata(together, plan, groups)
+        manifest = manifest_bytes(entries)
+        together.put(MANIFEST, [manifest])
+    target.tidy({MANIFEST, *(entry.key for entry in entries)})
     sealed = seal_of(entries, manifest)
     document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
     target.put(ROOT, [document])
@@ -179,20 +180,20 @@ def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     return entries
 
 
-def _write_index(target: Target, array: ArrayPlan, codec: str, values: NDArray[Any]) -> list[Entry]:
+def _write_index(files: Files, array: ArrayPlan, codec: str, values: NDArray[Any]) -> list[Entry]:
     if array.is_empty:
         return []
     rows = array.shard[0]
     return [
-        write_array(target, array, codec, number, lo, values[lo : lo + rows])
+        write_array(files, array, codec, number, lo, values[lo : lo + rows])
         for number, lo in enumerate(range(0, len(values), rows))
     ]
 
 
-def _write_metadata(target: Target, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+def _write_metadata(files: Files, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
     entries = []
     for key, document in metadata_documents(plan, groups).items():
-        written = target.put(key, [document])
+        written = files.put(key, [document])
         entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
     return entries
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.execute.build import Build
-from unistore.execute.journal import sync_folder
 from unistore.execute.target import Folder
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
+from unistore.zarr3.durable import sync_folder
 
 __all__ = ["FolderBuild"]
 

@@ -13,17 +13,17 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import about
-from unistore.converters.protocol import Converter, Scan, Source
+from unistore.converters.protocol import Converter, Planar, Scan, Source
 from unistore.errors import ConversionError, InputError, Problem
-from unistore.execute.memory import shard_memory
+from unistore.execute.planes import Parts, in_parts, task_memory
 from unistore.execute.spill import Spill, SpillWriter
 from unistore.execute.statistics import Moments
-from unistore.execute.target import Target
+from unistore.execute.target import Files, Folder, Target
 from unistore.plan import ArrayPlan, Plan, ShardTask, TablePlan
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.writer import array_metadata, content_digest, encode_shard
+from unistore.zarr3.writer import array_metadata, content_digest, encode_parts, encode_shard
 
 __all__ = [
     "DeriveJob",
@@ -100,16 +100,19 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Assemble the task's rows from its sources, encode, write."""
+        table = self.plan.table(task.table)
+        if in_parts(self.converter, table):
+            return self._write_parts(task, table)
         try:
             blocks, digests = self.assemble(task)
         except InputError as error:
             return Outcome(problems=error.problems)
-        table = self.plan.table(task.table)
-        files = [
-            write_array(self.target, array, self.plan.codec, task.number, task.lo, blocks[array.column])
-            for array in table.arrays
-            if not array.is_empty
-        ]
+        with self.target.together() as together:
+            files = [
+                write_array(together, array, self.plan.codec, task.number, task.lo, blocks[array.column])
+                for array in table.arrays
+                if not array.is_empty
+            ]
         record = {
             "step": "shard",
             "task": task.id,
@@ -127,8 +130,9 @@ class ShardJob:
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names[:SHOWN])}{more})"
 
     def need(self, task: ShardTask) -> int:
-        """All columns' rows with what encoding them takes."""
-        return shard_memory(self.plan.table(task.table), 0 if task.table in self.spilled else self.reading)
+        """All columns' rows, or parts of the one there is, with what encoding them takes."""
+        table, reading = self.plan.table(task.table), 0 if task.table in self.spilled else self.reading
+        return task_memory(self.converter, table, reading, streams=isinstance(self.target, Folder))
 
     def assemble(self, task: ShardTask) -> tuple[dict[str, NDArray[Any]], list[Any]]:
         """Rows of every column of a task, (rows, *row_shape), and source and digest of each of its pieces.
@@ -155,10 +159,52 @@ class ShardJob:
             except InputError as error:
                 problems += _problems(error, source)
             else:
-                digests.append([piece.source, _digest_of(out)])
+                contents = {column: content_digest(rows) for column, rows in out.items()}
+                digests.append([piece.source, _joined_digest(contents)])
         if problems:
             raise InputError(problems)
         return blocks, digests
+
+    def _write_parts(self, task: ShardTask, table: TablePlan) -> Outcome:
+        """Write one row, a column after the other, some planes at a time."""
+        (piece,) = table.pieces(task.lo, task.hi)
+        source, guard = self.scan.sources[piece.source], self.guards[piece.source]
+        files: dict[str, Entry] = {}
+        try:
+            with self.target.together() as together:
+                for array in table.arrays:
+
+                    def read(lo: int, hi: int, block: NDArray[Any], column: str = array.column) -> None:
+                        out = {column: block}
+                        with _reading(source, guard):
+                            self._planar.read_planes(self.scan, table.name, piece.source, lo, hi, out)
+
+                    parts = Parts(array, read)
+                    encoded = encode_parts(metadata_of(array, self.plan.codec), parts)
+                    written = together.put(shard_key(array, task.number), encoded)
+                    files[array.column] = Entry(
+                        key=written.key,
+                        bytes=written.bytes,
+                        checksum=written.checksum,
+                        rows=(task.lo, task.hi),
+                        content=parts.content,
+                    )
+        except InputError as error:
+            return Outcome(problems=_problems(error, source))
+        contents = {column: str(file.content) for column, file in files.items()}
+        record = {
+            "step": "shard",
+            "task": task.id,
+            "files": [file.to_json() for file in files.values()],
+            "pieces": [[piece.source, _joined_digest(contents)]],
+            "statistics": {},
+        }
+        return Outcome(record)
+
+    @property
+    def _planar(self) -> Planar:
+        assert isinstance(self.converter, Planar)
+        return self.converter
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
         spilled = self.spilled.get(table)
@@ -200,13 +246,13 @@ def shard_key(array: ArrayPlan, number: int) -> str:
 
 
 def write_array(
-    target: Target, array: ArrayPlan, codec: str, number: int, lo: int, block: NDArray[Any]
+    files: Files, array: ArrayPlan, codec: str, number: int, lo: int, block: NDArray[Any]
 ) -> Entry:
-    """Encode rows from `lo` on as shard `number` of an array and write it durably."""
+    """Encode rows from `lo` on as shard `number` of an array and write it."""
     metadata = metadata_of(array, codec)
     key = shard_key(array, number)
     buffers = encode_shard(metadata, (number, *(0 for _ in array.shape[1:])), block)
-    written = target.put(key, buffers)
+    written = files.put(key, buffers)
     return Entry(
         key=key,
         bytes=written.bytes,
@@ -249,11 +295,11 @@ def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[A
     return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
-def _digest_of(columns: Mapping[str, NDArray[Any]]) -> str:
+def _joined_digest(contents: Mapping[str, str]) -> str:
     """xxh3-128 over column names and the digests of their values, columns sorted by name."""
     digest = xxhash.xxh3_128()
-    for column in sorted(columns):
-        digest.update(f"{column} {content_digest(columns[column])}\n".encode())
+    for column in sorted(contents):
+        digest.update(f"{column} {contents[column]}\n".encode())
     return digest.hexdigest()
 
 

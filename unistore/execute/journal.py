@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from unistore.errors import ConversionError
+from unistore.zarr3.durable import sync_folder
 
-__all__ = ["Journal", "sync_folder"]
+__all__ = ["Journal"]
 
 
 class Journal:
@@ -63,12 +64,3 @@ class Journal:
     def of(self, step: str) -> list[dict[str, Any]]:
         """Records of one kind of step, in order."""
         return [record for record in self.records if record["step"] == step]
-
-
-def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError
 from unistore.execute.failure import writing_failed
-from unistore.execute.journal import sync_folder
+from unistore.zarr3.durable import sync_folder
 
 __all__ = ["Spill", "SpillWriter"]
 

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from unistore.execute.journal import sync_folder
-from unistore.zarr3.durable import WrittenFile, write_shard
+from unistore.zarr3.durable import Together, WrittenFile, sync_folders, write_shard
 
-__all__ = ["Folder", "Target"]
+__all__ = ["Files", "Folder", "Target"]
 
 
-class Target(Protocol):
-    """Takes the files of a store, each of them whole or not at all. Pickles small: workers write, too."""
+class Files(Protocol):
+    """Takes files, each of them whole or not at all."""
 
-    def put(self, key: str, buffers: Sequence[bytes | memoryview]) -> WrittenFile:
-        """Write a file and wait until it would survive a crash.
+    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
+        """Write a file.
 
         Raises
         ------
         ConversionError
             If it cannot be written.
         """
+        ...
+
+
+class Target(Files, Protocol):
+    """Takes the files of a store; ``put`` waits until one would survive a crash. Pickles small."""
+
+    def together(self) -> AbstractContextManager[Files]:
+        """Take files that are all there, and would survive a crash, once the context is left."""
         ...
 
     def held(self) -> Mapping[str, int]:
@@ -43,9 +51,13 @@ class Folder:
 
     root: Path
 
-    def put(self, key: str, buffers: Sequence[bytes | memoryview]) -> WrittenFile:
-        """Write a file durably; see `Target.put`."""
+    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
+        """Write a file durably; see `Files.put`."""
         return write_shard(self.root, key, buffers)
+
+    def together(self) -> Together:
+        """Files that are fsynced together; see `Target.together`."""
+        return Together(self.root)
 
     def held(self) -> Mapping[str, int]:
         """Keys and sizes; see `Target.held`."""
@@ -57,9 +69,11 @@ class Folder:
 
     def tidy(self, keys: AbstractSet[str]) -> None:
         """Remove what killed writers left, and bring every folder's names to disk, theirs included."""
+        folders = []
         for folder, _, names in os.walk(self.root, topdown=False):
+            folders.append(Path(folder))
             for name in names:
                 path = Path(folder, name)
                 if path.relative_to(self.root).as_posix() not in keys:
                     path.unlink()
-            sync_folder(Path(folder))
+        sync_folders(folders)

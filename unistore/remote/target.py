@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +42,20 @@ class ObjectTarget:
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.location, self.kept)
 
-    def put(self, key: str, buffers: Sequence[bytes | memoryview]) -> WrittenFile:
-        """Write an object; see `Target.put`."""
+    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
+        """Write an object; see `unistore.execute.target.Files.put`."""
         if key == ROOT:
             return write_shard(self.kept, key, buffers)
+        buffers = list(buffers)
         digest = xxhash.xxh3_128()
         for buffer in buffers:
             digest.update(buffer)
         self.client.put(key, buffers)
         return WrittenFile(key, sum(map(len, buffers)), digest.hexdigest())
+
+    def together(self) -> AbstractContextManager[ObjectTarget]:
+        """Every object stays once it is put; see `Target.together`."""
+        return nullcontext(self)
 
     def held(self) -> Mapping[str, int]:
         """Keys and sizes; see `Target.held`."""

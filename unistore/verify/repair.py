@@ -12,7 +12,6 @@ import xxhash
 
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.execute.finish import merged_statistics, root_document
-from unistore.execute.journal import sync_folder
 from unistore.export.workplace import workplace
 from unistore.remote.storage import local_path
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
@@ -23,6 +22,7 @@ from unistore.verify.rebuilt import Rebuilt, differences, encoder_differences, r
 from unistore.verify.remaking import Part, Remade, parts_of, read_entry, remake
 from unistore.verify.roots import mended_root
 from unistore.verify.run import Verified, verify
+from unistore.zarr3.durable import sync_folder
 from unistore.zarr3.storage import LocalStorage
 from unistore.zarr3.writer import write_shard
 

@@ -1,4 +1,7 @@
-"""Bring a file durably to disk: temporary name, write, fsync, rename, fsync of the folder.
+"""Bring files durably to disk: temporary name, write, fsync, rename, fsync of the folder.
+
+Waiting for a disk takes milliseconds a file, and hardly more for many files at once: what becomes durable
+together is fsynced by several threads, while the next file is being made.
 
 Every call into the system that matters for durability goes through a name of this module, so that a test can
 record their order (no test with SIGKILL proves an fsync).
@@ -10,24 +13,30 @@ import errno
 import os
 import secrets
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import xxhash
 
 from unistore.errors import ConversionError
 
-__all__ = ["PART_SUFFIX", "WrittenFile", "write_shard"]
+__all__ = ["PART_SUFFIX", "Together", "WrittenFile", "sync_folder", "sync_folders", "write_shard"]
 
 PART_SUFFIX = ".part"
 """Ending of temporary names; a file that has it was left behind by a killed process."""
 
 fsync = os.fsync
 rename = os.replace
-writev = getattr(os, "writev", None)
+write = os.write
 
-_BUFFERS_A_CALL = 512  # POSIX allows IOV_MAX: 1024 on Linux and macOS
-_BYTES_A_CALL = 1 << 19  # so that what has been hashed is still in the processor's cache when it is written
+_BYTES_A_CALL = 1 << 19  # so that what was encoded is still in the processor's cache when it is written
+_BYTES_A_SYNC = 16 << 20  # so that the disk is at work while a large file is still being written
+_THREADS = 8
+_OPEN = 64  # files that wait for their fsync
 _CURES = {
     errno.ENOSPC: "free space",
     errno.EDQUOT: "free space or raise the quota",
@@ -56,10 +65,132 @@ class WrittenFile:
     checksum: str
 
 
+@dataclass(slots=True)
+class _Part:
+    """A file under its temporary name, and what brings it to disk."""
+
+    path: Path
+    part: Path
+    fd: int
+    syncs: list[Future[None]] = field(default_factory=list)
+
+    def settle(self) -> None:
+        """Wait until it is on disk, and close it."""
+        for sync in self.syncs:
+            sync.result()
+        self.close()
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Together:
+    """Files of a folder that become durable together, when the ``with`` statement is left.
+
+    Until then they stand under temporary names. Leaving waits until every file is on disk, gives all their
+    names, and waits until the names are. At any moment, also of a crash, each is either absent (or as it was
+    before) or whole. Left by an error, nothing is there.
+
+    Parameters
+    ----------
+    root
+        Folder of the store.
+    durable
+        False leaves out the fsyncs; the renames stay.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, durable: bool = True) -> None:
+        self._root = Path(root)
+        self._parts: list[_Part] = []
+        self._folders: dict[Path, None] = {}
+        self._pool = _threads() if durable else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._finish()
+        except BaseException:
+            self._discard()
+            raise
+        if error is not None:
+            self._discard()
+
+    def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
+        """Write a file under a temporary name; folders are made as needed.
+
+        Parameters
+        ----------
+        key
+            Path of the file below the root, with slashes.
+        buffers
+            Its content, taken as it is written: a generator's buffers are never held all at once.
+
+        Raises
+        ------
+        ConversionError
+            If it, or one before it, cannot be written.
+        """
+        path = Path(self._root, *key.split("/"))
+        name = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PART_SUFFIX}")
+        for waiting in self._parts[-_OPEN : -_OPEN + 1]:
+            _settle(waiting)
+        try:
+            self._folders.update(dict.fromkeys(_make_folders(path.parent)))
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+            part = _Part(path, name, os.open(name, flags, 0o666))
+        except OSError as error:
+            raise _failed(path, error) from error
+        self._parts.append(part)
+        digest, size, synced = xxhash.xxh3_128(), 0, 0
+        for piece in _joined(buffers):
+            digest.update(piece)
+            try:
+                _write_all(part.fd, piece)
+            except OSError as error:
+                raise _failed(path, error) from error
+            size += len(piece)
+            if size - synced >= _BYTES_A_SYNC:
+                synced = size
+                self._sync(part)
+        self._sync(part)
+        return WrittenFile(key, size, digest.hexdigest())
+
+    def _sync(self, part: _Part) -> None:
+        if self._pool is not None:
+            part.syncs.append(self._pool.submit(fsync, part.fd))
+
+    def _finish(self) -> None:
+        for part in self._parts:
+            _settle(part)
+        for part in self._parts:
+            try:
+                rename(part.part, part.path)
+            except OSError as error:
+                raise _failed(part.path, error) from error
+        if self._pool is not None:
+            _sync_all(self._pool, self._folders)
+            self._pool.shutdown()
+
+    def _discard(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        for part in self._parts:
+            part.close()
+            with suppress(OSError):
+                part.part.unlink()
+
+
 def write_shard(
     root: str | os.PathLike[str], key: str, buffers: Iterable[bytes | memoryview], *, durable: bool = True
 ) -> WrittenFile:
-    """Write a file so that it is either absent (or as it was before) or whole, also after a crash.
+    """Write one file so that it is either absent (or as it was before) or whole, also after a crash.
 
     Folders are made as needed; a folder that got a new entry is fsynced too.
 
@@ -79,22 +210,50 @@ def write_shard(
     ConversionError
         If it cannot be written; nothing is left under the temporary name.
     """
-    path = Path(root, *key.split("/"))
-    part = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PART_SUFFIX}")
+    with Together(root, durable=durable) as files:
+        return files.put(key, buffers)
+
+
+def sync_folders(folders: Iterable[Path]) -> None:
+    """Wait until the names in all these folders are on disk.
+
+    Raises
+    ------
+    ConversionError
+        Naming a folder for which that failed.
+    """
+    with _threads() as pool:
+        _sync_all(pool, folders)
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk."""
+    if os.name == "nt":  # Windows cannot open folders
+        return
+    fd = os.open(folder, os.O_RDONLY)
     try:
-        folders = _make_folders(path.parent)
+        fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS, "unistore-fsync")
+
+
+def _sync_all(pool: ThreadPoolExecutor, folders: Iterable[Path]) -> None:
+    for folder, sync in [(folder, pool.submit(sync_folder, folder)) for folder in folders]:
         try:
-            size, checksum = _write_part(part, buffers, durable=durable)
-            rename(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        if durable:
-            for folder in folders:
-                _fsync_folder(folder)
+            sync.result()
+        except OSError as error:
+            raise _failed(folder, error) from error
+
+
+def _settle(part: _Part) -> None:
+    try:
+        part.settle()
     except OSError as error:
-        raise _failed(path, error) from error
-    return WrittenFile(key, size, checksum)
+        raise _failed(part.path, error) from error
 
 
 def _make_folders(folder: Path) -> list[Path]:
@@ -106,55 +265,24 @@ def _make_folders(folder: Path) -> list[Path]:
     return changed
 
 
-def _write_part(part: Path, buffers: Iterable[bytes | memoryview], *, durable: bool) -> tuple[int, str]:
-    """Write the temporary file; give its size and checksum."""
-    digest = xxhash.xxh3_128()
-    size = 0
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
-    try:
-        for group in _grouped(buffers):
-            for buffer in group:
-                digest.update(buffer)
-            size += _write_all(fd, group)
-        if durable:
-            fsync(fd)
-    finally:
-        os.close(fd)
-    return size, digest.hexdigest()
-
-
-def _grouped(buffers: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
+def _joined(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The same bytes in pieces large enough that the call that takes a piece costs nothing."""
     group: list[bytes | memoryview] = []
     held = 0
     for buffer in buffers:
         group.append(buffer)
         held += len(buffer)
-        if held >= _BYTES_A_CALL or len(group) == _BUFFERS_A_CALL:
-            yield group
+        if held >= _BYTES_A_CALL:
+            yield b"".join(group) if len(group) > 1 else buffer
             group, held = [], 0
     if group:
-        yield group
+        yield b"".join(group)
 
 
-def _write_all(fd: int, buffers: list[bytes | memoryview]) -> int:
-    """Write buffers in as few calls as the system allows; give their bytes."""
-    total = sum(map(len, buffers))
-    done = 0 if writev is None else writev(fd, buffers)
-    if done < total:
-        rest = memoryview(b"".join(buffers))[done:]
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    return total
-
-
-def _fsync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open folders
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        fsync(fd)
-    finally:
-        os.close(fd)
+def _write_all(fd: int, piece: bytes | memoryview) -> None:
+    rest = memoryview(piece)
+    while rest:
+        rest = rest[write(fd, rest) :]
 
 
 def _failed(path: Path, error: OSError) -> ConversionError:

@@ -83,16 +83,16 @@ def test_a_full_disk_at_any_shard(
 ) -> None:
     left = writes
 
-    def full(descriptor: int, buffers: Any) -> int:
+    def full(descriptor: int, data: memoryview, original: Callable[..., int] = os.write) -> int:
         nonlocal left
         left -= 1
         if left < 0:
-            os.write(descriptor, b"half")
+            original(descriptor, b"half")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return os.writev(descriptor, buffers)
+        return original(descriptor, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr("unistore.zarr3.durable.writev", full)
+        patch.setattr("unistore.zarr3.durable.write", full)
         with pytest.raises(ConversionError, match=r"No space left on device.*free space, then run the same"):
             run(toy(), [toys], store)
     assert not store.exists()

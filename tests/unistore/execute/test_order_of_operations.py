@@ -153,6 +153,19 @@ def test_the_root_is_written_last_of_all_files(events: list[Event], build: Path,
         assert position(events, "rename", *[e.path for e in events if e.target == path], path) < root
 
 
+def test_what_the_tasks_did_not_write_is_named_once_all_of_it_is_on_disk(
+    events: list[Event], build: Path
+) -> None:
+    """Index arrays, metadata and manifest wait for the disk together."""
+    done = max(i for i, event in enumerate(events) if event.record.get("step") == "shard")
+    root = next(i for i, event in enumerate(events) if event.target == build / "store/zarr.json")
+    named = [i for i in range(done, root) if events[i].what == "rename"]
+    assert len(named) > 20
+    assert named == list(range(named[0], named[-1] + 1))
+    for index in named:
+        assert done < position(events, "sync", events[index].path, after=done) < named[0]
+
+
 def test_every_folder_is_synced_before_the_root(events: list[Event], build: Path, place: Path) -> None:
     """Also folders that a killed run made and never synced."""
     root = next(i for i, e in enumerate(events) if e.target == build / "store/zarr.json")

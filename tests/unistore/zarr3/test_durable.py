@@ -13,13 +13,14 @@ import xxhash
 
 from unistore.errors import ConversionError
 from unistore.zarr3 import array_metadata, content_digest, durable, encode_shard, write_shard
+from unistore.zarr3.durable import PART_SUFFIX, Together
 
 
 @pytest.fixture
 def operations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What durable writing did, in order: operation and name of the file or folder."""
     done: list[tuple[str, str]] = []
-    fsync, rename, writev = durable.fsync, durable.rename, durable.writev
+    fsync, rename, write = durable.fsync, durable.rename, durable.write
 
     def name_of(fd: int) -> str:
         return Path(f"/proc/self/fd/{fd}").readlink().name
@@ -32,16 +33,15 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         done.append(("rename", f"{part.name} {path.name}"))
         rename(part, path)
 
-    def recorded_writev(fd: int, buffers: Any) -> int:
+    def recorded_write(fd: int, data: memoryview) -> int:
         done.append(("write", name_of(fd)))
-        assert writev is not None
-        return int(writev(fd, buffers))
+        return write(fd, data)
 
     if not Path("/proc/self/fd").exists():
         pytest.skip("needs /proc to name descriptors")
     monkeypatch.setattr(durable, "fsync", recorded_fsync)
     monkeypatch.setattr(durable, "rename", recorded_rename)
-    monkeypatch.setattr(durable, "writev", recorded_writev)
+    monkeypatch.setattr(durable, "write", recorded_write)
     return done
 
 
@@ -52,8 +52,8 @@ def test_write_then_fsync_then_rename_then_fsync_of_every_changed_folder(
     part = operations[0][1]
     assert part.startswith(".1.")
     assert part.endswith(durable.PART_SUFFIX)
-    folders = [("fsync", name) for name in ("0", "c", "g", tmp_path.name)]
-    assert operations == [("write", part), ("fsync", part), ("rename", f"{part} 1"), *folders]
+    assert operations[:3] == [("write", part), ("fsync", part), ("rename", f"{part} 1")]
+    assert sorted(operations[3:]) == sorted(("fsync", name) for name in ("0", "c", "g", tmp_path.name))
     operations.clear()
     write_shard(tmp_path, "g/c/0/2", [b"ef"])
     assert [name for name, _ in operations] == ["write", "fsync", "rename", "fsync"]
@@ -61,6 +61,66 @@ def test_write_then_fsync_then_rename_then_fsync_of_every_changed_folder(
     operations.clear()
     write_shard(tmp_path, "g/c/0/3", [b"ef"], durable=False)
     assert [name for name, _ in operations] == ["write", "rename"]
+
+
+def test_files_that_are_written_together_are_named_once_all_are_on_disk(
+    tmp_path: Path, operations: list[tuple[str, str]]
+) -> None:
+    keys = [f"{group}/c/{number}" for group in "ab" for number in range(50)]
+    with Together(tmp_path) as files:
+        written = [files.put(key, [key.encode()]) for key in keys]
+        assert not [path for path in tmp_path.rglob("*") if path.suffix != PART_SUFFIX and path.is_file()]
+    what = [name for name, _ in operations]
+    named = what.index("rename")
+    parts = {name for operation, name in operations if operation == "write"}
+    assert {name for operation, name in operations[:named] if operation == "fsync"} == parts
+    assert what[named : named + len(keys)] == ["rename"] * len(keys)
+    folders = [name for _, name in operations[named + len(keys) :]]
+    assert sorted(folders) == sorted(["a", "b", "c", "c", tmp_path.name]), "each once"
+    assert [(file.key, (tmp_path / file.key).read_bytes()) for file in written] == [
+        (key, key.encode()) for key in keys
+    ]
+
+
+def test_a_large_file_is_on_its_way_to_disk_while_it_is_written(
+    tmp_path: Path, operations: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "_BYTES_A_CALL", 4)
+    monkeypatch.setattr(durable, "_BYTES_A_SYNC", 8)
+    with Together(tmp_path) as files:
+        files.put("x", [b"1234"] * 6)
+    what = [name for name, _ in operations]
+    assert what.count("write") == 6
+    assert what.index("rename") - what[: what.index("rename")].count("fsync") == 6
+    assert what.count("fsync") == 3 + 1 + 1, "three on the way, one of the whole file, the folder's"
+
+
+@pytest.mark.parametrize("name", ["write", "fsync", "rename"])
+def test_of_files_that_fail_together_none_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    original, calls = getattr(durable, name), []
+
+    def fail_second(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(*arguments)
+
+    monkeypatch.setattr(durable, name, fail_second)
+    before = sorted(path.name for path in Path("/proc/self/fd").iterdir())
+    with pytest.raises(ConversionError, match=r"[ab]: cannot be written"), Together(tmp_path) as files:  # noqa: PT012
+        files.put("a", [b"a"])
+        files.put("b", [b"b"])
+    assert [file.name for file in tmp_path.iterdir()] == (["a"] if name == "rename" else [])
+    assert sorted(path.name for path in Path("/proc/self/fd").iterdir()) == before, "all closed"
+
+
+def test_an_error_between_files_leaves_none(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), Together(tmp_path) as files:  # noqa: PT012
+        files.put("a", [b"a"])
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_written_is_told(tmp_path: Path) -> None:
@@ -78,18 +138,15 @@ def test_what_is_written_is_told(tmp_path: Path) -> None:
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "writev", lambda fd, buffers: os.write(fd, b"".join(buffers)[:5]))
+    monkeypatch.setattr(durable, "write", lambda fd, data: os.write(fd, data[:4]))
     assert write_shard(tmp_path, "x", [b"abc", b"defgh", b"ij"]).bytes == 10
     assert (tmp_path / "x").read_bytes() == b"abcdefghij"
-    monkeypatch.setattr(durable, "writev", None)
-    write_shard(tmp_path, "y", [b"abc", b"defgh", b"ij"])
-    assert (tmp_path / "y").read_bytes() == b"abcdefghij"
 
 
 @pytest.mark.parametrize(
     ("name", "code", "cure"),
     [
-        ("writev", errno.ENOSPC, "No space left on device.*; free space, then run the same command"),
+        ("write", errno.ENOSPC, "No space left on device.*; free space, then run the same command"),
         ("fsync", errno.EIO, "mend the destination"),
         ("rename", errno.EACCES, "allow writing there"),
     ],
