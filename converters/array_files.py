@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import h5py
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,8 +37,12 @@ SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")
 NPY_NAME = "data"
 """Name of the one array of a ``.npy`` file, which has none of its own."""
 
-ReadRows = Callable[[str, int, int], NDArray[Any]]
-"""``read(array, lo, hi)``: rows of one array, in native byte order."""
+ReadRows = Callable[[str, int, int, NDArray[Any] | None], NDArray[Any]]
+"""``read(array, lo, hi, out)``: rows of one array, in native byte order.
+
+``out`` is C-contiguous, (hi - lo, …), or None. Where its dtype is the array's, rows may be read straight into
+it: then it is what is returned.
+"""
 
 _BLOCK = 1 << 20
 _RECORDS = 8 << 20
@@ -143,31 +148,44 @@ def open_arrays(path: Path, name: str) -> Iterator[ReadRows]:
     kind = format_of(path)
     if kind == "npy":
         header = read_header(path, name)
-        yield lambda _, lo, hi: _npy_rows(path, header, name, lo, hi)
+        yield lambda _, lo, hi, out: _npy_rows(path, header, name, lo, hi, out)
     elif kind == "npz":
         members = npz_members(path, name)
-        yield lambda key, lo, hi: _npz_rows(path, members[key], name, lo, hi)
+        yield lambda key, lo, hi, out: _npz_rows(path, members[key], name, lo, hi, out)
     else:
         with hdf5.open_hdf5(path, name) as file:
-            yield lambda key, lo, hi: hdf5.read_rows(file[key], hdf5.place(name, key), lo, hi)
+            yield lambda key, lo, hi, out: _hdf5_rows(file[key], hdf5.place(name, key), lo, hi, out)
 
 
-def _npy_rows(path: Path, header: NpyHeader, name: str, lo: int, hi: int) -> NDArray[Any]:
+def _hdf5_rows(dataset: h5py.Dataset, where: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+    fits = out is not None and out.dtype == hdf5.native(dataset.dtype)
+    return hdf5.read_rows(dataset, where, lo, hi, out if fits else None)
+
+
+def _npy_rows(
+    path: Path, header: NpyHeader, name: str, lo: int, hi: int, out: NDArray[Any] | None
+) -> NDArray[Any]:
     if header.fortran_order:
         return _native(np.ascontiguousarray(open_npy(path, name)[lo:hi]))
-    return _in_place(path, header, name, lo, hi)
+    return _in_place(path, header, name, lo, hi, out)
 
 
-def _npz_rows(path: Path, member: NpzMember, name: str, lo: int, hi: int) -> NDArray[Any]:
+def _npz_rows(
+    path: Path, member: NpzMember, name: str, lo: int, hi: int, out: NDArray[Any] | None
+) -> NDArray[Any]:
     if member.header.fortran_order:
         return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
     if member.compressed:
         return _native(_streamed(path, member, hdf5.place(name, member.name), lo, hi))
-    return _in_place(path, member.header, hdf5.place(name, member.name), lo, hi)
+    return _in_place(path, member.header, hdf5.place(name, member.name), lo, hi, out)
 
 
-def _in_place(path: Path, header: NpyHeader, where: str, lo: int, hi: int) -> NDArray[Any]:
-    rows = np.empty((hi - lo, *header.shape[1:]), header.dtype)
+def _in_place(
+    path: Path, header: NpyHeader, where: str, lo: int, hi: int, out: NDArray[Any] | None
+) -> NDArray[Any]:
+    rows = out
+    if rows is None or rows.dtype != header.dtype:
+        rows = np.empty((hi - lo, *header.shape[1:]), header.dtype)
     if rows.size:
         read_flat(path, header, lo * (rows.size // len(rows)), rows, where)
     return _native(rows)

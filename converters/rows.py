@@ -207,10 +207,13 @@ class RowsConverter:
             with open_arrays(origin.files[file], origin.detail["files"][file]) as read:
                 for (array, step), columns in arrays.items():
                     for first in range(lo, hi, step):
-                        rows = read(array, first, min(first + step, hi))
+                        targets = {column: out[column][first - lo :][:step] for column in columns}
+                        whole = next(iter(targets.values())) if set(columns.values()) == {None} else None
+                        rows = read(array, first, min(first + step, hi), whole)
                         for column, inner in columns.items():
-                            target = out[column][first - lo :][: len(rows)]
-                            np.copyto(target, rows if inner is None else rows[inner], casting="same_kind")
+                            if rows is not targets[column]:
+                                values = rows if inner is None else rows[inner]
+                                np.copyto(targets[column], values, casting="same_kind")
 
     def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
         """Nothing is derived: rows are read straight into shards."""

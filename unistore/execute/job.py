@@ -23,7 +23,7 @@ from unistore.plan import ArrayPlan, Plan, ShardTask, TablePlan
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
-from unistore.zarr3.writer import array_metadata, content_digest, encode_parts, encode_shard
+from unistore.zarr3.writer import array_metadata, content_digest, encode_parts, encoded_shard
 
 __all__ = [
     "DeriveJob",
@@ -251,8 +251,7 @@ def write_array(
     """Encode rows from `lo` on as shard `number` of an array and write it."""
     metadata = metadata_of(array, codec)
     key = shard_key(array, number)
-    buffers = encode_shard(metadata, (number, *(0 for _ in array.shape[1:])), block)
-    written = files.put(key, buffers)
+    written = files.put(key, encoded_shard(metadata, (number, *(0 for _ in array.shape[1:])), block))
     return Entry(
         key=key,
         bytes=written.bytes,

@@ -27,12 +27,20 @@ __all__ = [
     "content_digest",
     "encode_parts",
     "encode_shard",
+    "encoded_shard",
     "write_shard",
 ]
 
 
 def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any]) -> Buffers:
-    """Encode one whole shard.
+    """Encode one whole shard: all that `encoded_shard` yields, as a list."""
+    return list(encoded_shard(metadata, shard_coord, block))
+
+
+def encoded_shard(
+    metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any]
+) -> Iterator[bytes | memoryview]:
+    """Encode one whole shard, chunk by chunk: what is written as it comes is never held all at once.
 
     Chunks that hold nothing but fill, compared bit for bit, become empty entries of the index; a shard of
     nothing but fill is an index alone.
@@ -46,15 +54,15 @@ def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDA
     block
         What the array holds there: cut off at the array's end where the shard reaches beyond it.
 
-    Returns
-    -------
-    list of bytes or memoryview
+    Yields
+    ------
+    bytes or memoryview
         Buffers whose concatenation is the shard. Memoryviews may look into `block`: write before changing it.
 
     Raises
     ------
     ValueError
-        If there is no such shard, or the block has not the shape or dtype that belong there.
+        With the first buffer: there is no such shard, or the block has not its shape or dtype.
     """
     extent = _extent(metadata, shard_coord)
     if metadata.index is None or block.shape != extent or block.dtype != metadata.dtype:
@@ -62,8 +70,13 @@ def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDA
         raise ValueError(msg)
     shard = _Shard(metadata)
     buffers = shard.encode(block, metadata.object_shape)
-    index = shard.index()
-    return [index, *buffers] if metadata.index.location == "start" else [*buffers, index]
+    if metadata.index.location == "start":  # known only after the last chunk
+        held = list(buffers)
+        yield shard.index()
+        yield from held
+        return
+    yield from buffers
+    yield shard.index()
 
 
 def encode_parts(metadata: ArrayMetadata, parts: Iterable[NDArray[Any]]) -> Iterator[bytes | memoryview]:
@@ -80,7 +93,7 @@ def encode_parts(metadata: ArrayMetadata, parts: Iterable[NDArray[Any]]) -> Iter
     Yields
     ------
     bytes or memoryview
-        Parts of the shard: no more than one encoded part is held at a time.
+        Parts of the shard.
     """
     shard = _Shard(metadata)
     rest = metadata.object_shape[1]
@@ -107,9 +120,8 @@ class _Shard:
         self._is_blank = _fill_test(self._blank)
         self._encode = metadata.codecs.encoder(metadata.dtype)
 
-    def encode(self, block: NDArray[Any], extent: Sequence[int]) -> Buffers:
+    def encode(self, block: NDArray[Any], extent: Sequence[int]) -> Iterator[bytes | memoryview]:
         """Encode the chunks of the next part of the shard: `extent` is its shape, in whole chunks."""
-        buffers: Buffers = []
         for chunk in _chunks(extent, self._metadata.chunk_shape, block, self._blank):
             if chunk is None or self._is_blank(chunk):
                 self._entries.append((EMPTY, EMPTY))
@@ -120,8 +132,7 @@ class _Shard:
                 size += len(buffer)
             self._entries.append((self._at, size))
             self._at += size
-            buffers += encoded
-        return buffers
+            yield from encoded
 
     def index(self) -> bytes:
         """Encode the places of all chunks."""
