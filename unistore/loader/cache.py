@@ -1,9 +1,13 @@
-"""Decoded samples kept in one memory-mapped file that all workers of a loader share.
+"""Decoded samples kept in one memory-mapped file that all processes of a machine share.
 
-The file has no name, so nothing is left behind. It is sparse: an index of one number a sample comes first, a
-region a worker follows. Every worker appends to its own region and then writes the sample's number into the
-index, so no lock is needed; a sample that two workers add at once is stored twice and found once. Samples are
-admitted until a region is full, and none is ever dropped.
+The file is sparse: how much of it is given away, and an index of one number a sample, come first. Every
+process takes a stretch at a time for itself, under a lock, appends to it, and then writes a sample's number
+into the index, for which no lock is needed: what is in the index is whole, whoever is killed meanwhile. A
+sample that two processes add at once is stored twice and found once. Samples are admitted until the file is
+full, and none is ever dropped.
+
+Datasets that say which samples they hold share by name with all loaders of this user on the machine, see
+`unistore.loader.cache_folder`. The file of any other one has no name, and is shared by its loader's workers.
 """
 
 from __future__ import annotations
@@ -11,21 +15,26 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import struct
 import tempfile
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.errors import InputError
 from unistore.sizes import parse_bytes
 
-__all__ = ["CacheLayout", "CacheRegion", "parse_size"]
+__all__ = ["CacheFile", "CacheRegion", "parse_size"]
 
 ALIGNMENT = 64
+_NUMBER = struct.Struct("=q")
 EVERYTHING = 1 << 42
 """Bytes of the sparse file under ``cache="all"``: more than any disk that samples would be cached on."""
+STRETCHES, LARGEST = 256, 64 << 20
+"""A process takes one part in so many of the capacity at a time, and not more than so many bytes."""
 
 
 def parse_size(size: str | int) -> int:
@@ -39,40 +48,65 @@ def parse_size(size: str | int) -> int:
     return EVERYTHING if size == "all" else parse_bytes(size, "cache")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheLayout:
-    """How the file is divided.
+class CacheFile:
+    """The file, as the process has it that made the loader; travels to workers without its descriptor.
 
-    Attributes
+    Parameters
     ----------
     samples
         Samples of the dataset: length of the index.
     capacity
-        Bytes of decoded samples, all workers together.
-    regions
-        Workers that add samples.
+        Bytes of decoded samples.
+    name
+        Under which it is shared; None: it is this loader's alone.
+
+    Raises
+    ------
+    InputError
+        The folder of shared files, or the file, is not this user's own.
     """
 
-    samples: int
-    capacity: int
-    regions: int
+    def __init__(self, samples: int, capacity: int, name: str | None = None) -> None:
+        self.samples = samples
+        self.capacity = capacity
+        size = self.start + capacity
+        if name is None:
+            with tempfile.TemporaryFile(prefix="unistore-cache-") as file:
+                self.descriptor = os.dup(file.fileno())
+            os.ftruncate(self.descriptor, size)
+            self._end: weakref.finalize[..., CacheFile] = weakref.finalize(self, os.close, self.descriptor)
+        else:
+            from unistore.loader.cache_folder import join  # file locks are not on every platform
+
+            self.descriptor = join(name, size)
+            self._end = weakref.finalize(self, _leave, name, self.descriptor, os.getpid())
+
+    def close(self) -> None:
+        """Give the file up, which also happens when this object goes, and at the end of the process."""
+        self._end()
+
+    def __getstate__(self) -> dict[str, int]:
+        return {"samples": self.samples, "capacity": self.capacity}
 
     @property
     def start(self) -> int:
-        """Bytes before the first region: the index, on whole pages."""
-        return -(-8 * max(1, self.samples) // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        """Bytes before the samples: what is given away, and the index, on whole pages."""
+        return _aligned(8 * (1 + self.samples), mmap.ALLOCATIONGRANULARITY)
 
     def create(self) -> int:
-        """Make the file; return its descriptor, which is the caller's to close."""
-        with tempfile.TemporaryFile(prefix="unistore-cache-") as file:
-            descriptor = os.dup(file.fileno())
-        os.ftruncate(descriptor, self.start + self.capacity)
-        return descriptor
+        """Return a descriptor of the file, which is the caller's to close."""
+        return os.dup(self.descriptor)
 
-    def region(self, number: int, descriptor: int) -> CacheRegion:
-        """The file as worker `number` sees it; the descriptor stays the caller's."""
-        size = self.capacity // self.regions
-        return CacheRegion(os.dup(descriptor), self.samples, self.start + number * size, size)
+    def region(self, descriptor: int) -> CacheRegion:
+        """The file as a process sees it that reads and adds samples; the descriptor stays the caller's."""
+        return CacheRegion(os.dup(descriptor), self.samples, self.start, self.capacity)
+
+
+def _leave(name: str, descriptor: int, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child has a copy, and is no user of its own
+        from unistore.loader.cache_folder import leave
+
+        leave(name, descriptor)
 
 
 class CacheRegion:
@@ -84,16 +118,17 @@ class CacheRegion:
         Of the file; closed with this object.
     samples
         Length of the index.
-    first, size
-        The region that this process appends to.
+    start, capacity
+        Where samples lie.
     """
 
-    def __init__(self, descriptor: int, samples: int, first: int, size: int) -> None:
+    def __init__(self, descriptor: int, samples: int, start: int, capacity: int) -> None:
         self._descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0, flags=mmap.MAP_SHARED)
-        self._index: NDArray[np.int64] = np.frombuffer(self._map, np.int64, max(1, samples))
-        self._next = first
-        self._end = first + size
+        head: NDArray[np.int64] = np.frombuffer(self._map, np.int64, 1 + samples)
+        self._given, self._index = head[:1], head[1:]
+        self._start, self._capacity = start, capacity
+        self._next = self._end = 0
         self.full = False
 
     def __del__(self) -> None:
@@ -108,22 +143,49 @@ class CacheRegion:
         """Keep a sample: buffers one behind the other, each aligned; nothing happens when it does not fit."""
         views = [memoryview(part).cast("B") for part in parts]
         sizes = [_aligned(view.nbytes) for view in views]
-        if self.full or self._next + sum(sizes) > self._end:
+        if self.full or not self._has_room(sum(sizes)):
             self.full = True
             return
         place = self._next
         padded: list[Any] = []
         for view, size in zip(views, sizes, strict=True):
             padded += [view, bytes(size - view.nbytes)]
-        try:
-            written = os.pwrite(self._descriptor, b"".join(padded), place)
-        except OSError:  # the disk is full: what is cached stays, no more is added
-            written = -1
-        if written != sum(sizes):
+        if not self._write(b"".join(padded), place) or not self._note(1 + sample, place):
             self.full = True
             return
-        self._next += written
-        self._index[sample] = place
+        self._next += sum(sizes)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether so many bytes fit, if need be into a new stretch."""
+        if self._next + size <= self._end:
+            return True
+        from unistore.loader.cache_folder import alone
+
+        try:
+            with alone():
+                given = self._start + int(self._given[0])
+                if given != self._end:  # others have taken what follows
+                    self._next = given
+                left = self._start + self._capacity - given
+                missing = size - (given - self._next)
+                taken = min(left, max(missing, min(self._capacity // STRETCHES, LARGEST)))
+                if taken < missing:
+                    return False
+                self._end = given + taken
+                return self._note(0, self._end - self._start)
+        except (InputError, OSError):  # the folder for temporary files is gone: what is cached stays
+            return False
+
+    def _note(self, number: int, value: int) -> bool:
+        """Write a number of the head; not through the map, where a full disk would be a crash."""
+        return self._write(_NUMBER.pack(value), number * _NUMBER.size)
+
+    def _write(self, data: bytes, place: int) -> bool:
+        """Whether there was room on the disk; if not, what is cached stays, and no more is added."""
+        try:
+            return os.pwrite(self._descriptor, data, place) == len(data)
+        except OSError:
+            return False
 
     def array(self, place: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """Array at a place, not to be written to."""
@@ -136,5 +198,5 @@ class CacheRegion:
         return memoryview(self._map)[place : place + size].toreadonly()
 
 
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def _aligned(size: int, unit: int = ALIGNMENT) -> int:
+    return -(-size // unit) * unit

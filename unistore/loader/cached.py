@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
@@ -15,9 +18,11 @@ from unistore.loader.cache import ALIGNMENT, CacheRegion
 from unistore.loader.fetch import BatchFetch, Fetch, SampleFetch
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths
 
-__all__ = ["CachedBatches", "CachedSamples", "cached", "check_cacheable"]
+__all__ = ["CachedBatches", "CachedSamples", "cached", "check_cacheable", "shared_name"]
 
 _LENGTH = struct.Struct("<Q")
+_VERSION = 1
+"""Of how samples lie in the file."""
 
 
 class _Value(NamedTuple):
@@ -55,6 +60,21 @@ def check_cacheable(fetch: Fetch) -> None:
         return
     message = "keeps samples as they are stored, and here a transform or collate makes others of them"
     raise InputError(Problem("cache", message, kind="option"))
+
+
+def shared_name(fetch: Fetch, dataset: Any, capacity: int) -> str | None:
+    """Name of the cache that all loaders of a dataset's samples share; None: it is one loader's own.
+
+    Equal names mean equal samples, and an equal file: a dataset that has a ``digest`` of its samples, opened
+    in the same folder by the same path, with the same fields, and the same capacity. Files of pickled samples
+    are not shared.
+    """
+    digest = getattr(dataset, "digest", None)
+    if not isinstance(fetch, BatchFetch) or not isinstance(digest, str):
+        return None
+    said = [_VERSION, str(Path.cwd()), getattr(dataset, "path", ""), digest, getattr(dataset, "fields", None)]
+    said += [len(dataset), capacity]
+    return xxhash.xxh3_128_hexdigest(json.dumps(said).encode())
 
 
 class CachedBatches:
@@ -152,7 +172,7 @@ def _parts(batch: Batch, number: int) -> list[Any]:
         ragged = packed.offsets is not None
         described[key] = _Value(value.dtype.str, value.shape, axes, ragged, packed.group, box)
         buffers.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
-    description = pickle.dumps({key: tuple(value) for key, value in described.items()}, protocol=5)
+    description = json.dumps(described).encode()
     return [_LENGTH.pack(len(description)), description, *buffers]
 
 
@@ -165,11 +185,11 @@ def _stored(region: CacheRegion, place: int) -> dict[str, tuple[_Value, NDArray[
     """A cached sample: description and array, as it lies in memory, of every key."""
     (size,) = _LENGTH.unpack(region.view(place, _LENGTH.size))
     place += ALIGNMENT
-    described = pickle.loads(region.view(place, size))  # noqa: S301 - written by a worker of this loader
+    described = json.loads(bytes(region.view(place, size)))
     place += -(-size // ALIGNMENT) * ALIGNMENT
     found = {}
-    for key, description in described.items():
-        value = _Value(*description)
+    for key, (dtype, shape, axes, ragged, group, box) in described.items():
+        value = _Value(dtype, tuple(shape), axes and tuple(axes), ragged, group, box and tuple(box))
         array = region.array(place, value.shape, np.dtype(value.dtype))
         found[key] = value, array
         place += -(-array.nbytes // ALIGNMENT) * ALIGNMENT

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from unistore.loader.cache import CacheLayout
-from unistore.loader.cached import cached
+from unistore.loader.cache import CacheFile
+from unistore.loader.cached import cached, shared_name
 from unistore.loader.fetch import Fetch, choose_fetch
 from unistore.loader.machine import available_memory
 from unistore.loader.options import Placement
@@ -49,9 +49,9 @@ def make_producer(
     cache
         Bytes of decoded samples to keep; None: none.
     """
-    layout = None
+    file = None
     if cache is not None:
-        layout = CacheLayout(samples=len(dataset), capacity=cache, regions=max(1, workers))
+        file = CacheFile(len(dataset), cache, shared_name(choose_fetch(dataset, collate), dataset, cache))
     ring = SlabRing(
         shared=workers > 0,
         in_flight=placement.prefetch * max(1, workers),
@@ -60,7 +60,7 @@ def make_producer(
         first=max(1, workers),
     )
     if workers == 0:
-        return ReadingThread(_own_fetch(dataset, collate, layout), dataset, ring)
+        return _keeping(file, ReadingThread(_own_fetch(dataset, collate, file), dataset, ring))
     # sockets, descriptors that travel, polling: not on every platform, and not needed for a thread
     from unistore.loader.crew import Crew
     from unistore.loader.worker import Orders
@@ -71,18 +71,19 @@ def make_producer(
         dataset=dataset,
         collate=collate,
         worker_init_fn=worker_init_fn,
-        cache=layout,
+        cache=file,
     )
-    return Crew(orders, placement.start_method, ring, in_turn=in_turn)
+    return _keeping(file, Crew(orders, placement.start_method, ring, in_turn=in_turn))
 
 
-def _own_fetch(dataset: Any, collate: Callable[[Any], Any] | None, layout: CacheLayout | None) -> Fetch:
+def _keeping(file: CacheFile | None, producer: Producer) -> Producer:
+    """A producer that keeps its cache for as long as it lives."""
+    if file is not None:
+        weakref.finalize(producer, file.close)
+    return producer
+
+
+def _own_fetch(dataset: Any, collate: Callable[[Any], Any] | None, file: CacheFile | None) -> Fetch:
     """Fetch of this process, with its cache."""
     fetch = choose_fetch(dataset, collate)
-    if layout is None:
-        return fetch
-    descriptor = layout.create()
-    try:
-        return cached(fetch, layout.region(0, descriptor))
-    finally:
-        os.close(descriptor)
+    return fetch if file is None else cached(fetch, file.region(file.descriptor))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.loader.arena import Arena, SharedGrowth
-from unistore.loader.cache import CacheLayout
+from unistore.loader.cache import CacheFile
 from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
 from unistore.loader.environment import Environment, settle
@@ -45,7 +45,7 @@ class Orders:
     dataset, collate, worker_init_fn
         The user's.
     cache
-        How the cache is divided, whose descriptor comes with the first message; None: there is none.
+        The cache's file, whose descriptor comes with the first message; None: there is none.
     """
 
     workers: int
@@ -53,7 +53,7 @@ class Orders:
     dataset: Any
     collate: Collate | None = None
     worker_init_fn: Callable[[int], object] | None = None
-    cache: CacheLayout | None = None
+    cache: CacheFile | None = None
 
 
 class Task(NamedTuple):
@@ -127,7 +127,7 @@ class _Bench:
         self._dataset = orders.dataset
         self._fetch: Fetch = choose_fetch(orders.dataset, orders.collate)
         if orders.cache is not None and cache is not None:
-            self._fetch = cached(self._fetch, orders.cache.region(worker, cache))
+            self._fetch = cached(self._fetch, orders.cache.region(cache))
         self._environment = Environment(worker, orders.workers, orders.seed, orders.dataset)
         self._environment.settle_torch()
         if orders.worker_init_fn is not None:

@@ -8,6 +8,8 @@ import torch
 
 import unistore
 from unistore.loader import Loader, SampleError
+from unistore.loader.cached import shared_name
+from unistore.loader.fetch import choose_fetch
 from unistore.samples.watched import WatchedPicks
 
 
@@ -87,6 +89,17 @@ def test_blocks_follow_the_chunks(rows):
     assert offsets[0] == 0
     assert offsets[-1] == 300
     assert all(size % chunk == 0 for size in np.diff(offsets)[:-1])
+
+
+def test_samples_that_differ_are_never_in_one_cache(rows):
+    def name(capacity=1000, **options):
+        dataset = unistore.Dataset(rows[0], **options)
+        return shared_name(choose_fetch(dataset, None), dataset, capacity)
+
+    others = [{"capacity": 1001}, {"fields": ["label"]}, {"split": "train"}, {"split": "val"}, {"seed": 1}]
+    names = {name(), *(name(**other) for other in others)}
+    assert len(names - {None}) == 1 + len(others)
+    assert name() == name()
 
 
 def test_random_samples_are_noticed_one_by_one(make_store):

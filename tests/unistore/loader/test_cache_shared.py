@@ -1,0 +1,193 @@
+"""One cache for all ranks of a machine: decoded once, gone with the last of them, and nobody else's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from unistore.errors import InputError
+from unistore.loader import Loader
+from unistore.loader.cache import CacheFile
+from unistore.loader.cached import shared_name
+from unistore.loader.fetch import choose_fetch
+from unistore.packed import Packed
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+COUNT = 120
+
+
+class Counted:
+    """Says which samples it holds, and counts reads in a file."""
+
+    digest = "these samples"
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __len__(self):
+        return COUNT
+
+    def __getitem__(self, index):
+        raise NotImplementedError
+
+    def read_batch(self, indices, allocate=np.empty):
+        index = np.array([at.index for at in indices])
+        with Path(self.path).open("ab") as file:
+            file.write(index.tobytes())
+        data = allocate((len(index), 300), np.dtype(np.int64))
+        data[:] = index[:, None] * 1000 + np.arange(300)
+        return {"index": Packed(index), "data": Packed(data)}
+
+    def reads(self):
+        return np.sort(np.fromfile(self.path, np.int64)).tolist()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where shared caches of this test lie."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"unistore-cache-{os.geteuid()}"
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return Counted(tmp_path / "reads")
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
+
+
+def right(batch):
+    return torch.equal(batch["data"], batch["index"][:, None] * 1000 + torch.arange(300))
+
+
+def test_ranks_decode_every_sample_once_between_them(folder, dataset):
+    ranks = [
+        Loader(dataset, 6, seed=1, workers=workers, rank=rank, world_size=3, drop_last=False, cache="all")
+        for rank, workers in enumerate((0, 2, 1))
+    ]
+    for _ in range(3):
+        for loader in ranks:
+            assert all(right(batch) for batch in loader)
+    stats = [loader.stats() for loader in ranks]
+    assert dataset.reads() == list(range(COUNT))
+    assert sum(each["cache_misses"] for each in stats) == COUNT
+    assert sum(each["cache_hits"] for each in stats) == 2 * COUNT
+    assert len(files(folder)) == 1
+    for number, loader in enumerate(ranks):
+        assert len(files(folder)) == 1, number
+        loader.close()
+    assert files(folder) == []
+
+
+def test_plain_datasets_share_with_nobody(folder, data):
+    with Loader(data.Plain(20), 4, workers=0, cache="all") as loader:
+        for _ in range(2):
+            list(loader)
+        assert loader.stats()["cache_hits"] == 20
+        assert files(folder) == []
+
+
+def start_and_kill(dataset):
+    """A rank that has decoded half of the samples when it is killed; its workers end by themselves."""
+    receive, send = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(receive)
+        with Loader(dataset, 6, False, workers=2, subset=range(60), cache="all") as loader:
+            list(loader)
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.close(send)
+    with os.fdopen(receive) as pipe:
+        assert pipe.read() == ""  # until nobody has the other end any more
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+
+
+def test_what_a_killed_rank_has_decoded_is_there_for_the_others(folder, dataset):
+    with Loader(dataset, 6, False, workers=0, cache="all") as loader:
+        iterator = iter(loader)
+        assert right(next(iterator))
+        start_and_kill(dataset)
+        for _ in range(2):
+            assert all(right(batch) for batch in loader)
+        assert set(dataset.reads()[:60]) <= set(range(60))
+        assert loader.stats()["cache_hits"] >= COUNT
+        assert len(files(folder)) == 1
+        del iterator
+    assert files(folder) == []
+
+
+def test_what_only_killed_ranks_have_used_goes_with_the_next_loader(folder, dataset):
+    start_and_kill(dataset)
+    (left,) = files(folder)
+    folder.joinpath("another").write_bytes(b"left, too")
+    with Loader(dataset, 6, False, workers=0, cache="all") as loader:
+        assert all(right(batch) for batch in loader)
+        assert loader.stats()["cache_hits"] == 0
+        assert files(folder) == [left]
+    assert files(folder) == []
+
+
+def adds(file, writer):
+    region = file.region(file.descriptor)
+    for sample in range(writer, 400, 4):
+        if region.find(np.array([sample]))[0] == 0:
+            region.add(sample, [np.full(sample % 50 + 1, sample, np.int64)])
+    os._exit(0)
+
+
+def test_processes_that_add_at_once_do_not_write_over_each_other(folder):
+    file = CacheFile(400, 400 * 8 * 64, "name")
+    children = []
+    for writer in range(4):
+        pid = os.fork()
+        if pid == 0:
+            adds(CacheFile(400, 400 * 8 * 64, "name"), writer)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0] * 4
+    region = file.region(file.descriptor)
+    places = region.find(np.arange(400))
+    assert np.all(places > 0)
+    for sample, place in enumerate(places.tolist()):
+        assert np.all(region.array(place, (sample % 50 + 1,), np.dtype(np.int64)) == sample)
+    file.close()
+    assert files(folder) == []
+
+
+@pytest.mark.parametrize("wrong", ["open to others", "a link", "a file"])
+def test_a_folder_that_is_not_this_users_own_is_refused(folder, dataset, tmp_path, wrong):
+    if wrong == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    elif wrong == "a file":
+        folder.write_bytes(b"")
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(InputError, match=f"{folder} .*set TMPDIR to a folder of your own"):
+        iter(Loader(dataset, 6, workers=0, cache="all"))
+
+
+@pytest.mark.parametrize("wrong", ["link", "hard link", "size"])
+def test_a_file_that_is_not_this_caches_is_refused(folder, dataset, tmp_path, wrong):
+    name = shared_name(choose_fetch(dataset, None), dataset, 10**6)
+    folder.mkdir(mode=0o700)
+    target = tmp_path / "precious"
+    target.write_bytes(b"precious")
+    if wrong == "link":
+        (folder / name).symlink_to(target)
+    elif wrong == "hard link":
+        (folder / name).hardlink_to(target)
+    user = CacheFile(COUNT, 999, name) if wrong == "size" else None
+    with pytest.raises(InputError, match=f"{name} is .*remove it"):
+        iter(Loader(dataset, 6, workers=0, cache=10**6))
+    assert target.read_bytes() == b"precious"
+    if user is not None:
+        user.close()

@@ -1,0 +1,136 @@
+"""Files that processes of one user share on a machine: found by name, gone with their last user.
+
+They lie in a folder of the user's own below the one for temporary files. Everything that opens or removes one
+holds the lock of the folder. Whoever uses a file holds a shared lock on it, which ends with the process,
+whatever ended it: a file that can be locked exclusively has no user, and is removed by whoever comes by next.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["alone", "join", "leave"]
+
+_OWN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK = "lock"
+
+
+def join(name: str, size: int) -> int:
+    """Descriptor of the file of a name, made if nobody uses it; `leave` gives it back.
+
+    Parameters
+    ----------
+    name
+        Stands for what the file holds: equal names share.
+    size
+        Of the file in bytes, all zero at first, and sparse.
+
+    Raises
+    ------
+    InputError
+        Folder or file are not this user's own, or not what they should be: names them, and the cure.
+    """
+    with alone() as folder:
+        _sweep(folder)
+        try:
+            descriptor = _open(name, folder)
+        except FileNotFoundError:
+            descriptor = _open(name, folder, os.O_CREAT | os.O_EXCL)
+            os.ftruncate(descriptor, size)
+        if os.fstat(descriptor).st_size != size:
+            os.close(descriptor)
+            raise _refused(_path() / name, f"is not a cache of {size:,} bytes")
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def leave(name: str, descriptor: int) -> None:
+    """Close a file of `join`, and remove it if nobody else uses it."""
+    with suppress(InputError, OSError), alone() as folder:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        _remove_unused(name, folder)
+    os.close(descriptor)
+
+
+def _path() -> Path:
+    return Path(tempfile.gettempdir()) / f"unistore-cache-{os.geteuid()}"
+
+
+@contextmanager
+def alone() -> Iterator[int]:
+    """Hold the lock of the folder, alone among this user's processes and threads; gives its descriptor.
+
+    Raises
+    ------
+    InputError
+        The folder is not this user's own.
+    """
+    path = _path()
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _refused(path, f"cannot be opened as a folder ({error.strerror})") from error
+    try:
+        found = os.fstat(folder)
+        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise _refused(path, "is open to others than this user")
+        lock = _open(_LOCK, folder, os.O_CREAT)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)  # a child forked meanwhile has it open, too
+            os.close(lock)
+    finally:
+        os.close(folder)
+
+
+def _open(name: str, folder: int, flags: int = 0) -> int:
+    """Descriptor of a plain file of this user's own."""
+    try:
+        descriptor = os.open(name, _OWN | flags, 0o600, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        reason = "is a link" if error.errno == errno.ELOOP else f"cannot be opened ({error.strerror})"
+        raise _refused(_path() / name, reason) from error
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _refused(_path() / name, "is not a file of this user alone")
+    return descriptor
+
+
+def _sweep(folder: int) -> None:
+    """Remove what processes left behind that were killed."""
+    for name in os.listdir(folder):
+        if name != _LOCK:
+            with suppress(InputError, FileNotFoundError):
+                _remove_unused(name, folder)
+
+
+def _remove_unused(name: str, folder: int) -> None:
+    descriptor = _open(name, folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(name, dir_fd=folder)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _refused(path: Path, reason: str) -> InputError:
+    cure = "remove it, or set TMPDIR to a folder of your own"
+    return InputError(Problem("cache", f"{path} {reason}", cure, "option"))
