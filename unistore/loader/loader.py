@@ -78,8 +78,8 @@ class Loader:
         Draws an epoch, with weights only.
     cache
         Bytes (``"4GB"``) or ``"all"``: keep decoded samples in a file, in the folder for temporary files,
-        that all workers map, and all ranks of the machine; until it is full. Samples for which anything random
-        was drawn are not kept; samples of a plain dataset are kept as they are the first time, by its own
+        that all workers map, and all ranks of the machine, until it is full. Samples for which anything
+        random was drawn are not kept. Those of a plain dataset are kept as they are the first time, by this
         loader alone. None: no cache.
     log_every
         Report one line every so many batches; 0: never.
