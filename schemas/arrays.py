@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-__all__ = ["ArrayInfo", "name_problem"]
+from unistore.errors import Problem
+
+__all__ = ["ArrayInfo", "count_problems", "name_problem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,24 @@ class ArrayInfo:
     def kind(self) -> str:
         """Letter of numpy for the kind of number: ``"f"``, ``"i"``, ``"u"``, ``"b"``, ``"c"``."""
         return np.dtype(self.dtype).kind
+
+
+def count_problems(attributes: Mapping[str, Any], rows: int, what: str) -> list[Problem]:
+    """Problem of a root whose sample count is not the number of rows of its sample table.
+
+    Parameters
+    ----------
+    attributes
+        The root's ``unistore`` attributes; without a count nothing is wrong.
+    rows
+        Rows there are.
+    what
+        What a row is: ``"frames"``.
+    """
+    count = attributes.get("samples", {}).get("count", rows)
+    if count == rows:
+        return []
+    return [Problem("samples", f"count is {count}, but there are {rows} {what}", kind="count")]
 
 
 def name_problem(path: str) -> str | None:

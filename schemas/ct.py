@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.tables import Field
 
 __all__ = [
@@ -140,12 +140,7 @@ def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> 
         return [Problem(f"{VOLUMES}/extent", message, kind="shape")]
     volumes = extent.shape[0]
     image = arrays.get(f"{VOLUMES}/image")
-    problems = _check_volumes(arrays, volumes)
-    count = attributes.get("samples", {}).get("count", volumes)
-    if count != volumes:
-        problems.append(
-            Problem("samples", f"count is {count}, but there are {volumes} volumes", kind="count")
-        )
+    problems = _check_volumes(arrays, volumes) + count_problems(attributes, volumes, "volumes")
     groups = dict.fromkeys(
         path.rpartition("/")[0] for path in arrays if path.split("/", 1)[0] in (WINDOWS, MASKS, SDF)
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["PRESETS", "Window", "parse_window", "window_named"]
+__all__ = ["PRESETS", "Window", "parse_window"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -61,31 +61,13 @@ PRESETS: Mapping[str, Window] = {
 """Windows that are known by name."""
 
 
-def window_named(name: str, width: float, level: float) -> Window:
-    """Check a window's parts.
-
-    Raises
-    ------
-    InputError
-        Saying which part is wrong.
-    """
-    where = f"--window {name}:{width:g}:{level:g}"
-    if not _NAME.fullmatch(name):
-        message = f"name {name!r} must be letters, digits, '_', '.' and '-', beginning with a letter or digit"
-        raise InputError(Problem(where, message, "as in mywin:400:50", "option"))
-    if not (math.isfinite(width) and math.isfinite(level) and width > 0):
-        message = f"width must be above 0 and level a number, got width={width:g}, level={level:g}"
-        raise InputError(Problem(where, message, "as in mywin:400:50", "option"))
-    return Window(name, width, level)
-
-
 def parse_window(text: str) -> Window:
     """Read ``"lung"`` or ``"mywin:400:50"`` (name, width, level).
 
     Raises
     ------
     InputError
-        Unknown preset, or not of that form.
+        Unknown preset, not of that form, or a part that cannot be.
 
     Examples
     --------
@@ -96,11 +78,20 @@ def parse_window(text: str) -> Window:
         return PRESETS[text]
     parts = text.split(":")
     if len(parts) != 3:
-        message = f"is no known window ({', '.join(PRESETS)}) and not name:width:level"
-        raise InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option"))
+        raise _refused(text, f"is no known window ({', '.join(PRESETS)}) and not name:width:level")
+    name = parts[0]
+    if not _NAME.fullmatch(name):
+        allowed = "letters, digits, '_', '.' and '-', beginning with a letter or digit"
+        raise _refused(text, f"name {name!r} must be {allowed}")
     try:
         width, level = float(parts[1]), float(parts[2])
     except ValueError as error:
-        message = f"width {parts[1]!r} and level {parts[2]!r} must be numbers"
-        raise InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option")) from error
-    return window_named(parts[0], width, level)
+        raise _refused(text, f"width {parts[1]!r} and level {parts[2]!r} must be numbers") from error
+    if not (math.isfinite(width) and math.isfinite(level) and width > 0):
+        message = f"width must be above 0 and level a number, got width={width:g}, level={level:g}"
+        raise _refused(text, message)
+    return Window(name, width, level)
+
+
+def _refused(text: str, message: str) -> InputError:
+    return InputError(Problem(f"--window {text}", message, "as in mywin:400:50", "option"))

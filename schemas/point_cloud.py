@@ -43,7 +43,6 @@ __all__ = [
     "voxel_fields",
     "voxel_group",
     "voxel_offsets_field",
-    "voxel_sizes",
     "xyz_field",
 ]
 
@@ -182,13 +181,6 @@ def voxel_group(size: float) -> str:
     return f"voxels/{np.format_float_positional(size, trim='-')}"
 
 
-def voxel_sizes(paths: Mapping[str, Any]) -> list[float]:
-    """Edge lengths of the voxel grids among array paths, ascending."""
-    return sorted(
-        float(path.split("/")[1]) for path in paths if path.startswith("voxels/") and "coords" in path
-    )
-
-
 def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tuple[Field, Field, Field]:
     """``coords`` and ``counts`` of table ``voxels/<size>``, and ``point_voxel``, a column of ``points``.
 
@@ -240,24 +232,6 @@ def voxel_offsets_field(size: float) -> Field:
     )
 
 
-_FORMS: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {
-    "points/xyz": ((3,), ("int32", "float64", "float32")),
-    "points/source_row": ((), ("int64",)),
-    "segments/offsets": ((), ("int64",)),
-    "segments/origin": ((3,), ("float64",)),
-    "segments/bounds": ((2, 3), ("float64",)),
-    "segments/source": ((), ("int32",)),
-    "segments/number": ((), ("int64",)),
-}
-_QUANTISED_FORMS = {f"sources/{name}": ((3,), ("float64",)) for name in ("scale", "offset")}
-_VOXEL_FORMS = {
-    "coords": ((3,), ("int32",)),
-    "counts": ((), ("uint32",)),
-    "offsets": ((), ("int64",)),
-    "point_voxel": ((), ("int32",)),
-}
-
-
 def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
     """Every way in which a set of arrays is no point cloud store.
 
@@ -271,14 +245,15 @@ def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> 
     attributes
         The root's ``unistore`` attributes.
     """
-    forms = dict(_FORMS)
-    if "points/xyz" in arrays and arrays["points/xyz"].dtype == "int32":
-        forms |= _QUANTISED_FORMS
+    quantised = "points/xyz" in arrays and arrays["points/xyz"].dtype == "int32"
+    own = [source_row_field(1), *segment_fields(None).values(), *(scale_fields() if quantised else ())]
+    forms = {field.path: field for field in own}
+    voxels = (*voxel_fields(1.0, 1, 1, None), voxel_offsets_field(1.0))
     grids = sorted({path.rsplit("/", 1)[0] for path in arrays if path.startswith("voxels/")})
-    forms |= {f"{grid}/{name}": form for grid in grids for name, form in _VOXEL_FORMS.items()}
-    problems: list[Problem] = []
-    for path, (row_shape, dtypes) in forms.items():
-        problems += _form_problems(path, arrays.get(path), row_shape, dtypes)
+    forms |= {f"{grid}/{field.name}": field for grid in grids for field in voxels}
+    problems = _form_problems("points/xyz", arrays.get("points/xyz"), (3,), ("int32", "float64", "float32"))
+    for path, field in forms.items():
+        problems += _form_problems(path, arrays.get(path), field.row_shape, (field.dtype,))
     if problems:
         return problems
     points, segments = arrays["points/xyz"].shape[0], arrays["segments/number"].shape[0]

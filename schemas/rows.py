@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.tables import Field
 
 __all__ = ["MODALITY", "TABLE", "row_field", "validate"]
@@ -62,8 +62,6 @@ def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> 
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{path} {length}" for path, length in lengths.items())
         problems.append(Problem(TABLE, f"arrays differ in length: {listed}", kind="shape"))
-    count = attributes.get("samples", {}).get("count")
-    if count is not None and lengths and count not in lengths.values():
-        found = next(iter(lengths.values()))
-        problems.append(Problem("samples", f"count is {count}, but there are {found} rows", kind="count"))
+    if lengths:
+        problems += count_problems(attributes, next(iter(lengths.values())), "rows")
     return problems

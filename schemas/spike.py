@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.spike_bits import row_bytes
 from unistore.schemas.spike_tiles import image_tile, spike_tile, voxel_tile
 from unistore.schemas.tables import Field, Table
@@ -237,10 +237,8 @@ def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> 
     if problems:
         return problems
     frames = arrays[SPIKE_EXTENT].shape[0]
-    count = attributes.get("samples", {}).get("count", frames)
-    if count != frames:
-        problems.append(Problem("samples", f"count is {count}, but there are {frames} frames", kind="count"))
-    return problems + _row_problems(arrays, [path for path in expected if path in arrays] + voxels)
+    paths = [path for path in expected if path in arrays] + voxels
+    return count_problems(attributes, frames, "frames") + _row_problems(arrays, paths)
 
 
 def _voxel_problems(path: str, found: ArrayInfo) -> list[Problem]:

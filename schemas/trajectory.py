@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.tables import Field
 
 __all__ = [
@@ -198,12 +198,7 @@ def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> 
             problems.append(Problem(path, f"is {info.dtype}, expected {wanted}", kind="dtype"))
         if wanted is not None and len(info.shape) != 1:
             problems.append(Problem(path, f"has {len(info.shape)} axes, expected 1", kind="shape"))
-    count = attributes.get("samples", {}).get("count", bounds - 1)
-    if count != bounds - 1:
-        problems.append(
-            Problem("samples", f"count is {count}, but there are {bounds - 1} episodes", kind="count")
-        )
-    return problems
+    return problems + count_problems(attributes, bounds - 1, "episodes")
 
 
 def _expected_rows(path: str, steps: int, bounds: int) -> int | None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unistore.schemas.arrays import ArrayInfo, name_problem
 from unistore.schemas.point_cloud import (
@@ -17,7 +14,6 @@ from unistore.schemas.point_cloud import (
     voxel_fields,
     voxel_group,
     voxel_offsets_field,
-    voxel_sizes,
     xyz_field,
 )
 
@@ -87,12 +83,6 @@ def test_scale_is_needed_beside_quantised_coordinates_only() -> None:
 )
 def test_names_of_voxel_grids(size: float, group: str) -> None:
     assert voxel_group(size) == group
-
-
-@given(st.floats(min_value=1e-300, max_value=1e300))
-def test_sizes_are_told_by_their_names(size: float) -> None:
-    assert voxel_sizes({f"{voxel_group(size)}/coords": None, "points/xyz": None}) == [size]
-    assert voxel_sizes({f"{voxel_group(np.float64(size))}/counts": None}) == []
 
 
 @pytest.mark.parametrize(

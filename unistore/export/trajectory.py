@@ -17,9 +17,9 @@ from unistore.schemas.trajectory import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATIO
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["GROUPED", "Run", "files", "runs"]
+__all__ = ["Run", "files", "runs"]
 
-GROUPED = "robomimic"
+_GROUPED = "robomimic"
 """Layout whose files hold one group an episode, ``data/<episode>``."""
 _FLAGS = ("steps/terminated", "steps/truncated")
 
@@ -162,7 +162,7 @@ def files(store: Store) -> Iterator[File]:
 
 
 def _is_grouped(store: Store) -> bool:
-    return bool(store.group(EPISODES)["source_layout"] == GROUPED)
+    return bool(store.group(EPISODES)["source_layout"] == _GROUPED)
 
 
 def _columns(store: Store) -> dict[str, str]:

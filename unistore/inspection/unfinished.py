@@ -13,15 +13,10 @@ from unistore.inspection.commands import convert_command
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
-__all__ = ["SUFFIX", "describe_unfinished", "destination_of", "unfinished_blocks"]
+__all__ = ["SUFFIX", "describe_unfinished", "unfinished_blocks"]
 
 SUFFIX = build_folder(Path("x")).name.removeprefix("x")
 """Ending of the folder in which a conversion is under way."""
-
-
-def destination_of(build: Path) -> Path:
-    """Where the conversion in a build folder leads."""
-    return build.with_name(build.name.removesuffix(SUFFIX))
 
 
 def describe_unfinished(build: Path) -> dict[str, Any]:
@@ -31,17 +26,18 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     identity = begun.get("identity", {})
     planned = next((record for record in records if record.get("step") == "plan"), {})
     url = identity.get("destination")  # of a place in a bucket; else the store stands beside the build folder
-    destination = destination_of(build) if url is None else url
+    local = build.with_name(build.name.removesuffix(SUFFIX))
+    destination = str(local) if url is None else url
     done = {record.get("task") for record in records if record.get("step") == "shard"}
     derived = {record.get("source") for record in records if record.get("step") == "derive"}
     paths = begun.get("paths", [])
     modality, options = identity.get("modality"), identity.get("options", {})
-    replaces = _replaced(build) if url is None else _swapped(records, url)
+    replaces = _replaced(local, build / "old") if url is None else _swapped(records, url)
     more = [] if url is None else ["--work", str(build.parent)]
     more += ["--overwrite"] if replaces else []
-    command = "" if modality is None else convert_command(modality, paths, str(destination), options, more)
+    command = "" if modality is None else convert_command(modality, paths, destination, options, more)
     return {
-        "destination": str(destination),
+        "destination": destination,
         "modality": modality,
         "options": options,
         "sources": {"count": len(identity.get("sources", {})), "given": paths},
@@ -83,9 +79,9 @@ def _records(journal: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _replaced(build: Path) -> str | None:
+def _replaced(*places: Path) -> str | None:
     """Where the store stands that is to be replaced."""
-    for path in (destination_of(build), build / "old"):
+    for path in places:
         try:
             Store(path)
         except StoreError:
