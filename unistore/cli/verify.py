@@ -18,6 +18,7 @@ Examples:
   unistore verify a.zarr                     every byte and value rule
   unistore verify a.zarr --against clouds/   and every value of the sources
   unistore verify a.zarr --against clouds/ --sample 1%
+  unistore verify a.zarr --against clouds/ --workers 4
   unistore verify a.zarr --repair clouds/    re-make what is damaged
 """
 _SHOWN = 200
@@ -43,9 +44,18 @@ def _share(context: click.Context, option: click.Parameter, text: str | None) ->
 @click.option("--against", is_flag=True, help="Compare with SRC..., as they were given to the conversion.")
 @click.option("--sample", callback=_share, metavar="SHARE", help="With --against: compare a part, as in 1%.")
 @click.option("--repair", "repairing", is_flag=True, help="Re-make damaged and missing files from SRC....")
+@click.option(
+    "--workers", type=click.IntRange(min=0), default=0, help="Worker processes; 0 (default): this process."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(
-    store: str, sources: tuple[str, ...], against: bool, sample: float, repairing: bool, as_json: bool
+    store: str,
+    sources: tuple[str, ...],
+    against: bool,
+    sample: float,
+    repairing: bool,
+    workers: int,
+    as_json: bool,
 ) -> int:
     """Check every file of STORE against its manifest, its documents, and the rules that its values obey.
 
@@ -61,9 +71,9 @@ def command(
         raise click.UsageError("--sample is a part of --against")
     with Bar() as bar:
         if repairing:
-            found = repair(store, sources, bar)
+            found = repair(store, sources, bar, workers=workers)
         else:
-            found = verify(store, against=sources, sample=sample, progress=bar)
+            found = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
     click.echo(json.dumps(found.to_json()) if as_json else _text(found))
     return 0 if found.ok else 1
 

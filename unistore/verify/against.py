@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.protocol import Scan
 from unistore.errors import InputError, Problem, StoreError
+from unistore.execute.executors import Executor
 from unistore.execute.finish import merged_statistics, source_digests
-from unistore.execute.job import shard_statistics
+from unistore.execute.job import Outcome, ShardJob, shard_statistics
 from unistore.plan import Plan, ShardTask
 from unistore.store.reader import Store
 from unistore.verify.comparing import difference
@@ -22,6 +26,7 @@ from unistore.verify.files import Progress
 from unistore.verify.originals import Compared
 from unistore.verify.rebuilt import Rebuilt, differences, rebuild
 from unistore.verify.receipt import Receipt
+from unistore.verify.steps import in_order
 
 __all__ = ["compare"]
 
@@ -33,7 +38,7 @@ _PIECE = 16 << 20
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _Found:
     """What was compared so far."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -44,7 +49,7 @@ class _Outcome:
 
 
 def compare(
-    store: Store, sources: Sequence[Path], sample: float, progress: Progress | None
+    store: Store, sources: Sequence[Path], sample: float, progress: Progress | None, executor: Executor
 ) -> tuple[list[Problem], Receipt | None]:
     """Compare a sound store with its sources.
 
@@ -62,6 +67,8 @@ def compare(
         Share of the shards and of the sources to compare.
     progress
         Told how far it is.
+    executor
+        Where sources are read and compared.
 
     Returns
     -------
@@ -73,13 +80,13 @@ def compare(
     InputError
         If the sources cannot be read, or are not those that the store was made from.
     """
-    outcome = _Outcome()
+    outcome = _Found()
     with tempfile.TemporaryDirectory(prefix="unistore-verify-") as work:
-        made = rebuild(store.attributes, sources, Path(work), progress)
+        made = rebuild(store.attributes, sources, Path(work), progress, executor)
         _check_same_plan(store, made)
-        _compare_arrays(store, made, sample, outcome, progress)
+        _compare_arrays(store, made, sample, outcome, progress, executor)
     if not outcome.problems:
-        _compare_originals(store, made, sample, outcome, progress)
+        _compare_originals(store, made, sample, outcome, progress, executor)
     if outcome.problems:
         return outcome.problems, None
     receipt = Receipt(
@@ -101,8 +108,36 @@ def _check_same_plan(store: Store, made: Rebuilt) -> None:
         raise InputError(msg)
 
 
+@dataclass(frozen=True, slots=True)
+class _ShardStep:
+    """Compare one shard of every column of a table with what the sources make now."""
+
+    store: Store
+    job: ShardJob
+
+    def __call__(self, task: ShardTask) -> Outcome:
+        try:
+            blocks, pieces = self.job.assemble(task)
+        except InputError as error:
+            return Outcome(problems=error.problems)
+        table = self.job.plan.table(task.table)
+        found = _Found()
+        for array in table.arrays:
+            _compare_rows(self.store, array.field.path, task.lo, blocks[array.column], found)
+        record = {"task": task.id, "pieces": pieces, "statistics": shard_statistics(table, blocks)}
+        return Outcome({"values": found.stored_values, "record": record}, tuple(found.problems))
+
+    def describe(self, task: ShardTask) -> str:
+        return self.job.describe(task)
+
+
 def _compare_arrays(
-    store: Store, made: Rebuilt, sample: float, outcome: _Outcome, progress: Progress | None
+    store: Store,
+    made: Rebuilt,
+    sample: float,
+    outcome: _Found,
+    progress: Progress | None,
+    executor: Executor,
 ) -> None:
     """Every shard of the tables, or a sample of them, and the index arrays."""
     plan = made.planned.plan
@@ -110,22 +145,17 @@ def _compare_arrays(
     chosen = [tasks[number] for number in _chosen(len(tasks), sample, store)]
     if progress is not None:
         progress.begin("comparing", sum(_task_bytes(plan, task) for task in chosen))
-    job = made.job(Path())
     records: list[dict[str, Any]] = []
-    for task in chosen:
-        try:
-            blocks, pieces = job.assemble(task)
-        except InputError as error:
-            outcome.problems += error.problems
-            continue
-        for array in plan.table(task.table).arrays:
-            _compare_rows(store, array.field.path, task.lo, blocks[array.column], outcome)
-        statistics = shard_statistics(plan.table(task.table), blocks)
-        records.append({"task": task.id, "pieces": pieces, "statistics": statistics})
-        if progress is not None:
-            progress.advance(_task_bytes(plan, task))
-        if len(outcome.problems) >= _MANY:
-            return
+    with closing(in_order(executor, _ShardStep(store, made.job(Path())), chosen)) as steps:
+        for task, step in zip(chosen, steps, strict=True):
+            outcome.problems += step.problems
+            if step.record:
+                outcome.stored_values += step.record["values"]
+                records.append(step.record["record"])
+            if progress is not None:
+                progress.advance(_task_bytes(plan, task))
+            if len(outcome.problems) >= _MANY:
+                return
     whole = len(records) == len(tasks)
     digests = source_digests(plan, records) if whole else np.zeros((len(plan.sources), 16), np.uint8)
     left = {"sources/bytes"} if whole else {"sources/bytes", "sources/digest"}
@@ -141,7 +171,7 @@ def _task_bytes(plan: Plan, task: ShardTask) -> int:
     return (task.hi - task.lo) * plan.table(task.table).row_bytes
 
 
-def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outcome: _Outcome) -> None:
+def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outcome: _Found) -> None:
     shape = expected.shape[1:]
     hi = lo + len(expected)
     if hi > store.array(path).shape[0]:
@@ -163,8 +193,36 @@ def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outc
             return
 
 
+@dataclass(frozen=True)
+class _OriginalStep:
+    """Compare one source's own datasets."""
+
+    store: Store
+    scan: Scan
+
+    @cached_property
+    def _originals(self) -> Any:
+        module = import_module(f"unistore.verify.originals_{self.store.modality}")
+        return module.Originals(self.store, self.scan)
+
+    def __call__(self, number: int) -> Outcome:
+        compared: list[Compared] = list(self._originals.compare(number))
+        return Outcome({"compared": compared, "left_out": self._originals.left_out(number)})
+
+    def describe(self, number: int) -> str:
+        return f"comparing {self.scan.sources[number].name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.store, self.scan)
+
+
 def _compare_originals(
-    store: Store, made: Rebuilt, sample: float, outcome: _Outcome, progress: Progress | None
+    store: Store,
+    made: Rebuilt,
+    sample: float,
+    outcome: _Found,
+    progress: Progress | None,
+    executor: Executor,
 ) -> None:
     """The sources' own datasets, or those of a sample of the sources."""
     scan = made.planned.scan
@@ -172,20 +230,19 @@ def _compare_originals(
     sizes = [sum(size for _, size, _ in guard) for guard in made.guards]
     if progress is not None:
         progress.begin("receipt", sum(sizes[number] for number in chosen))
-    originals = import_module(f"unistore.verify.originals_{store.modality}").Originals(store, scan)
-    for number in chosen:
-        found: Iterator[Compared] = originals.compare(number)
-        for each in found:
-            outcome.values += each.values
-            outcome.files.add(each.file)
-            if each.difference is not None:
-                message = f"{each.difference} (store, source)"
-                outcome.problems.append(Problem(each.location, message, _CURE, "source"))
-        outcome.left_out |= dict.fromkeys(originals.left_out(number))
-        if progress is not None:
-            progress.advance(sizes[number])
-        if len(outcome.problems) >= _MANY:
-            return
+    with closing(in_order(executor, _OriginalStep(store, scan), chosen)) as steps:
+        for number, step in zip(chosen, steps, strict=True):
+            for each in step.record["compared"]:
+                outcome.values += each.values
+                outcome.files.add(each.file)
+                if each.difference is not None:
+                    message = f"{each.difference} (store, source)"
+                    outcome.problems.append(Problem(each.location, message, _CURE, "source"))
+            outcome.left_out |= dict.fromkeys(step.record["left_out"])
+            if progress is not None:
+                progress.advance(sizes[number])
+            if len(outcome.problems) >= _MANY:
+                return
 
 
 def _like(now: Any, stored: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,11 +13,14 @@ from typing import Any, Protocol
 import xxhash
 
 from unistore.errors import Problem, StoreError
+from unistore.execute.executors import Executor, Serial
+from unistore.execute.job import Outcome
 from unistore.export.naming import check_name
 from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, ROOT
 from unistore.store.reader import Store
+from unistore.verify.steps import in_order
 from unistore.zarr3.storage import Storage
 from unistore.zarr3.writer import PART_SUFFIX
 
@@ -25,6 +28,8 @@ __all__ = ["CURE", "Checked", "Progress", "Root", "check_file", "check_files", "
 
 PIECE = 4 << 20
 """Bytes read at a time."""
+PART = 64 << 20
+"""Bytes of the files that are checked in one step."""
 CURE = "re-make it from its sources: unistore verify STORE --repair SRC..."
 _WARNING = "extra"
 
@@ -130,7 +135,22 @@ def read_root(path: str) -> Root:
     )
 
 
-def check_files(path: str, progress: Progress | None = None) -> Checked:
+@dataclass(frozen=True, slots=True)
+class _FilesStep:
+    """Hold files of a store, given by their lines of the manifest, against these."""
+
+    path: str
+
+    def __call__(self, entries: Sequence[Entry]) -> Outcome:
+        storage = open_storage(self.path)
+        found = [(entry.key, check_file(storage, entry)) for entry in entries]
+        return Outcome({"problems": dict(found)})
+
+    def describe(self, entries: Sequence[Entry]) -> str:
+        return f"{self.path}: {len(entries)} file(s) from {entries[0].key}"
+
+
+def check_files(path: str, progress: Progress | None = None, executor: Executor | None = None) -> Checked:
     """Check every file of a store against the manifest, and both against the root.
 
     What stands in the folder besides is looked for where the store is a local one.
@@ -141,6 +161,8 @@ def check_files(path: str, progress: Progress | None = None) -> Checked:
         Folder of the store.
     progress
         Told how far it is.
+    executor
+        Where files are read; None: in this process.
 
     Raises
     ------
@@ -156,18 +178,19 @@ def check_files(path: str, progress: Progress | None = None) -> Checked:
     if progress is not None:
         progress.begin("checking", sum(entry.bytes for entry in entries.values()))
     sound = set()
-    read = 0
-    for key, entry in entries.items():
-        problem = check_file(storage, entry)
-        if problem is None:
-            sound.add(key)
-        elif problem.kind == "checksum" and not manifest_intact:
-            problems.append(Problem(key, f"{problem.message}; one of both is damaged", CURE, problem.kind))
-        else:
-            problems.append(problem)
-        read += entry.bytes
+    parts = list(_parts(entries.values()))
+    for part, outcome in zip(parts, in_order(executor or Serial(), _FilesStep(path), parts), strict=True):
+        for key, problem in outcome.record["problems"].items():
+            if problem is None:
+                sound.add(key)
+            elif problem.kind == "checksum" and not manifest_intact:
+                problems.append(
+                    Problem(key, f"{problem.message}; one of both is damaged", CURE, problem.kind)
+                )
+            else:
+                problems.append(problem)
         if progress is not None:
-            progress.advance(entry.bytes)
+            progress.advance(sum(entry.bytes for entry in part))
     folder = local_path(path)
     if manifest_intact and folder is not None:
         problems += _extra(folder, entries)
@@ -176,9 +199,23 @@ def check_files(path: str, progress: Progress | None = None) -> Checked:
         manifest_intact=manifest_intact,
         entries=entries,
         sound=frozenset(sound),
-        bytes=read,
+        bytes=sum(entry.bytes for entry in entries.values()),
         problems=tuple(problems),
     )
+
+
+def _parts(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
+    """Lines of the manifest in parts of about `PART` bytes of files."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        part.append(entry)
+        size += entry.bytes + PIECE // 64  # opening many small files takes its time, too
+        if size >= PART:
+            yield tuple(part)
+            part, size = [], 0
+    if part:
+        yield tuple(part)
 
 
 def _check_manifest(storage: Storage, root: Root, problems: list[Problem]) -> tuple[dict[str, Entry], bool]:

@@ -10,12 +10,14 @@ from typing import Any
 from unistore.convert import recorded_converter
 from unistore.converters.protocol import Converter
 from unistore.errors import InputError, Problem, StoreError
+from unistore.execute.executors import Executor
 from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
 from unistore.execute.planning import Planned, plan_conversion, versions
 from unistore.execute.spill import Spill
 from unistore.execute.target import Folder
 from unistore.store.reader import Store
 from unistore.verify.files import Progress
+from unistore.verify.steps import in_order
 
 __all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
 
@@ -57,7 +59,11 @@ class Rebuilt:
 
 
 def rebuild(
-    attributes: Mapping[str, Any], sources: Sequence[Path], work: Path, progress: Progress | None
+    attributes: Mapping[str, Any],
+    sources: Sequence[Path],
+    work: Path,
+    progress: Progress | None,
+    executor: Executor,
 ) -> Rebuilt:
     """Scan and derive the sources, and plan what they would become.
 
@@ -71,6 +77,8 @@ def rebuild(
         Folder for what the sources spill; bounded by the rows of derived tables.
     progress
         Told how far it is.
+    executor
+        Where sources are read.
 
     Raises
     ------
@@ -98,8 +106,8 @@ def rebuild(
         if progress is not None:
             progress.begin("reading", sum(sizes))
         problems: list[Problem] = []
-        for source, size in enumerate(sizes):
-            problems += derive(source).problems
+        for size, outcome in zip(sizes, in_order(executor, derive, range(len(sizes))), strict=True):
+            problems += outcome.problems
             if progress is not None:
                 progress.advance(size)
         if problems:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.execute.executors import Executor
 from unistore.execute.finish import metadata_documents, source_digests
-from unistore.execute.job import metadata_of, shard_key, shard_statistics, write_array
+from unistore.execute.job import Outcome, ShardJob, metadata_of, shard_key, shard_statistics, write_array
 from unistore.execute.target import Folder
 from unistore.plan import ArrayPlan, ShardTask
 from unistore.store.manifest import Entry
 from unistore.verify.files import Progress
 from unistore.verify.rebuilt import Rebuilt
+from unistore.verify.steps import in_order
 from unistore.zarr3.array import Array
 from unistore.zarr3.storage import LocalStorage
 from unistore.zarr3.writer import content_digest, write_shard
@@ -99,6 +101,7 @@ def remake(
     wanted: Collection[str],
     root: Path,
     progress: Progress | None,
+    executor: Executor,
     *,
     whole: bool,
 ) -> Remade:
@@ -116,11 +119,13 @@ def remake(
         Folder to write to.
     progress
         Told how far it is.
+    executor
+        Where tasks run.
     whole
         Run every task, also those of which nothing is written: for statistics and digests of the sources,
         which need all of them. The sources' digests always do.
     """
-    plan, job, target = made.planned.plan, made.job(root), Folder(root)
+    plan = made.planned.plan
     remade = Remade()
     whole = whole or any(key.startswith(f"{_DIGESTS}/c/") for key in wanted)
     owners = {part.task.id for key, part in parts.items() if key in wanted and part.task is not None}
@@ -128,18 +133,11 @@ def remake(
     sizes = {table.name: table.row_bytes for table in plan.tables}
     if progress is not None:
         progress.begin("re-making", sum((task.hi - task.lo) * sizes[task.table] for task in tasks))
-    for task in tasks:
-        blocks, pieces = job.assemble(task)
-        table = plan.table(task.table)
-        for array in table.arrays:
-            key = shard_key(array, task.number)
-            if key in wanted:
-                block = blocks[array.column]
-                remade.entries[key] = write_array(target, array, plan.codec, task.number, task.lo, block)
-            if whole and not array.is_empty:
-                remade.contents[key] = content_digest(blocks[array.column])
-        statistics = shard_statistics(table, blocks)
-        remade.records.append({"task": task.id, "pieces": pieces, "statistics": statistics})
+    step = _RemakeStep(made.job(root), frozenset(wanted), whole)
+    for task, outcome in zip(tasks, in_order(executor, step, tasks), strict=True):
+        remade.entries |= outcome.record["entries"]
+        remade.contents |= outcome.record["contents"]
+        remade.records.append(outcome.record["record"])
         if progress is not None:
             progress.advance((task.hi - task.lo) * sizes[task.table])
     _remake_index(made, remade, wanted, root, whole=whole)
@@ -148,6 +146,33 @@ def remake(
             written = write_shard(root, key, [parts[key].document])
             remade.entries[key] = Entry(key=key, bytes=written.bytes, checksum=written.checksum)
     return remade
+
+
+@dataclass(frozen=True, slots=True)
+class _RemakeStep:
+    """Run one task again, and write what is wanted of it."""
+
+    job: ShardJob
+    wanted: frozenset[str]
+    whole: bool
+
+    def __call__(self, task: ShardTask) -> Outcome:
+        blocks, pieces = self.job.assemble(task)
+        table = self.job.plan.table(task.table)
+        entries, contents = {}, {}
+        for array in table.arrays:
+            key = shard_key(array, task.number)
+            block = blocks[array.column]
+            if key in self.wanted:
+                codec = self.job.plan.codec
+                entries[key] = write_array(self.job.target, array, codec, task.number, task.lo, block)
+            if self.whole and not array.is_empty:
+                contents[key] = content_digest(block)
+        record = {"task": task.id, "pieces": pieces, "statistics": shard_statistics(table, blocks)}
+        return Outcome({"entries": entries, "contents": contents, "record": record})
+
+    def describe(self, task: ShardTask) -> str:
+        return self.job.describe(task)
 
 
 def _remake_index(made: Rebuilt, remade: Remade, wanted: Collection[str], root: Path, *, whole: bool) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import xxhash
 
 from unistore.errors import ConversionError, InputError, StoreError
+from unistore.execute.executors import Executor
 from unistore.execute.finish import merged_statistics, root_document
 from unistore.export.workplace import workplace
 from unistore.remote.storage import local_path
@@ -21,7 +22,8 @@ from unistore.verify.files import Checked, Progress, check_file, check_files
 from unistore.verify.rebuilt import Rebuilt, differences, encoder_differences, rebuild
 from unistore.verify.remaking import Part, Remade, parts_of, read_entry, remake
 from unistore.verify.roots import mended_root
-from unistore.verify.run import Verified, verify
+from unistore.verify.run import Verified, verify_with
+from unistore.verify.steps import workers_of
 from unistore.zarr3.durable import sync_folder
 from unistore.zarr3.storage import LocalStorage
 from unistore.zarr3.writer import write_shard
@@ -36,6 +38,8 @@ def repair(
     path: str | os.PathLike[str],
     sources: Sequence[str | os.PathLike[str]],
     progress: Progress | None = None,
+    *,
+    workers: int = 0,
 ) -> Verified:
     """Make the damaged and missing files of a store again, each exactly as it was, and verify the store.
 
@@ -51,6 +55,8 @@ def repair(
         As given to the conversion.
     progress
         Told how far it is.
+    workers
+        Worker processes; 0 repairs in this process. The files are the same.
 
     Raises
     ------
@@ -66,16 +72,18 @@ def repair(
         msg = f"{os.fspath(path)}: only a store in a local folder can be repaired: repair a copy of it"
         raise StoreError(msg)
     folder = folder.absolute()
-    checked = check_files(str(folder), progress)
-    if checked.is_whole:
-        return verify(folder, progress=progress)
-    try:
-        with workplace(folder, "unistore-repair") as work:
-            keys = _Repair(folder, checked, work, progress).run([Path(each) for each in sources])
-    except OSError as error:
-        msg = f"{error.filename or folder}: {error.strerror or error}; mend it, then repair again"
-        raise ConversionError(msg) from error
-    return replace(verify(folder, progress=progress), repaired=tuple(keys))
+    with workers_of(workers) as executor:
+        checked = check_files(str(folder), progress, executor)
+        keys: list[str] = []
+        if not checked.is_whole:
+            try:
+                with workplace(folder, "unistore-repair") as work:
+                    found = _Repair(folder, checked, work, progress, executor)
+                    keys = found.run([Path(each) for each in sources])
+            except OSError as error:
+                msg = f"{error.filename or folder}: {error.strerror or error}; mend it, then repair again"
+                raise ConversionError(msg) from error
+        return replace(verify_with(executor, str(folder), progress=progress), repaired=tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,7 @@ class _Repair:
     checked: Checked
     work: Path
     progress: Progress | None
+    executor: Executor
 
     def run(self, sources: Sequence[Path]) -> list[str]:
         """Make what is damaged again and move it into place; returns its keys."""
@@ -96,7 +105,8 @@ class _Repair:
         parts = parts_of(made)
         damaged = sorted(key for key in parts if key not in known.sound)
         root_lost = not known.root.intact
-        remade = remake(made, parts, set(damaged), self.work / "store", self.progress, whole=root_lost)
+        place = self.work / "store"
+        remade = remake(made, parts, set(damaged), place, self.progress, self.executor, whole=root_lost)
         entries = self._entries(known, made, parts, remade)
         manifest = manifest_bytes(entries.values())
         document = None if self.checked.root.intact else known.root.document
@@ -131,7 +141,7 @@ class _Repair:
         if not isinstance(attributes.get("plan_digest"), str):
             msg = f"{self.folder}: {ROOT} is damaged so that it does not say how the store was made; {_AGAIN}"
             raise StoreError(msg)
-        made = rebuild(attributes, sources, self.work, self.progress)
+        made = rebuild(attributes, sources, self.work, self.progress, self.executor)
         if made.planned.plan.digest != attributes["plan_digest"]:
             lines = encoder_differences(attributes)
             if self.checked.root.intact:

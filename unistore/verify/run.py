@@ -10,16 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from unistore.errors import Problem
+from unistore.execute.executors import Executor
 from unistore.remote.storage import open_storage
 from unistore.store.reader import Store
 from unistore.verify import rules
 from unistore.verify.damage import array_of, where_damaged
 from unistore.verify.files import Checked, Progress, check_files, is_warning
 from unistore.verify.receipt import Receipt
+from unistore.verify.steps import workers_of
 from unistore.verify.structure import check_structure
 from unistore.verify.view import View, run_rules
 
-__all__ = ["Verified", "verify"]
+__all__ = ["Verified", "verify", "verify_with"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,7 @@ def verify(
     *,
     against: Sequence[str | os.PathLike[str]] = (),
     sample: float = 1.0,
+    workers: int = 0,
     progress: Progress | None = None,
 ) -> Verified:
     """Check a store, and hold it against its sources.
@@ -85,6 +88,8 @@ def verify(
         is damaged.
     sample
         Share of the shards, and of the sources, to compare: 0.01 is one in a hundred, at least one.
+    workers
+        Worker processes; 0 verifies in this process. What is found, and its order, does not depend on it.
     progress
         Told how far it is.
 
@@ -95,8 +100,19 @@ def verify(
     InputError
         If the sources cannot be read.
     """
-    root = os.fspath(path)
-    checked = check_files(root, progress)
+    with workers_of(workers) as executor:
+        return verify_with(executor, os.fspath(path), [Path(each) for each in against], sample, progress)
+
+
+def verify_with(
+    executor: Executor,
+    root: str,
+    against: Sequence[Path] = (),
+    sample: float = 1.0,
+    progress: Progress | None = None,
+) -> Verified:
+    """Check a store with an executor that is there already; see `verify`."""
+    checked = check_files(root, progress, executor)
     found = Verified(
         path=root, files=len(checked.entries), bytes=checked.bytes, problems=_located(root, checked)
     )
@@ -110,13 +126,13 @@ def verify(
     if not structure:
         own = import_module(f"unistore.verify.rules_{store.modality}").RULES
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
-        problems, unchecked = run_rules(view, (*rules.RULES, *own))
+        problems, unchecked = run_rules(view, (*rules.RULES, *own), executor)
     found = replace(found, problems=(*found.problems, *structure, *problems), unchecked=tuple(unchecked))
     if not against or not found.ok:
         return found
     from unistore.verify.against import compare
 
-    differing, receipt = compare(store, [Path(each) for each in against], sample, progress)
+    differing, receipt = compare(store, against, sample, progress, executor)
     return replace(found, problems=(*found.problems, *differing), receipt=receipt)
 
 

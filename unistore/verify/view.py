@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem
+from unistore.execute.executors import Executor
+from unistore.execute.job import Outcome
 from unistore.store.reader import Store
+from unistore.verify.steps import in_order
 
 __all__ = ["Rule", "UnreadableError", "View", "first_row", "run_rules"]
 
@@ -73,16 +77,29 @@ Rule = Callable[[View], Iterator[Problem]]
 """One rule: yields every way in which a store breaks it."""
 
 
-def run_rules(view: View, rules: tuple[Rule, ...]) -> tuple[list[Problem], list[str]]:
+def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
     """Problems of all rules, and the names of the rules that damaged arrays kept from being checked."""
-    problems: list[Problem] = []
-    unchecked: list[str] = []
-    for rule in rules:
+    outcomes = list(in_order(executor, _RuleStep(view), rules))
+    problems = [problem for outcome in outcomes for problem in outcome.problems]
+    return problems, [rule for outcome in outcomes for rule in outcome.record["unchecked"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleStep:
+    """Check one rule of a store."""
+
+    view: View
+
+    def __call__(self, rule: Rule) -> Outcome:
+        problems: list[Problem] = []
         try:
-            problems += rule(view)
+            problems.extend(rule(self.view))
         except UnreadableError:
-            unchecked.append(rule.__name__)
-    return problems, unchecked
+            return Outcome({"unchecked": [rule.__name__]}, tuple(problems))
+        return Outcome({"unchecked": []}, tuple(problems))
+
+    def describe(self, rule: Rule) -> str:
+        return f"{self.view.store.path}: the rule {rule.__name__!r}"
 
 
 def first_row(wrong: Any) -> int:
