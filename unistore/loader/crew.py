@@ -25,7 +25,7 @@ from unistore.loader.memory import Segment, open_shared_memory
 from unistore.loader.production import Arrival, Request
 from unistore.loader.slabs import Slab, SlabRing
 from unistore.loader.wire import Message, decode, encode
-from unistore.loader.worker import Answer, Orders, Task, main
+from unistore.loader.worker import Answer, Loan, Orders, Task, main
 
 __all__ = ["Crew"]
 
@@ -43,7 +43,8 @@ class _Worker:
         self.channel, theirs = open_channel()
         self.known: set[int] = set()
         self.forget: list[int] = []
-        self.tasks: dict[tuple[int, int], tuple[Request, Slab | None]] = {}
+        self.tasks: dict[tuple[int, int], Request] = {}
+        self.lent: dict[int, Slab] = {}
         self.queued = 0
         process: Any = context.Process(  # type: ignore[attr-defined]
             target=main, args=(number, theirs, inherited), name=f"unistore-loader-{number}", daemon=True
@@ -131,36 +132,33 @@ class Crew:
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        outgoing: dict[_Worker, list[Task]] = {}
-        descriptors: dict[_Worker, list[int]] = {}
+        outgoing: dict[_Worker, tuple[list[Loan], list[Task], list[int]]] = {}
         accepted = 0
         for request in requests:
             worker = self._next_worker(request.number)
             size = request.indices.nbytes
             if worker.tasks and worker.queued + size > QUEUED_BYTES:
                 break
-            slab = self._ring.take()
-            if slab is not None and slab.number not in worker.known:
-                assert slab.descriptor is not None
-                worker.known.add(slab.number)
-                descriptors.setdefault(worker, []).append(slab.descriptor)
-                brings = True
-            else:
-                brings = False
-            where = (slab.number, slab.segment.size) if slab is not None else (0, 0)
+            loans, tasks, descriptors = outgoing.setdefault(worker, ([], [], []))
+            slab = self._ring.take() if len(worker.lent) <= len(worker.tasks) else None
+            if slab is not None:
+                new = slab.number not in worker.known
+                if new:
+                    assert slab.descriptor is not None
+                    worker.known.add(slab.number)
+                    descriptors.append(slab.descriptor)
+                worker.lent[slab.number] = slab
+                loans.append(Loan(slab.number, slab.segment.size, new))
             indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
-            task = Task(
-                self._generation, request.number, request.epoch, request.position, indices, *where, brings
-            )
-            worker.tasks[self._generation, request.number] = request, slab
+            tasks.append(Task(self._generation, request.number, request.epoch, request.position, indices))
+            worker.tasks[self._generation, request.number] = request
             worker.queued += size
-            outgoing.setdefault(worker, []).append(task)
             accepted += 1
         self._tell_retired()
-        for worker, tasks in outgoing.items():
+        for worker, (loans, tasks, descriptors) in outgoing.items():
             try:
-                gone = tuple(worker.forget)
-                worker.channel.send((gone, [tuple(task) for task in tasks]), descriptors.get(worker, ()))
+                told = tuple(worker.forget), [tuple(loan) for loan in loans], [tuple(task) for task in tasks]
+                worker.channel.send(told, descriptors)
             except OSError:
                 self._mourn(worker)
             worker.forget.clear()
@@ -237,7 +235,10 @@ class Crew:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        request, slab = worker.tasks.pop((answer.generation, answer.number))
+        request, slab = (
+            worker.tasks.pop((answer.generation, answer.number)),
+            worker.lent.pop(answer.slab, None),
+        )
         worker.queued -= request.indices.nbytes
         if answer.generation != self._generation or answer.result is None:
             if slab is not None:
@@ -254,9 +255,9 @@ class Crew:
         doing = next(iter(worker.tasks.values()), None)
         message = f"worker {worker.number} (pid {worker.process.pid}) {_cause_of_death(code)}"
         if doing is not None:
-            samples = doing[0].indices.tolist()
+            samples = doing.indices.tolist()
             listed = ", ".join(map(str, samples[:8])) + (", …" if len(samples) > 8 else "")
-            message += f"; it was reading samples {listed} of epoch {doing[0].epoch}"
+            message += f"; it was reading samples {listed} of epoch {doing.epoch}"
         self.close()
         raise WorkerDiedError(message)
 

@@ -23,20 +23,21 @@ __all__ = ["ReadingThread"]
 class _Job(NamedTuple):
     generation: int
     request: Request
-    slab: Segment | None
+
+
+class _Loan(NamedTuple):
+    slab: Segment
     lease: Any
-    all_held: bool
 
 
 class _Done(NamedTuple):
     generation: int
     number: int
-    batch: Any
-    error: SampleError | None
-    needed: int
-    seconds: float
-    missed: bool = False
-    all_held: bool = False
+    room: int = 0
+    batch: Any = None
+    error: SampleError | None = None
+    needed: int = 0
+    seconds: float = 0.0
     hits: int = 0
     misses: int = 0
 
@@ -59,13 +60,15 @@ class ReadingThread:
         self._ring = ring
         self._generation = [0]
         self._under_way = 0
-        self._ready: dict[int, _Done] = {}
+        self._ready: dict[int, tuple[_Done, bool]] = {}
+        self._loans: list[_Loan] = []
+        self._lent = 0
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(
             target=_read,
-            args=(fetch, dataset, self._jobs, self._done, self._generation),
+            args=(fetch, dataset, self._jobs, self._loans, self._done, self._generation),
             name="unistore-loader",
             daemon=True,
         )
@@ -88,11 +91,11 @@ class ReadingThread:
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
         for request in requests:
-            slab = self._ring.take()
-            lease = None if slab is None else self._ring.lend(slab, [])[0]
-            all_held = slab is None and self._ring.slab_size > 0
-            segment = None if slab is None else slab.segment
-            self._jobs.put(_Job(self._generation[0], request, segment, lease, all_held))
+            slab = self._ring.take() if self._lent <= self._under_way else None
+            if slab is not None:
+                self._loans.append(_Loan(slab.segment, self._ring.lend(slab, [])[0]))
+                self._lent += 1
+            self._jobs.put(_Job(self._generation[0], request))
             self._under_way += 1
         return len(requests)
 
@@ -100,21 +103,21 @@ class ReadingThread:
         """See `Producer.take`."""
         while number not in self._ready:
             self.settle()
-        done = self._ready.pop(number)
+        done, all_held = self._ready.pop(number)
         if done.error is not None:
             raise done.error
-        return Arrival(
-            done.batch, done.needed, done.seconds, done.missed, done.all_held, done.hits, done.misses
-        )
+        missed = done.needed > done.room and not all_held
+        return Arrival(done.batch, done.needed, done.seconds, missed, all_held, done.hits, done.misses)
 
     def settle(self) -> None:
         """See `Producer.settle`."""
         done = self._done.get()
         self._under_way -= 1
+        self._lent -= done.room > 0
         if done.generation == self._generation[0]:
+            self._ready[done.number] = done, not done.room and self._ring.slab_size > 0
             if done.error is None:
                 self._ring.observe(done.needed)
-            self._ready[done.number] = done
 
     def close(self) -> None:
         """See `Producer.close`."""
@@ -126,6 +129,7 @@ class ReadingThread:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._ready.clear()
+        self._loans.clear()
         self._ring.close()
 
     @property
@@ -143,6 +147,7 @@ def _read(
     fetch: Fetch,
     dataset: Any,
     jobs: queue.SimpleQueue[_Job | None],
+    loans: list[_Loan],
     done: queue.SimpleQueue[_Done],
     generation: list[int],
 ) -> None:
@@ -150,16 +155,19 @@ def _read(
         job = jobs.get()
         if job is None:
             return
-        done.put(_make(fetch, dataset, job, generation))
-        del job
+        if job.generation == generation[0]:
+            done.put(_make(fetch, dataset, job, loans))
+        else:
+            done.put(_Done(job.generation, job.request.number))
 
 
-def _make(fetch: Fetch, dataset: Any, job: _Job, generation: list[int]) -> _Done:
+def _make(fetch: Fetch, dataset: Any, job: _Job, loans: list[_Loan]) -> _Done:
+    """Make a batch, in the slab that was lent last: it is still in the processor's caches."""
     request = job.request
-    if job.generation != generation[0]:
-        return _Done(job.generation, request.number, None, None, 0, 0.0)
     started = time.perf_counter()
-    arena = Arena(job.slab, None, job.lease)
+    slab, lease = loans.pop() if loans else (None, None)
+    room = 0 if slab is None else slab.size
+    arena = Arena(slab, None, lease)
     indices = request.indices.tolist()
     hits, misses = fetch.hits, fetch.misses
     try:
@@ -167,9 +175,7 @@ def _make(fetch: Fetch, dataset: Any, job: _Job, generation: list[int]) -> _Done
     except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
         failed = sample_error(error, fetch, dataset, indices, request.epoch, np.empty)
         failed.__cause__ = error
-        return _Done(job.generation, request.number, None, failed, 0, 0.0)
-    missed = not job.all_held and (job.slab is None or arena.needed > job.slab.size)
+        return _Done(job.generation, request.number, room, error=failed)
     spent = time.perf_counter() - started
     hits, misses = fetch.hits - hits, fetch.misses - misses
-    made = batch, None, arena.needed, spent, missed, job.all_held, hits, misses
-    return _Done(job.generation, request.number, *made)
+    return _Done(job.generation, request.number, room, batch, None, arena.needed, spent, hits, misses)

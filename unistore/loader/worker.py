@@ -29,7 +29,7 @@ from unistore.loader.imports import let_import
 from unistore.loader.memory import Segment
 from unistore.loader.wire import Message, decode, encode
 
-__all__ = ["Answer", "Orders", "Task", "main"]
+__all__ = ["Answer", "Loan", "Orders", "Task", "main"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,6 @@ class Task(NamedTuple):
         Epoch, and the position in it of the batch's first sample.
     indices
         int64 sample indices, as bytes.
-    slab, slab_size
-        Where to decode; slab 0: the worker makes memory itself. A slab's descriptor comes with its first
-        task.
-    brings
-        Whether it comes with the descriptor of its slab.
     """
 
     generation: int
@@ -81,9 +76,22 @@ class Task(NamedTuple):
     epoch: int
     position: int
     indices: bytes
+
+
+class Loan(NamedTuple):
+    """A slab for one batch, whichever the worker makes in it.
+
+    Attributes
+    ----------
+    slab, size
+        Its number and bytes.
+    new
+        Whether it comes with its descriptor: the worker has not seen it yet.
+    """
+
     slab: int
-    slab_size: int
-    brings: bool
+    size: int
+    new: bool
 
 
 class Answer(NamedTuple):
@@ -91,8 +99,10 @@ class Answer(NamedTuple):
 
     Attributes
     ----------
-    generation, number, slab
+    generation, number
         The task's.
+    slab
+        The one that is given back with the batch; 0: none.
     result
         The batch, an error, or None: the task was abandoned.
     extra
@@ -117,13 +127,17 @@ class Answer(NamedTuple):
 
 
 class _Bench:
-    """The worker's state: its dataset, its mapped slabs."""
+    """The worker's state: its dataset, its mapped slabs.
+
+    A batch goes into the slab that was lent last: used a moment ago, it is still in the processor's caches.
+    """
 
     def __init__(
         self, worker: int, orders: Orders, abandoned_before: NDArray[np.int64], cache: int | None
     ) -> None:
         self._current = abandoned_before
         self._slabs: dict[int, Segment] = {}
+        self._lent: list[int] = []
         self._dataset = orders.dataset
         self._fetch: Fetch = choose_fetch(orders.dataset, orders.collate)
         if orders.cache is not None and cache is not None:
@@ -134,27 +148,30 @@ class _Bench:
             self._environment.reseed(0, worker)
             orders.worker_init_fn(worker)
 
-    def map_slabs(self, forget: tuple[int, ...], tasks: list[Task], descriptors: list[int]) -> None:
+    def take_slabs(self, forget: tuple[int, ...], loans: list[Loan], descriptors: list[int]) -> None:
         for number in forget:
             self._slabs.pop(number, None)
         try:
-            for task, descriptor in zip((task for task in tasks if task.brings), descriptors, strict=True):
-                self._slabs[task.slab] = Segment.shared(descriptor, task.slab_size)
+            new = (loan for loan in loans if loan.new)
+            for loan, descriptor in zip(new, descriptors, strict=True):
+                self._slabs[loan.slab] = Segment.shared(descriptor, loan.size)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
+        self._lent += [loan.slab for loan in loans]
 
     def let_go(self) -> None:
         """Hold on to nothing of the last batch's memory."""
         self._environment.lend(np.empty)
 
     def make(self, task: Task, growth: SharedGrowth) -> Answer:
-        plain = task.generation, task.number, task.slab
         if task.generation < self._current[0]:
-            return Answer(*plain, None)
+            return Answer(task.generation, task.number, 0, None)
+        slab = self._lent.pop() if self._lent else 0
+        plain = task.generation, task.number, slab
         started = time.perf_counter()
         hits, misses = self._fetch.hits, self._fetch.misses
-        arena = Arena(self._slabs[task.slab] if task.slab else None, growth)
+        arena = Arena(self._slabs[slab] if slab else None, growth)
         indices = np.frombuffer(task.indices, np.int64).tolist()
         try:
             self._environment.lend(arena.allocate)
@@ -213,12 +230,11 @@ def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
     for descriptor in (channel.fileno(), *sentinels):
         poll.register(descriptor, select.POLLIN)
     while True:
-        for (forget, told), descriptors in messages:
-            tasks = [Task(*task) for task in told]
+        for (forget, loans, tasks), descriptors in messages:
             if isinstance(bench, _Bench):
-                bench.map_slabs(forget, tasks, descriptors)
+                bench.take_slabs(forget, [Loan(*loan) for loan in loans], descriptors)
             for task in tasks:
-                _answer(bench, task, channel)
+                _answer(bench, Task(*task), channel)
         messages = channel.receive(wait=False)
         if not messages and any(descriptor in sentinels for descriptor, _ in poll.poll()):
             return
@@ -231,7 +247,7 @@ def _answer(bench: _Bench | LoaderError, task: Task, channel: Channel) -> None:
             answer = bench.make(task, growth)
             bench.let_go()
         else:
-            answer = Answer(task.generation, task.number, task.slab, pack_failure(bench))
+            answer = Answer(task.generation, task.number, 0, pack_failure(bench))
         channel.send(tuple(answer), growth.descriptors)
     finally:
         growth.close()
