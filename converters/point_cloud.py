@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,7 +15,7 @@ from unistore.converters.columns import Columns, Merged, check_mode, reconcile
 from unistore.converters.detection import Detection
 from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.paths import expand, relative_names, split_of
-from unistore.converters.point_cloud_coordinates import dequantise
+from unistore.converters.point_cloud_coordinates import quantise_into
 from unistore.converters.point_cloud_derive import derive_points
 from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout, to_json
 from unistore.converters.point_cloud_lists import Lists, read_lists, room_names
@@ -230,7 +230,11 @@ class PointCloudConverter:
         raise ValueError(msg)
 
     def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
-        """Read one file; see `Converter.derive` and `derive_points`."""
+        """Read one file, holding what is larger than a block; see `Converter.derive`."""
+        return self.derive_in(None, scan, source, emit)
+
+    def derive_in(self, folder: Path | None, scan: Scan, source: int, emit: Emit) -> Facts:
+        """Read one file of any size; see `Spacious.derive_in` and `derive_points`."""
         return derive_points(
             scan.sources[source],
             point_columns(scan),
@@ -238,12 +242,14 @@ class PointCloudConverter:
             self.voxel_size,
             self._cut,
             emit,
+            folder,
         )
 
-    def _cut(self, axes: Sequence[NDArray[Any]]) -> Partition:
+    def _cut(self, points: int, plane: Callable[[], Sequence[NDArray[Any]]]) -> Partition:
         if self.segment is None:
-            return consecutive(np.array([len(axes[0])]), np.zeros(1, np.int64))
-        return by_windows(axes[0], axes[1], parse_window(self.segment), self.min_points, self.max_points)
+            return consecutive(np.array([points]), np.zeros(1, np.int64))
+        x, y = plane()
+        return by_windows(x, y, parse_window(self.segment), self.min_points, self.max_points)
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""
@@ -252,11 +258,12 @@ class PointCloudConverter:
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
-        """Copy spilled rows; coordinates of a quantised source are restored where the store holds floats."""
-        if column == "xyz" and rows.dtype.kind == "i" and out.dtype.kind == "f":
+        """Copy spilled rows; coordinates become integers where all sources' can be quantised."""
+        if column == "xyz" and out.dtype.kind == "i":
             detail = scan.sources[source].detail
-            rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
-        np.copyto(out, rows, casting="same_kind")
+            quantise_into(out, rows, detail["scale"], detail["offset"])
+        else:
+            np.copyto(out, rows, casting="same_kind")
 
 
 def _forget(table: str, column: str, rows: NDArray[Any]) -> None:

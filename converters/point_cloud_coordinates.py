@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 
-__all__ = ["bounds_of", "dequantise", "finite_problem", "is_quantisable", "quantise"]
+__all__ = ["Finite", "bounds_of", "dequantise", "is_quantisable", "quantise", "quantise_into"]
 
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
+_STEP = 1 << 14
+"""Values worked on at a time: they stay in the cache."""
 
 
 def quantise(values: Floats, scale: float, offset: float) -> NDArray[np.int32] | None:
@@ -36,6 +38,16 @@ def quantise(values: Floats, scale: float, offset: float) -> NDArray[np.int32] |
     return integers
 
 
+def quantise_into(
+    out: NDArray[np.int32], values: Floats, scale: Sequence[float], offset: Sequence[float]
+) -> None:
+    """Write the integers of coordinates (n, 3) that `is_quantisable` holds for to `out`."""
+    for lo in range(0, len(values), _STEP):
+        block = values[lo : lo + _STEP] - np.array(offset)
+        block /= np.array(scale)
+        out[lo : lo + _STEP] = np.rint(block, out=block)
+
+
 def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float | Floats) -> Floats:
     """``float64(q) * scale + offset``, rounded after each operation."""
     product = integers.astype(np.float64)
@@ -46,28 +58,54 @@ def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float
 
 def is_quantisable(axes: Sequence[NDArray[Any]], scale: Sequence[float], offset: Sequence[float]) -> bool:
     """Whether all three axes can be quantised; looks at a block at a time, so that memory stays bounded."""
-    step = 1 << 18
     return all(
         axis.dtype == np.float64
         and all(
-            quantise(axis[lo : lo + step], scale[number], offset[number]) is not None
-            for lo in range(0, len(axis), step)
+            quantise(axis[lo : lo + _STEP], scale[number], offset[number]) is not None
+            for lo in range(0, len(axis), _STEP)
         )
         for number, axis in enumerate(axes)
     )
 
 
-def finite_problem(values: NDArray[Any], location: str) -> Problem | None:
-    """Problem naming how many coordinates are NaN or infinite, and where the first stands."""
-    if values.dtype.kind != "f":
-        return None
-    finite = np.isfinite(values)
-    if finite.all():
-        return None
-    first = int(np.argmin(finite))
-    wrong = len(values) - int(np.count_nonzero(finite))
-    message = f"{wrong} of {len(values)} coordinates are not finite, first at row {first}: {values[first]}"
-    return Problem(location, message, "remove these points from every column", "nan")
+class Finite:
+    """Counts coordinates that are NaN or infinite.
+
+    Parameters
+    ----------
+    places
+        Where x, y and z stand, for messages.
+    rows
+        Rows of the source.
+    """
+
+    def __init__(self, places: Sequence[str], rows: int) -> None:
+        self._places, self._rows = places, rows
+        self._wrong = [0, 0, 0]
+        self._first: dict[int, tuple[int, Any]] = {}
+
+    def look(self, lo: int, xyz: NDArray[Any]) -> None:
+        """Look at rows of the source from `lo` on, (n, 3), which come in its order."""
+        finite = np.isfinite(xyz)
+        for axis in () if finite.all() else range(3):
+            wrong = np.flatnonzero(~finite[:, axis])
+            self._wrong[axis] += len(wrong)
+            if len(wrong):
+                self._first.setdefault(axis, (lo + int(wrong[0]), xyz[wrong[0], axis]))
+
+    @property
+    def problems(self) -> list[Problem]:
+        """For each axis that has any: how many, and where the first stands."""
+        return [
+            Problem(
+                self._places[axis],
+                f"{self._wrong[axis]} of {self._rows} coordinates are not finite, "
+                f"first at row {row}: {value}",
+                "remove these points from every column",
+                "nan",
+            )
+            for axis, (row, value) in sorted(self._first.items())
+        ]
 
 
 def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.columns import missing_value
 from unistore.converters.hdf5 import place
-from unistore.converters.point_cloud_coordinates import bounds_of, finite_problem, is_quantisable, quantise
+from unistore.converters.point_cloud_coordinates import Finite, bounds_of, is_quantisable
+from unistore.converters.point_cloud_large import LargeGrid
+from unistore.converters.point_cloud_order import Order, Read, gather
 from unistore.converters.point_cloud_reading import Points, open_points
+from unistore.converters.point_cloud_scratch import BLOCK, Column, Form, Scratch
 from unistore.converters.point_cloud_segments import Partition, blocks
 from unistore.converters.point_cloud_voxels import largest_cell, voxelise
 from unistore.converters.protocol import Emit, Facts, Source
@@ -21,11 +26,10 @@ from unistore.schemas.tables import Field
 
 __all__ = ["Cut", "derive_points", "is_label"]
 
-_BLOCK = 1 << 20
-"""Points worked on at a time, where whole segments allow it."""
+_XYZ = "xyz"
 
-Cut = Callable[[Sequence[NDArray[Any]]], Partition]
-"""Cuts a cloud without segments, given x, y and z."""
+Cut = Callable[[int, Callable[[], Sequence[NDArray[Any]]]], Partition]
+"""Cuts a cloud without segments, given its points and what reads x and y of all of them."""
 
 
 def is_label(key: str) -> bool:
@@ -40,8 +44,11 @@ def derive_points(
     voxel_sizes: Sequence[float],
     cut: Cut,
     emit: Emit,
+    folder: Path | None,
 ) -> Facts:
     """Read one file, emit its points and voxels, and return what the index needs of it.
+
+    Neither the points nor their order are held: blocks of `BLOCK` points pass through memory.
 
     Parameters
     ----------
@@ -55,6 +62,8 @@ def derive_points(
         Makes segments where the file has none.
     emit
         As of `Converter.derive`.
+    folder
+        For what is too large for memory; None: it is held.
 
     Returns
     -------
@@ -67,98 +76,199 @@ def derive_points(
     InputError
         Naming coordinates that are not finite, indices that are wrong, values that cannot be read.
     """
-    with open_points(source) as points:
-        axes = _finite_axes(points, source)
-        partition = points.partition(len(axes[0])) or cut(axes)
-        axes = [partition.take(axis) for axis in axes]
-        bounds = bounds_of(axes, partition.offsets)
-        _check_voxel_sizes(bounds, voxel_sizes, source.name)
-        quantised = _emit_coordinates(axes, source.detail, emit)
-        facts: dict[str, NDArray[Any]] = {
-            "lengths": partition.lengths,
-            "numbers": partition.numbers,
-            "bounds": bounds,
-            "quantised": np.array(quantised),
-        }
-        for size in voxel_sizes:
-            facts[voxel_group(size)] = _emit_voxels(axes, partition, bounds[:, 0], size, emit)
-        total = len(axes[0])
-        del axes
-        rows = np.arange(total, dtype=np.int64) if partition.order is None else partition.order
-        emit(POINTS, "source_row", rows)
+    with open_points(source) as points, Scratch(folder if points.rows > BLOCK else None) as scratch:
+        if not points.rows:
+            raise InputError(Problem(place(source.name), "holds no points", "leave the file out", "empty"))
+        stored = _Stored(points, source, columns, cut, scratch)
+        clouds = _Clouds(stored, source, voxel_sizes, emit, scratch)
+        clouds.emit_all()
+        facts = clouds.facts
+        total = int(stored.offsets[-1])
+        for lo in range(0, total, BLOCK):
+            emit(POINTS, "source_row", stored.source_rows(lo, min(lo + BLOCK, total)))
         for key, field in columns.items():
-            values = _column(points, key, field, partition, source.detail)
-            emit(POINTS, key, values)
+            labelled = False
+            for lo in range(0, total, BLOCK):
+                values = stored.column(key, field, lo, min(lo + BLOCK, total))
+                labelled |= is_label(key) and bool(values.any())
+                emit(POINTS, key, values)
             if is_label(key):
-                facts[f"labelled/{key}"] = np.array(bool(values.any()))
+                facts[f"labelled/{key}"] = np.array(labelled)
+        points.check()
         for key, field in segment_columns.items():
-            facts[f"segments/{key}"] = _segment_column(points, key, field, partition, source.detail)
+            facts[f"segments/{key}"] = _segment_column(points, key, field, stored.partition, source.detail)
         return facts
 
 
-def _finite_axes(points: Points, source: Source) -> list[NDArray[Any]]:
-    axes = points.axes()
-    paths = source.detail["xyz"]
-    places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
-    found = [finite_problem(axis, where) for axis, where in zip(axes, places, strict=True)]
-    problems = [problem for problem in found if problem is not None]
-    if not len(axes[0]):
-        problems = [Problem(place(source.name), "holds no points", "leave the file out", "empty")]
-    if problems:
-        raise InputError(problems)
-    return axes
+class _Stored:
+    """The points of an open file in storage order, some rows at a time."""
+
+    def __init__(
+        self, points: Points, source: Source, columns: Mapping[str, Field], cut: Cut, scratch: Scratch
+    ) -> None:
+        paths = source.detail["xyz"]
+        places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
+        self.finite = Finite(places, points.rows)
+        self._points = points
+        self._own = [key for key in columns if key in source.detail["columns"]]
+        self.partition = points.partition(scratch) or cut(points.rows, self._plane)
+        self.offsets = self.partition.offsets
+        order = self.partition.order
+        if isinstance(order, np.ndarray):
+            order = Order(points.rows, [order], scratch, rest=False)
+        self._order = order
+        self._columns: Mapping[str, Column] = {}
+        if order is not None:
+            wanted: dict[str, tuple[Form, Read]] = {
+                key: (_form(*source.detail["columns"][key][1:]), partial(points.column, key))
+                for key in self._own
+            }
+            wanted[_XYZ] = ((source.detail["xyz_dtype"], (3,)), self._read_xyz)
+            self._columns = gather(order, wanted, scratch)
+            self.check()
+
+    def check(self) -> None:
+        """Raise what is wrong with the rows read so far."""
+        self._points.check()
+        if self.finite.problems:
+            raise InputError(self.finite.problems)
+
+    def xyz(self, lo: int, hi: int) -> NDArray[Any]:
+        """Coordinates, (hi - lo, 3)."""
+        return self._columns[_XYZ].read(lo, hi) if self._columns else self._read_xyz(lo, hi)
+
+    def column(self, key: str, field: Field, lo: int, hi: int) -> NDArray[Any]:
+        """Rows of a column, (hi - lo, …), filled where the file lacks it."""
+        if key not in self._own:
+            return np.full((hi - lo, *field.row_shape), missing_value(field.dtype), field.dtype)
+        return self._columns[key].read(lo, hi) if self._columns else self._points.column(key, lo, hi)
+
+    def source_rows(self, lo: int, hi: int) -> NDArray[np.int64]:
+        """Rows of the source, (hi - lo,)."""
+        return np.arange(lo, hi) if self._order is None else self._order.column.read(lo, hi)
+
+    def _read_xyz(self, lo: int, hi: int) -> NDArray[Any]:
+        xyz = self._points.xyz(lo, hi)
+        self.finite.look(lo, xyz)
+        return xyz
+
+    def _plane(self) -> list[NDArray[Any]]:
+        """Give x and y of all points, checked."""
+        rows, finite = self._points.rows, self.finite
+        axes: list[NDArray[Any]] = []
+        for lo in range(0, rows, BLOCK):
+            xyz = self._read_xyz(lo, min(lo + BLOCK, rows))
+            axes = axes or [np.empty(rows, xyz.dtype) for _ in range(2)]
+            for number, axis in enumerate(axes):
+                axis[lo : lo + len(xyz)] = xyz[:, number]
+        if finite.problems:
+            raise InputError(finite.problems)
+        return axes
 
 
-def _check_voxel_sizes(bounds: NDArray[np.float64], sizes: Sequence[float], name: str) -> None:
-    for size in sizes:
-        cells = largest_cell(bounds, size)
-        if cells >= 1 << 31:
-            message = f"a segment is {cells:.3g} voxels of {size:g} wide, more than int32 can count"
-            raise InputError(Problem(place(name), message, "give a larger voxel size", "voxel"))
+class _Clouds:
+    """Emits coordinates and voxels, a block of whole segments at a time, and gathers facts."""
+
+    def __init__(
+        self, stored: _Stored, source: Source, sizes: Sequence[float], emit: Emit, scratch: Scratch
+    ) -> None:
+        self._stored, self._source, self._sizes = stored, source, sizes
+        self._emit, self._scratch = emit, scratch
+        self._scale, self._offset = source.detail["scale"], source.detail["offset"]
+        self._quantised = self._scale is not None and self._offset is not None
+        partition = stored.partition
+        self._bounds = np.zeros((len(partition.lengths), 2, 3))
+        self._voxels = {size: np.zeros(len(partition.lengths), np.int64) for size in sizes}
+
+    @property
+    def facts(self) -> dict[str, NDArray[Any]]:
+        """``lengths``, ``numbers``, ``bounds``, ``quantised``, ``voxels/<size>``."""
+        return {
+            "lengths": self._stored.partition.lengths,
+            "numbers": self._stored.partition.numbers,
+            "bounds": self._bounds,
+            "quantised": np.array(self._quantised),
+            **{voxel_group(size): voxels for size, voxels in self._voxels.items()},
+        }
+
+    def emit_all(self) -> None:
+        """Go through all points."""
+        lengths, numbers, offsets = (*self._stored.partition[1:], self._stored.offsets)
+        for size in self._sizes:
+            self._emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
+            self._emit(voxel_group(size), "counts", np.empty(0, np.uint32))
+        real = int(np.count_nonzero(numbers != NO_SEGMENT))
+        for first, last in blocks(lengths[:real], BLOCK):
+            if offsets[last] - offsets[first] > BLOCK:
+                self._large(last - 1)
+                continue
+            xyz = self._block(int(offsets[first]), int(offsets[last]))
+            if self._stored.finite.problems:
+                continue
+            self._bounds[first:last] = bounds_of(list(xyz.T), offsets[first : last + 1] - offsets[first])
+            self._check_sizes(first, last)
+            for size in self._sizes:
+                origin = self._bounds[first:last, 0]
+                grid = voxelise(list(xyz.T), lengths[first:last], origin, size)
+                self._voxels[size][first:last] = grid.lengths
+                self._emit_voxels(size, grid.coords, grid.counts)
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", grid.point_voxel)
+        if real < len(lengths):
+            self._large(real, voxels=False)
+        self._stored.check()
+
+    def _block(self, lo: int, hi: int) -> NDArray[Any]:
+        xyz = self._stored.xyz(lo, hi)
+        self._quantised &= (
+            is_quantisable(list(xyz.T), self._scale, self._offset) if self._quantised else False
+        )
+        self._emit(POINTS, _XYZ, xyz)
+        return xyz
+
+    def _large(self, segment: int, *, voxels: bool = True) -> None:
+        """A segment of more than one block, or the points of no segment, which have no voxels."""
+        begin, end = self._stored.offsets[segment : segment + 2].tolist()
+        sizes = self._sizes if voxels else ()
+        held = self._scratch.column((self._source.detail["xyz_dtype"], (3,)), end - begin) if sizes else None
+        bounds = np.array([[np.inf] * 3, [-np.inf] * 3])
+        for lo in range(begin, end, BLOCK):
+            xyz = self._block(lo, min(lo + BLOCK, end))
+            if held is not None:
+                held.write(lo - begin, xyz)
+            bounds[0] = np.minimum(bounds[0], xyz.min(axis=0))
+            bounds[1] = np.maximum(bounds[1], xyz.max(axis=0))
+            for size in () if voxels else self._sizes:
+                rest = np.full(len(xyz), -1, np.int32)
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", rest)
+        if self._stored.finite.problems:
+            return
+        self._bounds[segment] = bounds
+        self._check_sizes(segment, segment + 1)
+        for size in sizes:
+            assert held is not None
+            grid = LargeGrid(held.read, end - begin, self._bounds[segment], size, self._scratch)
+            for coords, counts in grid.voxels():
+                self._emit_voxels(size, coords, counts)
+                self._voxels[size][segment] += len(counts)
+            for point_voxel in grid.point_voxels():
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", point_voxel)
+
+    def _emit_voxels(self, size: float, coords: NDArray[np.int32], counts: NDArray[np.uint32]) -> None:
+        self._emit(voxel_group(size), "coords", coords)
+        self._emit(voxel_group(size), "counts", counts)
+
+    def _check_sizes(self, first: int, last: int) -> None:
+        for size in self._sizes:
+            cells = largest_cell(self._bounds[first:last], size)
+            if cells >= 1 << 31:
+                message = f"a segment is {cells:.3g} voxels of {size:g} wide, more than int32 can count"
+                raise InputError(
+                    Problem(place(self._source.name), message, "give a larger voxel size", "voxel")
+                )
 
 
-def _emit_coordinates(axes: Sequence[NDArray[Any]], detail: Mapping[str, Any], emit: Emit) -> bool:
-    """Emit xyz, quantised if that keeps every bit; returns whether it was."""
-    scale, offset = detail["scale"], detail["offset"]
-    quantised = scale is not None and offset is not None and is_quantisable(axes, scale, offset)
-    for lo in range(0, len(axes[0]), _BLOCK):
-        block = [axis[lo : lo + _BLOCK] for axis in axes]
-        if quantised:
-            integers = [quantise(part, scale[axis], offset[axis]) for axis, part in enumerate(block)]
-            block = [part for part in integers if part is not None]
-        emit(POINTS, "xyz", np.stack(block, axis=1))
-    return quantised
-
-
-def _emit_voxels(
-    axes: Sequence[NDArray[Any]], partition: Partition, origin: NDArray[np.float64], size: float, emit: Emit
-) -> NDArray[np.int64]:
-    """Emit one voxel grid; returns the voxels of each segment (S,)."""
-    group = voxel_group(size)
-    real = partition.lengths[partition.numbers != NO_SEGMENT]
-    offsets = partition.offsets
-    voxels = np.zeros(len(partition.lengths), np.int64)
-    emit(group, "coords", np.empty((0, 3), np.int32))
-    emit(group, "counts", np.empty(0, np.uint32))
-    for first, last in blocks(real, _BLOCK):
-        block = [axis[offsets[first] : offsets[last]] for axis in axes]
-        grid = voxelise(block, real[first:last], origin[first:last], size)
-        voxels[first:last] = grid.lengths
-        emit(group, "coords", grid.coords)
-        emit(group, "counts", grid.counts)
-        emit(POINTS, f"{group}/point_voxel", grid.point_voxel)
-    rest = int(offsets[-1] - offsets[len(real)])
-    emit(POINTS, f"{group}/point_voxel", np.full(rest, -1, np.int32))
-    return voxels
-
-
-def _column(
-    points: Points, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
-) -> NDArray[Any]:
-    if key in detail["columns"]:
-        return partition.take(points.column(key))
-    shape = (int(partition.lengths.sum()), *field.row_shape)
-    return np.full(shape, missing_value(field.dtype), field.dtype)
+def _form(dtype: str, row_shape: Sequence[int]) -> Form:
+    return np.dtype(dtype).newbyteorder("=").str, tuple(row_shape)
 
 
 def _segment_column(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from unistore.converters.hdf5 import place
 from unistore.converters.point_cloud_layout import segment_names, segment_number
 from unistore.errors import InputError, Problem
 
-__all__ = ["Segments"]
+__all__ = ["Segments", "raise_first"]
 
 _SHOWN = 5
 _CURE = "write the segments again"
+_KINDS = ("range", "duplicate", "unsorted")
 
 Ints = NDArray[np.int64]
 
@@ -44,6 +45,7 @@ class Segments:
         self._name = name
         self._roots = roots
         self._keys = segment_names(self._parent)
+        self.problems: dict[Problem, None] = {}
 
     @property
     def numbers(self) -> Ints:
@@ -72,35 +74,50 @@ class Segments:
                 problems.append(dataset)
             else:
                 lengths.append(dataset.shape[0] if dataset.shape else 0)
-        _raise_first(problems, self._name)
+        raise_first(problems, self._name)
         return np.array(lengths, np.int64)
 
-    def column(
-        self, key: str, dtype: np.dtype[Any], row_shape: tuple[int, ...], lengths: Ints
-    ) -> NDArray[Any]:
-        """One column of all segments, one segment after the other, (N, …) in native byte order."""
-        rows = np.empty((int(lengths.sum()), *row_shape), hdf5.native(dtype))
-        problems: list[Problem] = []
-        at = 0
-        for (path, group), length in zip(self._groups(), lengths.tolist(), strict=True):
+    def column(self, key: str, dtype: np.dtype[Any], offsets: Ints, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of one column of all segments, one segment after the other, in native byte order.
+
+        Segments that hold something else are noted in `problems`.
+
+        Parameters
+        ----------
+        dtype
+            Of the column, with its row shape: ``("f4", (3,))``.
+        offsets
+            Bounds of the segments, (S + 1,).
+        """
+        base, row_shape = hdf5.native(dtype.base), dtype.shape
+        rows = np.zeros((hi - lo, *row_shape), base)
+        number = int(np.searchsorted(offsets, lo, side="right")) - 1
+        while number < len(self._keys) and offsets[number] < hi:
+            path, group = self._group(number)
+            start, end = offsets[number : number + 2].tolist()
+            first, last = max(lo, start), min(hi, end)
             dataset = self._dataset(group, path, key)
             location = place(self._name, f"{path}/{key}")
             if isinstance(dataset, Problem):
-                problems.append(dataset)
-            elif dataset.shape != (length, *row_shape) or hdf5.native(dataset.dtype) != rows.dtype:
-                expected = f"expected {rows.dtype} {(length, *row_shape)}"
+                self.problems[dataset] = None
+            elif dataset.shape != (end - start, *row_shape) or hdf5.native(dataset.dtype) != base:
+                expected = f"expected {base} {(end - start, *row_shape)}"
                 message = f"is {dataset.dtype} {dataset.shape}, {expected} as the segment's others"
-                problems.append(Problem(location, message, _CURE, "length"))
+                self.problems[Problem(location, message, _CURE, "length")] = None
             else:
-                hdf5.read_rows(dataset, location, out=rows[at : at + length])
-            at += length
-        _raise_first(problems, self._name)
+                hdf5.read_rows(
+                    dataset, location, first - start, last - start, out=rows[first - lo : last - lo]
+                )
+            number += 1
         return rows
 
-    def indices(self, rows: int) -> list[Ints]:
-        """Row numbers of each segment's points: strictly ascending, inside ``0:rows``."""
-        indices: list[Ints] = []
+    def indices(self, rows: int) -> Iterator[Ints]:
+        """Row numbers of each segment's points: strictly ascending, inside ``0:rows``.
+
+        Segments whose numbers are not are left out, and reported in the end.
+        """
         problems: list[Problem] = []
+        wrong: dict[str, list[Problem]] = {}
         for path, group in self._groups():
             dataset = self._dataset(group, path, "indices")
             location = place(self._name, f"{path}/indices")
@@ -110,25 +127,28 @@ class Segments:
                 message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
                 problems.append(Problem(location, message, _CURE, "dtype"))
             else:
-                indices.append(hdf5.read_rows(dataset, location).astype(np.int64, copy=False))
-        _raise_first(problems, self._name)
-        wrong = [
-            Problem(place(self._name, f"segments/{self._keys[number]}/indices"), message, _CURE, kind)
-            for number, message, kind in _not_ascending(indices, rows)
-        ]
-        _raise_first(wrong, self._name)
-        return indices
+                index = hdf5.read_rows(dataset, location).astype(np.int64, copy=False)
+                found = _not_ascending(index, rows)
+                for message, kind in found:
+                    wrong.setdefault(kind, []).append(Problem(location, message, _CURE, kind))
+                if not found:
+                    yield index
+        raise_first(problems, self._name)
+        raise_first([problem for each in _KINDS for problem in wrong.get(each, ())], self._name)
 
     def _groups(self) -> Iterator[tuple[str, h5py.Group]]:
         """Path and group of each segment."""
-        for key in self._keys:
-            path = f"segments/{key}"
-            group = hdf5.follow(self._parent, key, place(self._name, path), self._roots)
-            if isinstance(group, Problem):
-                raise InputError(group)
-            if not isinstance(group, h5py.Group):
-                raise InputError(Problem(place(self._name, path), "is no group", _CURE, "format"))
-            yield path, group
+        return map(self._group, range(len(self._keys)))
+
+    def _group(self, number: int) -> tuple[str, h5py.Group]:
+        key = self._keys[number]
+        path = f"segments/{key}"
+        group = hdf5.follow(self._parent, key, place(self._name, path), self._roots)
+        if isinstance(group, Problem):
+            raise InputError(group)
+        if not isinstance(group, h5py.Group):
+            raise InputError(Problem(place(self._name, path), "is no group", _CURE, "format"))
+        return path, group
 
     def _dataset(self, group: h5py.Group, path: str, key: str) -> h5py.Dataset | Problem:
         """A dataset of a segment, if it is there and its values can be read."""
@@ -142,22 +162,22 @@ class Segments:
         return problems[0] if problems else item
 
 
-def _not_ascending(indices: Sequence[Ints], rows: int) -> list[tuple[int, str, str]]:
-    """Position of each segment whose indices are no ascending row numbers, what is wrong, and its kind."""
-    joined = np.concatenate([np.empty(0, np.int64), *indices])
-    segment = np.repeat(np.arange(len(indices)), [len(each) for each in indices])
-    step = np.diff(joined)
-    inside = np.diff(segment) == 0
+def _not_ascending(index: Ints, rows: int) -> list[tuple[str, str]]:
+    """Why a segment's indices are no ascending row numbers, each with its kind."""
+    step = np.diff(index)
+    if not len(index) or (index[0] >= 0 and index[-1] < rows and (step > 0).all()):
+        return []
     checks = (
-        (segment[(joined < 0) | (joined >= rows)], f"points outside the rows 0:{rows} of the file", "range"),
-        (segment[1:][inside & (step == 0)], "holds a row twice", "duplicate"),
-        (segment[1:][inside & (step < 0)], "is not sorted", "unsorted"),
+        (((index < 0) | (index >= rows)).any(), f"points outside the rows 0:{rows} of the file", "range"),
+        ((step == 0).any(), "holds a row twice", "duplicate"),
+        ((step < 0).any(), "is not sorted", "unsorted"),
     )
-    return [(int(number), what, kind) for found, what, kind in checks for number in np.unique(found)]
+    return [(message, kind) for found, message, kind in checks if found]
 
 
-def _raise_first(problems: Sequence[Problem], name: str) -> None:
+def raise_first(found: Iterable[Problem], name: str) -> None:
     """Raise the first problems of a file, and say how many more there are."""
+    problems = list(found)
     if not problems:
         return
     rest = len(problems) - _SHOWN

@@ -1,4 +1,4 @@
-"""Reading the points of one file in its own row order, whatever its layout, one column at a time."""
+"""Reading the points of one file in its own row order, whatever its layout, some rows at a time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from unistore.converters import hdf5
 from unistore.converters.hdf5 import place
-from unistore.converters.point_cloud_in_segments import Segments
+from unistore.converters.point_cloud_in_segments import Segments, raise_first
 from unistore.converters.point_cloud_layout import BATCHES, IN_SEGMENTS, INDICES
+from unistore.converters.point_cloud_scratch import Scratch
 from unistore.converters.point_cloud_segments import Partition, by_indices, consecutive
 from unistore.converters.protocol import Source
 
@@ -22,22 +23,34 @@ __all__ = ["Points", "open_points"]
 
 
 class Points(Protocol):
-    """One open file. Every method raises `InputError` where values cannot be read or are contradictory."""
+    """One open file. Every method raises `InputError` where values cannot be read or are contradictory.
 
-    def axes(self) -> list[NDArray[Any]]:
-        """x, y and z, (N,) each, f4 or f8, in the order of the source's rows."""
+    Attributes
+    ----------
+    rows
+        Points of the source.
+    """
+
+    rows: int
+
+    def xyz(self, lo: int, hi: int) -> NDArray[Any]:
+        """Coordinates of rows ``lo:hi``, (hi - lo, 3), f4 or f8."""
         ...
 
-    def column(self, key: str) -> NDArray[Any]:
-        """One column of the points, (N, …), by stored name, in native byte order."""
+    def column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of one column of the points, (hi - lo, …), by stored name, in native byte order."""
         ...
 
     def segment_column(self, key: str) -> NDArray[Any]:
         """One column of the segments, (S, …), by stored name."""
         ...
 
-    def partition(self, rows: int) -> Partition | None:
+    def partition(self, scratch: Scratch) -> Partition | None:
         """Segments as the file has them; None if it has none."""
+        ...
+
+    def check(self) -> None:
+        """Raise what was found wrong with the rows read so far."""
         ...
 
 
@@ -48,80 +61,95 @@ class _Columns:
         self, file: h5py.File, name: str, detail: Mapping[str, Any], segments: Segments | None
     ) -> None:
         self._file, self._name, self._detail, self._segments = file, name, detail, segments
+        self.rows = self._count()
 
-    def axes(self) -> list[NDArray[Any]]:
+    def _count(self) -> int:
+        return int(self._file[self._detail["xyz"][0]].shape[0])
+
+    def xyz(self, lo: int, hi: int) -> NDArray[Any]:
         dtype = np.dtype(self._detail["xyz_dtype"])
         paths = self._detail["xyz"]
-        if len(paths) == 3:
-            return [self._read(path).astype(dtype, copy=False) for path in paths]
-        whole = self._read(paths[0])
-        return [whole[:, axis].astype(dtype) for axis in range(3)]
+        if len(paths) == 1:
+            return self._read(paths[0], lo, hi)[:, :3].astype(dtype, copy=False)
+        axes = np.empty((3, hi - lo), dtype)
+        for axis, path in zip(axes, paths, strict=True):
+            axis[...] = self._read(path, lo, hi)
+        return axes.T
 
-    def column(self, key: str) -> NDArray[Any]:
-        return self._read(self._detail["columns"][key][0])
+    def column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
+        return self._read(self._detail["columns"][key][0], lo, hi)
 
     def segment_column(self, key: str) -> NDArray[Any]:
-        return self._read(self._detail["segment_columns"][key][0])
+        path = self._detail["segment_columns"][key][0]
+        return hdf5.read_rows(self._file[path], place(self._name, path))
 
-    def partition(self, rows: int) -> Partition | None:
+    def partition(self, scratch: Scratch) -> Partition | None:
         if self._segments is None:
             return None
-        return by_indices(self._segments.indices(rows), self._segments.numbers, rows)
+        return by_indices(self._segments.indices(self.rows), self._segments.numbers, self.rows, scratch)
 
-    def _read(self, path: str) -> NDArray[Any]:
-        return hdf5.read_rows(self._file[path], place(self._name, path))
+    def check(self) -> None:
+        """Nothing: what is wrong is raised while it is read."""
+
+    def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+        return hdf5.read_rows(self._file[path], place(self._name, path), lo, hi)
 
 
 class _Batches(_Columns):
     """Datasets (B, P, …): one row a segment."""
 
-    def axes(self) -> list[NDArray[Any]]:
-        points = self._read("data")
-        flat = points.reshape(-1, points.shape[2])
-        return [flat[:, axis].astype(self._detail["xyz_dtype"]) for axis in range(3)]
+    def _count(self) -> int:
+        count, self._each = self._file["data"].shape[:2]
+        return int(count * self._each)
 
-    def column(self, key: str) -> NDArray[Any]:
+    def column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
         path, _, row_shape = self._detail["columns"][key]
-        rows = self._read(path)
-        if path == "data":
-            return rows[:, :, 3:].reshape(-1, *row_shape)
-        return rows.reshape(rows.shape[0] * rows.shape[1], *row_shape)
+        rows = self._read(path, lo, hi)
+        return (rows[:, 3:] if path == "data" else rows).reshape(hi - lo, *row_shape)
 
     def segment_column(self, key: str) -> NDArray[Any]:
-        path, _, row_shape = self._detail["segment_columns"][key]
-        rows = self._read(path)
-        return rows.reshape(len(rows), *row_shape)
+        rows = super().segment_column(key)
+        return rows.reshape(len(rows), *self._detail["segment_columns"][key][2])
 
-    def partition(self, rows: int) -> Partition:
-        count, per_segment = self._file["data"].shape[:2]
-        return consecutive(np.full(count, per_segment, np.int64), np.arange(count, dtype=np.int64))
+    def partition(self, scratch: Scratch) -> Partition:
+        count = self.rows // max(1, self._each)
+        return consecutive(np.full(count, self._each, np.int64), np.arange(count, dtype=np.int64))
+
+    def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+        """Points ``lo:hi`` of all batches, one after the other."""
+        first, last = lo // self._each, -(-hi // self._each)
+        rows = super()._read(path, first, last)
+        lo, hi = lo - first * self._each, hi - first * self._each
+        return rows.reshape(-1, *rows.shape[2:])[lo:hi]
 
 
 class _InSegments(_Columns):
     """Columns inside every segment: the source's rows are those of the segments, by number."""
 
     def __init__(self, file: h5py.File, name: str, detail: Mapping[str, Any], segments: Segments) -> None:
-        super().__init__(file, name, detail, None)
         self._held = segments
         self._lengths = segments.lengths(detail["xyz"][0])
+        self._offsets = np.concatenate(([0], np.cumsum(self._lengths)))
+        forms = {path: (dtype, tuple(shape)) for path, dtype, shape in detail["columns"].values()}
+        one = len(detail["xyz"]) == 1
+        forms |= {
+            path: (dtype, (3,) if one else ())
+            for path, dtype in zip(detail["xyz"], detail["xyz_stored"], strict=True)
+        }
+        self._forms = forms
+        super().__init__(file, name, detail, None)
 
-    def axes(self) -> list[NDArray[Any]]:
-        stored, paths = self._detail["xyz_stored"], self._detail["xyz"]
-        target = np.dtype(self._detail["xyz_dtype"])
-        if len(paths) == 1:
-            whole = self._held.column(paths[0], np.dtype(stored[0]), (3,), self._lengths)
-            return [whole[:, axis].astype(target) for axis in range(3)]
-        return [
-            self._held.column(path, np.dtype(dtype), (), self._lengths).astype(target, copy=False)
-            for path, dtype in zip(paths, stored, strict=True)
-        ]
+    def _count(self) -> int:
+        return int(self._offsets[-1])
 
-    def column(self, key: str) -> NDArray[Any]:
-        path, dtype, row_shape = self._detail["columns"][key]
-        return self._held.column(path, np.dtype(dtype), tuple(row_shape), self._lengths)
-
-    def partition(self, rows: int) -> Partition:
+    def partition(self, scratch: Scratch) -> Partition:
         return consecutive(self._lengths, self._held.numbers)
+
+    def check(self) -> None:
+        raise_first(self._held.problems, self._name)
+
+    def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+        return self._held.column(path, np.dtype(self._forms[path]), self._offsets, lo, hi)
 
 
 @contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.point_cloud_order import Order
+from unistore.converters.point_cloud_scratch import Scratch
 from unistore.errors import InputError
 from unistore.schemas.point_cloud import NO_SEGMENT
 
@@ -23,14 +25,14 @@ class Partition(NamedTuple):
     Attributes
     ----------
     order
-        (M,) rows of the source, segment after segment; None: all rows in their own order.
+        Rows of the source, segment after segment, (M,) or in scratch; None: all rows in their own order.
     lengths
         (S,) points of each segment.
     numbers
         (S,) number of each segment.
     """
 
-    order: Ints | None
+    order: Ints | Order | None
     lengths: Ints
     numbers: Ints
 
@@ -38,10 +40,6 @@ class Partition(NamedTuple):
     def offsets(self) -> Ints:
         """(S + 1,) bounds of the segments in the storage order."""
         return np.concatenate(([0], np.cumsum(self.lengths)))
-
-    def take(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Bring values (rows of the source on axis 0) into storage order."""
-        return values if self.order is None else values[self.order]
 
 
 def parse_window(text: str) -> float:
@@ -68,12 +66,12 @@ def consecutive(lengths: Ints, numbers: Ints) -> Partition:
     return Partition(None, lengths, numbers)
 
 
-def by_indices(indices: Sequence[Ints], numbers: Ints, rows: int) -> Partition:
+def by_indices(indices: Iterable[Ints], numbers: Ints, rows: int, scratch: Scratch) -> Partition:
     """Segments given as sorted row indices; rows in none come last, as one segment of number -1."""
-    assigned = np.zeros(rows, bool)
-    order = np.concatenate([np.empty(0, np.int64), *indices])
-    assigned[order] = True
-    return _with_rest(order, np.array([len(each) for each in indices], np.int64), numbers, ~assigned)
+    order = Order(rows, indices, scratch, rest=True)
+    if not order.rest:
+        return Partition(order, order.lengths, numbers)
+    return Partition(order, np.append(order.lengths, order.rest), np.append(numbers, NO_SEGMENT))
 
 
 def by_windows(

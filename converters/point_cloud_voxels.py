@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Voxels", "largest_cell", "voxelise"]
+__all__ = ["Voxels", "cells_of", "largest_cell", "unique_tuples", "voxelise"]
 
 _INT32 = np.iinfo(np.int32)
 
@@ -64,11 +64,8 @@ def voxelise(
         Edge of a voxel.
     """
     segment = np.repeat(np.arange(len(lengths)), lengths)
-    cells = [
-        np.floor((np.asarray(axis, np.float64) - origin[segment, number]) / size).astype(np.int64)
-        for number, axis in enumerate(axes)
-    ]
-    first, voxel, counts = _unique([segment, *cells])
+    cells = [cells_of(axis, origin[segment, number], size) for number, axis in enumerate(axes)]
+    first, voxel, counts = unique_tuples([segment, *cells])
     voxels = np.bincount(segment[first], minlength=len(lengths)).astype(np.int64)
     start = np.cumsum(voxels) - voxels
     return Voxels(
@@ -79,7 +76,12 @@ def voxelise(
     )
 
 
-def _unique(
+def cells_of(axis: NDArray[Any], origin: NDArray[np.float64] | float, size: float) -> NDArray[np.int64]:
+    """Cell of each coordinate of an axis."""
+    return np.floor((np.asarray(axis, np.float64) - origin) / size).astype(np.int64)
+
+
+def unique_tuples(
     keys: Sequence[NDArray[np.int64]],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Distinct tuples of non-negative integers in lexicographic order, the first key most significant.

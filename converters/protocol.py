@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Converter", "Emit", "Facts", "Planar", "Scan", "Settled", "Source"]
+__all__ = ["Converter", "Emit", "Facts", "Planar", "Scan", "Settled", "Source", "Spacious"]
 
 Facts = Mapping[str, NDArray[Any]]
 """Small arrays that a source contributes to the index (segment lengths, origins, …)."""
@@ -180,5 +180,17 @@ class Planar(Protocol):
 
         ``out[column]``, any of the table's columns, has shape ``(1, hi - lo, …)``, is already filled with the
         field's fill value, and becomes what these planes of the row are after ``read``.
+        """
+        ...
+
+
+@runtime_checkable
+class Spacious(Protocol):
+    """A converter that derives sources larger than memory, if it is given room on disk."""
+
+    def derive_in(self, folder: Path | None, scan: Scan, source: int, emit: Emit) -> Facts:
+        """Derive a source, see `Converter.derive`, with files in a folder: none of them is left there.
+
+        None: there is no such folder, what does not fit memory fails.
         """
         ...

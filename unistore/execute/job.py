@@ -13,7 +13,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import about
-from unistore.converters.protocol import Converter, Planar, Scan, Source
+from unistore.converters.protocol import Converter, Facts, Planar, Scan, Source, Spacious
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.planes import Parts, in_parts, task_memory
 from unistore.execute.spill import Spill, SpillWriter
@@ -69,11 +69,16 @@ class DeriveJob:
         with SpillWriter(self.spill / str(source)) as writer:
             try:
                 with _reading(described, self.guards[source]):
-                    facts = self.converter.derive(self.scan, source, writer.emit)
+                    facts = self._derive(writer, source)
             except InputError as error:
                 return Outcome(problems=_problems(error, described))
             writer.finish(facts)
         return Outcome({"step": "derive", "source": source})
+
+    def _derive(self, writer: SpillWriter, source: int) -> Facts:
+        if isinstance(self.converter, Spacious):
+            return self.converter.derive_in(writer.folder, self.scan, source, writer.emit)
+        return self.converter.derive(self.scan, source, writer.emit)
 
     def describe(self, source: int) -> str:
         """The source by name."""

@@ -38,14 +38,14 @@ class SpillWriter:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
         self._columns: dict[tuple[str, str], dict[str, Any]] = {}
 
     def __enter__(self) -> Self:
-        if self._folder.exists():
-            shutil.rmtree(self._folder)
-        self._folder.mkdir(parents=True)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        self.folder.mkdir(parents=True)
         return self
 
     def __exit__(
@@ -77,14 +77,14 @@ class SpillWriter:
                 "file": f"{len(self._columns)}.bin",
             }
             self._columns[key] = known
-            self._files[key] = (self._folder / known["file"]).open("wb")
+            self._files[key] = (self.folder / known["file"]).open("wb")
         if known["dtype"] != rows.dtype.str or known["row_shape"] != list(rows.shape[1:]):
             msg = f"{table}/{column}: emitted {rows.dtype.str} {rows.shape[1:]} after {known}"
             raise ValueError(msg)
         try:
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
-            raise writing_failed(error, self._folder) from error
+            raise writing_failed(error, self.folder) from error
         known["rows"] += len(rows)
 
     def finish(self, facts: Facts) -> None:
@@ -92,16 +92,16 @@ class SpillWriter:
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
-        with (self._folder / FACTS).open("wb") as file:
+        with (self.folder / FACTS).open("wb") as file:
             np.savez(file, *(np.asarray(value) for value in facts.values()))
             file.flush()
             os.fsync(file.fileno())
-        with (self._folder / DESCRIPTION).open("w") as text:
+        with (self.folder / DESCRIPTION).open("w") as text:
             json.dump({"columns": list(self._columns.values()), "facts": list(facts)}, text)
             text.flush()
             os.fsync(text.fileno())
-        sync_folder(self._folder)
-        sync_folder(self._folder.parent)
+        sync_folder(self.folder)
+        sync_folder(self.folder.parent)
 
 
 class Spill:

@@ -1,0 +1,173 @@
+"""Point clouds larger than memory: orders, columns and voxels sorted on disk equal those sorted in memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unistore.converters import (
+    point_cloud_derive,
+    point_cloud_large,
+    point_cloud_memory,
+    point_cloud_order,
+    point_cloud_scratch,
+)
+from unistore.converters.point_cloud import PointCloudConverter
+from unistore.converters.point_cloud_large import LargeGrid
+from unistore.converters.point_cloud_order import Order, gather
+from unistore.converters.point_cloud_scratch import Scratch, cut
+from unistore.errors import InputError
+from unistore.execute.runner import run
+
+MODULES = (
+    point_cloud_derive,
+    point_cloud_large,
+    point_cloud_memory,
+    point_cloud_order,
+    point_cloud_scratch,
+)
+BLOCK = 40
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in MODULES:
+        monkeypatch.setattr(module, "BLOCK", BLOCK)
+
+
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_cut_is_stable(buckets: list[int]) -> None:
+    found = np.array(buckets, np.int64)
+    order, cuts = cut(found)
+    rows = np.arange(len(buckets)) if order is None else order
+    np.testing.assert_array_equal(rows, np.argsort(found, kind="stable"))
+    pieces = [(bucket, rows[lo:hi].tolist()) for bucket, lo, hi in cuts]
+    assert pieces == [(b, np.flatnonzero(found == b).tolist()) for b in sorted(set(buckets))]
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize("rest", [True, False])
+@pytest.mark.usefixtures("small_blocks")
+def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None:
+    random = np.random.default_rng(0)
+    for rows, pieces in [(1, 1), (39, 2), (40, 3), (200, 7), (333, 90), (200, 0)]:
+        wanted = [np.flatnonzero(random.random(rows) < random.random()) for _ in range(pieces)]
+        wanted += [np.arange(rows)[::-1], np.empty(0, np.int64)] if pieces == 7 else []
+        joined = np.concatenate([np.empty(0, np.int64), *wanted])
+        if rest:
+            joined = np.append(joined, np.setdiff1d(np.arange(rows), joined))
+        columns = {"a": random.random((rows, 3)), "b": random.integers(0, 9, rows).astype("u1")}
+        forms = {"a": ("<f8", (3,)), "b": ("|u1", ())}
+        with Scratch(tmp_path if on_disk else None) as scratch:
+            order = Order(rows, wanted, scratch, rest=rest)
+            given_in = {
+                key: (forms[key], partial(lambda values, lo, hi: values[lo:hi], values))
+                for key, values in columns.items()
+            }
+            found = gather(order, given_in, scratch)
+            assert len(order) == len(joined)
+            np.testing.assert_array_equal(order.column.read(0, len(order)), joined)
+            np.testing.assert_array_equal(order.lengths, [len(each) for each in wanted])
+            for key, values in columns.items():
+                np.testing.assert_array_equal(found[key].read(0, len(order)), values[joined])
+        assert list(tmp_path.iterdir()) == []
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 2**32), st.integers(1, 400), st.sampled_from([1, 3, 40, 100_000]), st.booleans())
+def test_voxels_of_a_large_segment(seed: int, n: int, width: int, in_order: bool) -> None:
+    random = np.random.default_rng(seed)
+    xyz = random.integers(0, width, (n, 3)) * 0.7 - 3
+    xyz = xyz[np.argsort(xyz[:, 0])] if in_order else xyz
+    bounds = np.array([xyz.min(axis=0), xyz.max(axis=0)])
+    cells = np.floor((xyz - bounds[0]) / 1.5).astype(np.int64)
+    coords, inverse, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    with pytest.MonkeyPatch.context() as patch, Scratch(None) as scratch:
+        for module in MODULES:
+            patch.setattr(module, "BLOCK", BLOCK)
+        grid = LargeGrid(lambda lo, hi: xyz[lo:hi], n, bounds, 1.5, scratch)
+        voxels = list(grid.voxels())
+        np.testing.assert_array_equal(np.concatenate([each for each, _ in voxels]), coords)
+        np.testing.assert_array_equal(np.concatenate([each for _, each in voxels]), counts)
+        point_voxel = np.concatenate(list(grid.point_voxels()))
+        np.testing.assert_array_equal(point_voxel, inverse.reshape(-1))
+
+
+def make(path: Path, layout: str, n: int = 1000) -> Path:
+    random = np.random.default_rng(1)
+
+    def columns(count: int) -> dict[str, Any]:
+        axes = {axis: random.integers(0, 1000, count) * 0.01 for axis in "xyz"}
+        return {
+            **axes,
+            "label": random.integers(0, 3, count),
+            "rgb": random.integers(0, 255, (count, 3), "u1"),
+        }
+
+    with h5py.File(path, "w") as file:
+        if layout == "batches":
+            file["data"] = random.random((n // 50, 50, 6)).astype("f4")
+            file["label"] = random.integers(0, 3, (n // 50, 50))
+            return path
+        header = file.create_group("header")
+        for axis in "xyz":
+            header.attrs[f"{axis}_scale"], header.attrs[f"{axis}_offset"] = 0.01, 0.0
+        for number, count in enumerate([n // 2, 3, 0, n // 4] if layout == "in_segments" else [n]):
+            where = f"segments/segment_{number:04d}" if layout == "in_segments" else "data"
+            for key, values in columns(count).items():
+                file[f"{where}/{key}"] = values
+        for number in range(9 if layout == "indices" else 0):
+            file[f"segments/segment_{number:04d}/indices"] = np.flatnonzero(random.random(n) < 0.03 * number)
+    return path
+
+
+@pytest.mark.parametrize("layout", ["indices", "in_segments", "columns", "windows", "batches"])
+def test_no_byte_depends_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    make(tmp_path / "a.h5", layout)
+    options = {"segment": "window:3", "min_points": 70} if layout == "windows" else {}
+    converter = PointCloudConverter(voxel_size=(0.5, 4.0), **options)
+    whole = run(converter, [tmp_path / "a.h5"], tmp_path / "whole")
+    used: list[Path | None] = []
+    make_scratch = Scratch.__init__
+
+    def note(scratch: Scratch, folder: Path | None) -> None:
+        used.append(folder)
+        make_scratch(scratch, folder)
+
+    monkeypatch.setattr(Scratch, "__init__", note)
+    for module in MODULES:
+        monkeypatch.setattr(module, "BLOCK", BLOCK)
+    in_blocks = run(converter, [tmp_path / "a.h5"], tmp_path / "blocks")
+    assert used[-1] is not None
+    assert in_blocks.digest == whole.digest
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("layout", ["indices", "columns", "windows"])
+def test_coordinates_that_are_not_finite_are_counted_over_all_blocks(tmp_path: Path, layout: str) -> None:
+    with h5py.File(make(tmp_path / "a.h5", layout), "r+") as file:
+        file["data/y"][[77, 400, 999]] = np.nan
+        file["data/z"][555] = np.inf
+    options = {"segment": "window:3"} if layout == "windows" else {}
+    with pytest.raises(InputError) as caught:
+        run(PointCloudConverter(voxel_size=(1.0,), **options), [tmp_path / "a.h5"], tmp_path / "out")
+    text = str(caught.value)
+    assert "data/y: 3 of 1000 coordinates are not finite, first at row 77: nan" in text
+    assert "data/z: 1 of 1000 coordinates are not finite, first at row 555: inf" in text
+
+
+@pytest.mark.parametrize("layout", ["indices", "in_segments", "columns", "batches"])
+def test_a_larger_file_takes_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr(point_cloud_memory, "BLOCK", 500)
+    files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
+    small, large = (PointCloudConverter().scan([file]).sources[0].memory for file in files)
+    assert small == large
