@@ -35,13 +35,13 @@ class EpochSequence(Protocol):
         """Everything that the sequence depends on, as JSON; equal descriptions mean equal sequences."""
         ...
 
-    def arranged(self, description: Mapping[str, object]) -> EpochSequence:
+    def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
         """Sequence over the same samples, arranged as one that described itself so; self if it has no say."""
-        ...
+        return self
 
 
 @dataclass(frozen=True, slots=True)
-class InOrder:
+class InOrder(EpochSequence):
     """Samples 0, 1, 2, …: evaluation.
 
     Attributes
@@ -63,12 +63,8 @@ class InOrder:
         """See `EpochSequence.describe`."""
         return {"kind": "in order", "length": self.length}
 
-    def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """See `EpochSequence.arranged`."""
-        return self
 
-
-class Shuffled:
+class Shuffled(EpochSequence):
     """Every sample once an epoch, a full shuffle in O(1) memory.
 
     The order of `unistore.order.Shuffle`, position by position.
@@ -99,12 +95,8 @@ class Shuffled:
         """See `EpochSequence.describe`."""
         return {"kind": "shuffled", "length": self.length, "seed": self.seed}
 
-    def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """See `EpochSequence.arranged`."""
-        return self
 
-
-class Weighted:
+class Weighted(EpochSequence):
     """Draws with replacement, in proportion to weights; see `unistore.order.Draws`.
 
     Parameters
@@ -147,12 +139,8 @@ class Weighted:
         """See `EpochSequence.describe`."""
         return {"kind": "weighted", "length": self.length, "seed": self.seed, "weights": self._digest}
 
-    def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """See `EpochSequence.arranged`."""
-        return self
 
-
-class Subset:
+class Subset(EpochSequence):
     """A sequence over some of the samples: episodes, a split, what a filter let through.
 
     Parameters

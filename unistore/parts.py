@@ -236,9 +236,8 @@ def _listed(names: Sequence[str], shown: int = 4) -> str:
 def _short_names(paths: Sequence[str]) -> list[str]:
     """Ends of paths, as long as it takes to tell them apart."""
     whole = [PurePosixPath(path.split("://", 1)[-1]).parts for path in paths]
-    different = len({tuple(parts) for parts in whole})
-    for length in range(1, max(map(len, whole)) + 1):
+    for length in range(1, max(map(len, whole))):
         ends = ["/".join(parts[-length:]) for parts in whole]
-        if len(set(ends)) == different:
+        if len(set(ends)) == len(set(whole)):
             return ends
     return ["/".join(parts) for parts in whole]

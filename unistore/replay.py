@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -108,7 +108,6 @@ class ReplayBuffer:
         self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
         self._ring = SlabRing(shared=False, in_flight=prefetch + 1, held=1, budget=_BUDGET)
         self._closed = False
-        self._statistics: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def __len__(self) -> int:
         """Transitions that are drawn from."""
@@ -117,19 +116,17 @@ class ReplayBuffer:
     @property
     def action_mean(self) -> torch.Tensor:
         """Mean (A,) float32 of all actions of the store, accumulated in float64."""
-        return self._action_statistics()[0]
+        return self._action_statistics[0]
 
     @property
     def action_std(self) -> torch.Tensor:
         """Standard deviation (A,) float32 of all actions of the store, in float64, ddof 0."""
-        return self._action_statistics()[1]
+        return self._action_statistics[1]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def sample(self, batch_size: int) -> Any:
@@ -180,14 +177,10 @@ class ReplayBuffer:
             self._thread.shutdown()
         self._ring.close()
 
+    @cached_property
     def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._statistics is None:
-            mean, std = _read_statistics(self._dataset.store)
-            self._statistics = (
-                torch.from_numpy(mean.astype(np.float32)),
-                torch.from_numpy(std.astype(np.float32)),
-            )
-        return self._statistics
+        mean, std = _read_statistics(self._dataset.store)
+        return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
 
     def _forget(self) -> None:
         for _, future in self._ahead:

@@ -1,9 +1,8 @@
-"""Progress of a conversion on a terminal: bytes, rate, time left. Silent when piped."""
+"""Progress on a terminal: bytes, rate, time left. A line a stage when piped."""
 
 from __future__ import annotations
 
 import sys
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -43,9 +42,7 @@ class Bar:
         self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def begin(self, stage: str, total: int) -> None:

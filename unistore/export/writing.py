@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Mapping
 from math import prod
@@ -133,18 +134,16 @@ def _attribute(value: Any) -> Any:
         return h5py.Empty("f4")
     if not isinstance(value, list):
         return value
-    array = np.asarray(value) if _is_even(value) else None
+    array = np.asarray(value) if _is_array(value) else None
     if array is None or array.dtype.kind == "O":
-        import json
-
         return json.dumps(value)
     return value if array.dtype.kind == "U" else array
 
 
-def _is_even(value: list[Any]) -> bool:
+def _is_array(value: list[Any]) -> bool:
     """Whether a list, nested or not, is an array: parts of one length and one kind."""
     if any(isinstance(item, list) for item in value):
         same = all(isinstance(item, list) and len(item) == len(value[0]) for item in value)
-        return same and all(_is_even(item) for item in value)
+        return same and all(_is_array(item) for item in value)
     kinds = {type(item) for item in value}
     return kinds <= {int, float} or kinds in ({str}, {bool})
