@@ -21,9 +21,10 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "MALLOC_TRIM_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "4194304",
+    "MALLOC_MMAP_THRESHOLD_": "1048576",
 }
-"""One process works on one thread, and gives freed memory back at once."""
+"""One process works on one thread; it gives freed rows back at once, and reuses memory as large as chunks."""
 PDEATHSIG = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""
 SIGKILL = 9
