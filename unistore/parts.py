@@ -98,10 +98,14 @@ def open_parts(
     StoreError
         If one is no finished store.
     InputError
-        If the stores are of different modalities or kinds, or lack a split; everything at once.
+        If `kind` is none, or the stores are of different modalities or kinds, or lack a split; everything at
+        once.
     """
     if not paths:
         raise InputError("no store was named: Dataset takes a path, or a list of paths")
+    if isinstance(kind, type) or not (kind is None or hasattr(kind, "bind")):
+        cure = "make one, as in samples=unistore.Rows()"
+        raise InputError(Problem("samples", f"is {kind!r}, no kind of samples", cure, "option"))
     stores = [Store(path, **cache) for path in paths]
     kinds = [natural_kind(store) if kind is None else kind for store in stores]
     first, others = stores[0], range(1, len(stores))

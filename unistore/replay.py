@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from unistore.dataset import Dataset
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.loader.arena import Arena
 from unistore.loader.presentation import present
 from unistore.loader.slabs import SlabRing
@@ -69,7 +69,8 @@ class ReplayBuffer:
     Raises
     ------
     InputError
-        If it is no trajectory store, or a tuple is asked for and observations are missing.
+        If an option has a value that it cannot have, it is no trajectory store, or a tuple is asked for and
+        observations are missing.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class ReplayBuffer:
         prefetch: int = 2,
         device: torch.device | str | None = None,
     ) -> None:
+        _check_options(output, limit, prefetch)
         path = store.path if isinstance(store, Store) else store
         kind = Transitions(only_valid=True)
         known = Dataset(path, kind).fields
@@ -210,6 +212,20 @@ class ReplayBuffer:
         reward = batch["reward"].float().reshape(-1, 1)
         not_done = 1.0 - batch["terminated"].float().reshape(-1, 1)
         return (*now, batch["action"].float(), *after, reward, not_done)
+
+
+def _check_options(output: str, limit: int | None, prefetch: int) -> None:
+    problems = []
+    if output not in ("auto", "tuple", "dict"):
+        problems.append(
+            Problem("output", f"is {output!r}, expected 'auto', 'tuple' or 'dict'", kind="option")
+        )
+    if limit is not None and limit < 1:
+        problems.append(Problem("limit", f"must be at least 1, got {limit}", kind="option"))
+    if prefetch < 0:
+        problems.append(Problem("prefetch", f"must not be negative, got {prefetch}", kind="option"))
+    if problems:
+        raise InputError(problems)
 
 
 def _flat_keys(known: Sequence[str], image_size: int | None) -> list[str]:

@@ -165,6 +165,13 @@ def test_pickles_small_and_opens_nothing(rows: Path) -> None:
     assert torch.equal(thawed[5]["data"], dataset[5]["data"])
 
 
+@pytest.mark.parametrize("kind", [unistore.Rows, "rows", 3])
+def test_what_is_no_kind_of_samples(make_store: Any, kind: Any) -> None:
+    path = make_store("rows", {"rows/x": np.arange(9)}, count=9)
+    with pytest.raises(InputError, match=r"no kind of samples \(make one, as in samples=unistore.Rows\(\)\)"):
+        unistore.Dataset(path, kind)
+
+
 def test_a_kind_of_another_modality_is_refused(rows: Path) -> None:
     with pytest.raises(InputError, match="Segments reads point_cloud stores, and this is a rows store"):
         unistore.Dataset(rows, unistore.Segments())

@@ -263,6 +263,13 @@ def test_replay_dict_close_and_errors(make_store: Any) -> None:
         unistore.ReplayBuffer(path, image_size=224)
 
 
+def test_replay_refuses_options_that_cannot_be(make_store: Any) -> None:
+    path = record(make_store).path
+    with pytest.raises(InputError) as refused:
+        unistore.ReplayBuffer(path, output="pairs", limit=0, prefetch=-1)  # type: ignore[arg-type]
+    assert [problem.location for problem in refused.value.problems] == ["output", "limit", "prefetch"]
+
+
 def test_replay_hands_errors_on(make_store: Any) -> None:
     episodes = record(make_store)
     for shard in (episodes.path / "steps" / "action" / "c").rglob("*"):
