@@ -21,6 +21,9 @@ EDGE = 4
 MOST_BLOCKS = 1 << 18
 """Larger stores get larger blocks: an epoch's order of blocks is then there in hundredths of a second."""
 
+MOST_OPEN = 1 << 18
+"""Samples whose order is drawn at once; more are mixed no better, and an epoch would start with a wait."""
+
 
 def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
     """Blocks of consecutive samples that lie in the same chunks of the largest array.
@@ -43,14 +46,15 @@ def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
 
 
 def open_blocks(store: Store, samples: int) -> int:
-    """How many of these blocks stay in the cache of decoded chunks together, at least 1.
+    """How many of these blocks are shuffled together: they stay in the cache of decoded chunks; at least 1.
 
     Parameters
     ----------
     store, samples
         As for `block_offsets`.
     """
-    return max(1, int(CHUNKS.limit * ROOM // _block(store, samples)[1]))
+    size, nbytes = _block(store, samples)
+    return max(1, min(int(CHUNKS.limit * ROOM // nbytes), MOST_OPEN // size))
 
 
 def _block(store: Store, samples: int) -> tuple[int, float]:

@@ -24,38 +24,61 @@ def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def one_life(data, rng):
-    """A loader that is made, used in some way, and forgotten in some way."""
-    workers = rng.choice((0, 0, 1, 2))
-    bad = rng.choice((-1, -1, 30))
-    how = "raise" if workers == 0 else rng.choice(("raise", "kill", "exit"))
-    loader = Loader(data.Broken(bad, how), rng.choice((5, 50)), workers=workers, prefetch=rng.randrange(1, 4))
-    held = []
+ENDS = ("whole", "left", "raise", "kill", "exit")
+"""Of a loader's only epoch: to its end, left by the consumer, or what a sample does."""
+
+
+def one_life(data, rng, workers, end, method="fork"):
+    """A loader that is made, used, and forgotten in some way."""
+    if workers == 0 and end in ("kill", "exit"):
+        end = "raise"  # there is nobody else to die
+    fails = end not in ("whole", "left")
+    loader = Loader(
+        data.Broken(30 if fails else -1, end),
+        rng.choice((5, 50)),
+        workers=workers,
+        start_method=method,
+        prefetch=rng.randrange(1, 4),
+        cache=rng.choice((None, None, "1MB")),
+    )
+    held, failed = [], False
     try:
         for batch in loader:
             if rng.random() < 0.3:
                 held.append(batch["x"][1:])
-            if rng.random() < 0.1:
+            if end == "left" and rng.random() < 0.2:
                 break
     except LoaderError:
-        pass
+        failed = True
+    assert failed == fails
     if rng.random() < 0.5:
         loader.close()
 
 
+@pytest.mark.timeout(300)
 def test_many_lifetimes_leave_nothing(data, census):
     rng = random.Random(3)
-    for _ in range(6):
-        one_life(data, rng)
+    for number in range(8):
+        one_life(data, rng, number % 3, ENDS[number % 5])
     gc.collect()
     before = census.descriptors(), census.children(), shared_memory(), resident()
-    for _ in range(1000):
-        one_life(data, rng)
+    for number in range(1000):  # each end 25 times with one worker, and with two
+        one_life(data, rng, (0, 0, 0, 1, 0, 0, 0, 2)[number % 8], ENDS[number % 5])
     gc.collect()
     assert census.descriptors() == before[0]
     assert census.children() == before[1]
     assert shared_memory() == before[2]
     assert resident() - before[3] < 20 << 20
+
+
+@pytest.mark.parametrize(("method", "ends"), [("forkserver", ENDS), ("spawn", ("left", "raise", "kill"))])
+def test_lifetimes_under_other_start_methods_leave_nothing(servers, data, census, method, ends):
+    rng = random.Random(5)
+    before = census.descriptors(), census.children(), shared_memory()
+    for end in ends:
+        one_life(data, rng, 2, end, method)
+    gc.collect()
+    assert (census.descriptors(), census.children(), shared_memory()) == before
 
 
 def test_a_long_iteration_does_not_grow(data):

@@ -91,6 +91,14 @@ def test_blocks_follow_the_chunks(rows):
     assert all(size % chunk == 0 for size in np.diff(offsets)[:-1])
 
 
+def test_the_order_of_small_samples_is_drawn_in_bounded_pieces(make_store):
+    """All chunks together would fit into the cache; an epoch would begin with the order of all samples."""
+    arrays = {"rows/data": np.zeros(600_000, np.uint8), "rows/source": np.zeros(600_000, np.uint8)}
+    dataset = unistore.Dataset(make_store("rows", arrays, count=600_000))
+    block = int(np.diff(dataset.block_offsets())[0])
+    assert 1 << 17 < dataset.open_blocks * block <= 1 << 18
+
+
 def test_samples_that_differ_are_never_in_one_cache(rows):
     def name(capacity=1000, **options):
         dataset = unistore.Dataset(rows[0], **options)
