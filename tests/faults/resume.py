@@ -241,7 +241,7 @@ def torture(case: Case, folder: Path, interruptions: int, seed: int) -> str:
     inside = runs = 0
     while ends.total() < interruptions:
         runs += 1
-        end, delivered = interrupt(case, folder, f"{seed} {runs}")
+        end, delivered = interrupt(case, folder, f"{seed} {folder.name} {runs}")
         ends[end] += delivered
         saved = json.loads((folder / "checkpoint.json").read_text())["loader"]
         inside += delivered and saved["delivered"] > 0
