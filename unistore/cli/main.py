@@ -23,6 +23,8 @@ from unistore.errors import InputError, UnistoreError
 
 __all__ = ["cli", "main"]
 
+SHOWN = 50
+"""Problems that are listed for people."""
 EXAMPLES = """\b
 Examples:
   unistore inspect recordings/              what it is, and what converts it
@@ -77,22 +79,27 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
     except Exception as error:
         if debug:
             raise
-        _show(error, plain=plain)
+        _show(error, plain=plain, converting=arguments[:1] == ["convert"])
         return error.exit_code if isinstance(error, UnistoreError) else 1
     return code if isinstance(code, int) else 0
 
 
-def _show(error: Exception, *, plain: bool) -> None:
+def _show(error: Exception, *, plain: bool, converting: bool) -> None:
     problems = error.problems if isinstance(error, InputError) else ()
     if plain:
         listed = [asdict(problem) for problem in problems]
         click.echo(json.dumps({"error": _message(error), "problems": listed}))
-    elif len(problems) > 1:
-        click.echo(f"error: {len(problems)} problems", err=True)
-        for problem in problems:
+        return
+    if len(problems) > 1:
+        click.echo(f"error: {len(problems):,} problems", err=True)
+        for problem in problems[:SHOWN]:
             click.echo(f"  {problem}", err=True)
+        if len(problems) > SHOWN:
+            click.echo(f"  and {len(problems) - SHOWN:,} more (all of them with --json)", err=True)
     else:
         click.echo(f"error: {_message(error)}", err=True)
+    if converting and problems and all(problem.source for problem in problems):
+        click.echo("to leave out what has problems: --on-error skip, or --exclude NAME", err=True)
 
 
 def _message(error: Exception) -> str:

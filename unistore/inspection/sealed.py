@@ -15,7 +15,7 @@ from unistore.inspection.blocks import Block, count_of, options_text, size
 from unistore.inspection.snippets import snippet
 from unistore.remote.storage import local_path
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
-from unistore.store.names import ROOT, build_folder
+from unistore.store.names import REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -149,6 +149,8 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, intact: bool) -> lis
     remarks = []
     if not intact:
         remarks.append(f"seal, manifest and root disagree: damaged? Run 'unistore verify {store.path}'")
+    if left_out := store.attributes.get("skipped"):
+        remarks.append(f"left out because of problems: {left_out} (listed in {REPORT})")
     for array in arrays:
         if "unlabelled" in array["attributes"]:
             remarks.append(f"{array['path']}: all zero: unlabelled?")
