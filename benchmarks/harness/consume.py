@@ -41,13 +41,17 @@ def _read(array: NDArray[Any]) -> tuple[int, int]:
     """Sum an array in the order of its memory."""
     if array.dtype.kind not in "biuf" or not array.size:
         return 0, 0
-    axes = sorted(range(array.ndim), key=lambda axis: array.strides[axis], reverse=True)
-    laid = array.transpose(axes)
+    laid = array
+    if not laid.flags.c_contiguous:
+        laid = array.transpose(sorted(range(array.ndim), key=lambda axis: -array.strides[axis]))
     if not laid.flags.c_contiguous:
         if laid.ndim == 1:
             return array.nbytes, int(laid.sum())
         found = [_read(part) for part in laid]
         return array.nbytes, sum(value for _, value in found)
-    flat = laid.reshape(-1).view(np.uint8)
+    flat = laid.reshape(-1)
+    if array.nbytes % 8 == 0:
+        return array.nbytes, int(flat.view(np.int64).sum())
+    flat = flat.view(np.uint8)
     whole = len(flat) // 8 * 8
     return array.nbytes, int(flat[:whole].view(np.int64).sum()) + int(flat[whole:].sum())

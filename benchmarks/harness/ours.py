@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.ways import Feed, Way, endless
 
-__all__ = ["dataloader_feed", "loader_feed", "our_ways"]
+__all__ = ["dataloader_feed", "feed_of", "loader_feed", "our_ways"]
 
 DRAWS = 10_000_000
 """Samples of an epoch, drawn with replacement: no round meets its end."""
@@ -43,12 +43,16 @@ def dataloader_feed(store: Path, batch: int, workers: int, samples: Any, fields:
 def loader_feed(
     store: Path, batch: int, workers: int, samples: Any, fields: Any, options: Mapping[str, Any] | None = None
 ) -> Feed:
-    """`unistore.Loader`."""
+    """`unistore.Loader` over a store."""
+    return feed_of(open_dataset(store, samples, fields), batch, workers, options)
+
+
+def feed_of(dataset: Any, batch: int, workers: int, options: Mapping[str, Any] | None = None) -> Feed:
+    """`unistore.Loader` over any dataset."""
     import numpy as np
 
     import unistore
 
-    dataset = open_dataset(store, samples, fields)
     loader = unistore.Loader(
         dataset,
         batch,
