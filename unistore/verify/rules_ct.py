@@ -46,7 +46,7 @@ def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int
     """Where the points of each volume must lie, (V, 3): its extent, or the cube that its source states."""
     if not view.has(f"{group}/resolution"):
         return extent
-    cube = view.whole(f"{group}/resolution").astype(np.int64)[:, None]
+    cube = np.repeat(view.whole(f"{group}/resolution").astype(np.int64)[:, None], 3, axis=1)
     return np.where(cube > 0, cube, np.iinfo(np.int64).max)
 
 
@@ -55,25 +55,35 @@ def _inside(
 ) -> Iterator[Problem]:
     last_volume, last_flat = -1, -1
     for lo, block in view.blocks(path):
-        coords = block.astype(np.int64)
-        volume = np.searchsorted(offsets, np.arange(lo, lo + len(coords)), "right") - 1
-        wrong = ((coords < 0) | (coords >= limits[volume])).any(axis=1)
-        if wrong.any():
-            at = first_row(wrong)
-            message = f"row {lo + at} is {coords[at].tolist()}, outside volume {volume[at]}"
-            yield broken(path, f"{message} of {limits[volume[at]].tolist()}")
-            return
-        if not ordered:
-            continue
-        _, height, width = limits[volume].T
-        flat = (coords[:, 0] * height + coords[:, 1]) * width + coords[:, 2]
-        before = np.concatenate([[last_flat], flat[:-1]])
-        same = volume == np.concatenate([[last_volume], volume[:-1]])
-        falling = same & (flat <= before)
-        if falling.any():
-            yield broken(path, f"row {lo + first_row(falling)} does not follow the one before it in C order")
-            return
-        last_volume, last_flat = int(volume[-1]), int(flat[-1])
+        hi = lo + len(block)
+        for volume in range(int(np.searchsorted(offsets, lo, "right")) - 1, len(limits)):
+            begin, end = max(lo, int(offsets[volume])), min(hi, int(offsets[volume + 1]))
+            if begin >= hi:
+                break
+            if begin == end:
+                continue
+            coords = block[begin - lo : end - lo]
+            columns = [coords[:, axis] for axis in range(3)]
+            if any(c.min() < 0 or c.max() >= most for c, most in zip(columns, limits[volume], strict=True)):
+                at = first_row(((coords < 0) | (coords >= limits[volume])).any(axis=1))
+                message = f"row {begin + at} is {coords[at].tolist()}, outside volume {volume}"
+                yield broken(path, f"{message} of {limits[volume].tolist()}")
+                return
+            if not ordered:
+                continue
+            _, height, width = limits[volume].tolist()
+            flat = columns[0].astype(np.int64)
+            flat *= height
+            flat += columns[1]
+            flat *= width
+            flat += columns[2]
+            again = volume == last_volume and flat[0] <= last_flat
+            falling = np.concatenate([[again], flat[1:] <= flat[:-1]])
+            if falling.any():
+                message = f"row {begin + first_row(falling)} does not follow the one before it in C order"
+                yield broken(path, message)
+                return
+            last_volume, last_flat = volume, int(flat[-1])
 
 
 def masks(view: View) -> Iterator[Problem]:
