@@ -13,7 +13,16 @@ from numpy.typing import NDArray
 
 from unistore.converters.ct_headers import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct_points import check_range, in_order, load_points
-from unistore.converters.ct_voxels import bands, box, inside, read_bits, read_image, read_points, survey
+from unistore.converters.ct_voxels import (
+    bands,
+    box,
+    inside,
+    point_coords,
+    read_bits,
+    read_image,
+    read_points,
+    survey,
+)
 from unistore.converters.npy import NpyHeader, read_header
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
@@ -150,8 +159,8 @@ class VolumeReader:
             path, header, place = self._path(file), self._header(file), self._place(file)
             window, counts = None, self._counted(file)[0][ONES]
         test = inside(window, header.dtype)
-        for at, coords, values in read_points(path, header, test, counts, lo, hi, place):
-            out["coords"][at] = coords
+        for at, first, flat, values in read_points(path, header, test, counts, lo, hi, place):
+            point_coords(flat, first, header.shape, out["coords"][at])
             out["values"][at] = values
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:

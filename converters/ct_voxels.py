@@ -254,7 +254,7 @@ def read_points(
     lo: int,
     hi: int,
     location: str | None = None,
-) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+) -> Iterator[tuple[slice, int, NDArray[np.int64], NDArray[Any]]]:
     """Points number `lo` to `hi` of a window in C order, some planes at a time.
 
     Parameters
@@ -264,8 +264,9 @@ def read_points(
 
     Yields
     ------
-    at, coords, values
-        Place of these points counted from `lo`; depth, height, width (n, 3), and their voxels (n,).
+    at, first, flat, values
+        Place of these points counted from `lo`; their C-order indices, counted from plane `first`, for
+        `point_coords`; and their voxels (n,).
     """
     ends = np.cumsum(counts)
     first_plane = int(np.searchsorted(ends, lo, side="right"))
@@ -282,9 +283,7 @@ def read_points(
             start, stop = max(lo, before), min(hi, before + len(flat))
             if start < stop:
                 flat = flat[start - before : stop - before]
-                coords = np.empty((len(flat), 3), np.int32)
-                point_coords(flat, first, header.shape, coords)
-                yield slice(start - lo, stop - lo), coords, planes.reshape(-1)[flat]
+                yield slice(start - lo, stop - lo), first, flat, planes.reshape(-1).take(flat)
 
 
 def point_coords(flat: NDArray[np.int64], first: int, extent: Sequence[int], out: NDArray[Any]) -> None:

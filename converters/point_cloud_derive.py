@@ -16,7 +16,7 @@ from unistore.converters.point_cloud_coordinates import Finite, bounds_of, is_qu
 from unistore.converters.point_cloud_large import LargeGrid
 from unistore.converters.point_cloud_order import Order, Read, gather
 from unistore.converters.point_cloud_reading import Points, open_points
-from unistore.converters.point_cloud_scratch import BLOCK, Column, Form, Scratch
+from unistore.converters.point_cloud_scratch import BLOCK, Form, Scratch
 from unistore.converters.point_cloud_segments import Partition, blocks
 from unistore.converters.point_cloud_voxels import largest_cell, voxelise
 from unistore.converters.protocol import Emit, Facts, Source
@@ -117,7 +117,7 @@ class _Stored:
         if isinstance(order, np.ndarray):
             order = Order(points.rows, [order], scratch, rest=False)
         self._order = order
-        self._columns: Mapping[str, Column] = {}
+        self._columns: Mapping[str, Read] = {}
         if order is not None:
             wanted: dict[str, tuple[Form, Read]] = {
                 key: (_form(*source.detail["columns"][key][1:]), partial(points.column, key))
@@ -135,13 +135,13 @@ class _Stored:
 
     def xyz(self, lo: int, hi: int) -> NDArray[Any]:
         """Coordinates, (hi - lo, 3)."""
-        return self._columns[_XYZ].read(lo, hi) if self._columns else self._read_xyz(lo, hi)
+        return self._columns[_XYZ](lo, hi) if self._columns else self._read_xyz(lo, hi)
 
     def column(self, key: str, field: Field, lo: int, hi: int) -> NDArray[Any]:
         """Rows of a column, (hi - lo, …), filled where the file lacks it."""
         if key not in self._own:
             return np.full((hi - lo, *field.row_shape), missing_value(field.dtype), field.dtype)
-        return self._columns[key].read(lo, hi) if self._columns else self._points.column(key, lo, hi)
+        return self._columns[key](lo, hi) if self._columns else self._points.column(key, lo, hi)
 
     def source_rows(self, lo: int, hi: int) -> NDArray[np.int64]:
         """Rows of the source, (hi - lo,)."""

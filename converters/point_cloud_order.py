@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Column, Form, Scratch, cut
+from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut
 
 __all__ = ["Order", "Read", "gather"]
 
@@ -77,11 +77,11 @@ class Order:
     def __len__(self) -> int:
         return int(self._rest[-1])
 
-    def of(self, block: int) -> Iterator[tuple[NDArray[Any], Ints]]:
+    def of(self, block: int) -> Iterator[tuple[Ints, Ints]]:
         """Rows of a block of the source, counted in the block, and their positions in storage order."""
         rows, at = self._pairs.columns["row"], self._pairs.columns["at"]
         for lo, hi in self._pairs.pieces(block, BLOCK):
-            yield rows.read(lo, hi), at.read(lo, hi)
+            yield rows.read(lo, hi).astype(np.int64), at.read(lo, hi)
         first, last = self._rest[block : block + 2].tolist()
         if last > first:
             yield self._left(block), np.arange(first, last)
@@ -94,7 +94,7 @@ class Order:
         return np.flatnonzero(left)
 
 
-def gather(order: Order, columns: Mapping[str, tuple[Form, Read]], scratch: Scratch) -> Mapping[str, Column]:
+def gather(order: Order, columns: Mapping[str, tuple[Form, Read]], scratch: Scratch) -> Mapping[str, Read]:
     """Bring columns into storage order; every block of source rows is read once.
 
     Parameters
@@ -105,6 +105,11 @@ def gather(order: Order, columns: Mapping[str, tuple[Form, Read]], scratch: Scra
         Form of each column and how its rows are read, in the source's order.
     scratch
         Where they are kept.
+
+    Returns
+    -------
+    Mapping
+        How the rows of each column are read in storage order: fast from the first to the last.
     """
     total = len(order)
     sizes = np.diff([*range(0, total, BLOCK), total])
@@ -120,12 +125,29 @@ def gather(order: Order, columns: Mapping[str, tuple[Form, Read]], scratch: Scra
         for key, (_, read) in columns.items():
             values = read(lo, min(lo + BLOCK, order.rows))
             for rows, cuts in pieces:
-                out.put(key, values[rows], cuts)
-    for lo, hi in zip(out.bounds[:-1].tolist(), out.bounds[1:].tolist(), strict=True):
-        inside = out.columns[""].read(lo, hi)
-        for key in columns:
-            values = out.columns[key].read(lo, hi)
+                out.put(key, values.take(rows, axis=0), cuts)
+    return {key: _Sorted(out, key) for key in columns}
+
+
+class _Sorted:
+    """Rows of a column that lie in the right block, but not at the right place in it."""
+
+    def __init__(self, buckets: Buckets, key: str) -> None:
+        self._buckets, self._key = buckets, key
+        self._last: tuple[int, NDArray[Any]] | None = None
+
+    def __call__(self, lo: int, hi: int) -> NDArray[Any]:
+        if hi <= lo:
+            return self._buckets.columns[self._key].read(lo, lo)
+        blocks = range(lo // BLOCK, (hi - 1) // BLOCK + 1)
+        parts = [self._block(block)[max(0, lo - block * BLOCK) : hi - block * BLOCK] for block in blocks]
+        return parts[0].copy() if len(parts) == 1 else np.concatenate(parts)
+
+    def _block(self, block: int) -> NDArray[Any]:
+        if self._last is None or self._last[0] != block:
+            lo, hi = self._buckets.bounds[block : block + 2].tolist()
+            values = self._buckets.columns[self._key].read(lo, hi)
             placed = np.empty_like(values)
-            placed[inside] = values
-            out.columns[key].write(lo, placed)
-    return {key: out.columns[key] for key in columns}
+            placed[self._buckets.columns[""].read(lo, hi).astype(np.int64)] = values
+            self._last = block, placed
+        return self._last[1]

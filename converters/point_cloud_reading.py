@@ -71,10 +71,10 @@ class _Columns:
         paths = self._detail["xyz"]
         if len(paths) == 1:
             return self._read(paths[0], lo, hi)[:, :3].astype(dtype, copy=False)
-        axes = np.empty((3, hi - lo), dtype)
-        for axis, path in zip(axes, paths, strict=True):
-            axis[...] = self._read(path, lo, hi)
-        return axes.T
+        xyz = np.empty((hi - lo, 3), dtype)
+        for axis, path in enumerate(paths):
+            xyz[:, axis] = self._read(path, lo, hi)
+        return xyz
 
     def column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
         return self._read(self._detail["columns"][key][0], lo, hi)

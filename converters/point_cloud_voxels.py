@@ -93,17 +93,30 @@ def unique_tuples(
     """
     extents = [int(key.max(initial=0)) + 1 for key in keys]
     packed = _pack(keys, extents)
-    order = np.lexsort(keys[::-1]) if packed is None else np.argsort(packed)
+    order, in_order = _sorted(keys, packed)
     begins = np.ones(len(order), bool)
-    if packed is None:
+    if in_order is None:
         begins[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
     else:
-        in_order = packed[order]
         begins[1:] = in_order[1:] != in_order[:-1]
     starts = np.flatnonzero(begins)
     inverse = np.empty(len(order), np.int64)
     inverse[order] = np.cumsum(begins) - 1
     return order[starts], inverse, np.diff(starts, append=len(order))
+
+
+def _sorted(
+    keys: Sequence[NDArray[np.int64]], packed: NDArray[np.int64] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Rows in the order of their keys, and the packed keys in that order."""
+    if packed is None:
+        return np.lexsort(keys[::-1]), None
+    bits = len(packed).bit_length()
+    if int(packed.max(initial=0)).bit_length() + bits > 63:
+        order = np.argsort(packed)
+        return order, packed[order]
+    both = np.sort(packed << bits | np.arange(len(packed)))  # several times faster than argsort
+    return both & ((1 << bits) - 1), both >> bits
 
 
 def _pack(keys: Sequence[NDArray[np.int64]], extents: Sequence[int]) -> NDArray[np.int64] | None:

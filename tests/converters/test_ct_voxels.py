@@ -13,6 +13,7 @@ from unistore.converters.ct_voxels import (
     bit_shape,
     bounds,
     inside,
+    point_coords,
     read_bits,
     read_image,
     read_points,
@@ -187,7 +188,8 @@ def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
     for lo, hi in ranges:
         coords = np.full((hi - lo, 3), 999, np.uint16)
         values = np.full(hi - lo, 999, np.int16)
-        for at, index, voxels in read_points(path, header, test, counts["w"], lo, hi):
-            coords[at], values[at] = index, voxels
+        for at, first, flat, voxels in read_points(path, header, test, counts["w"], lo, hi):
+            point_coords(flat, first, array.shape, coords[at])
+            values[at] = voxels
         np.testing.assert_array_equal(coords, expected[lo:hi])
         np.testing.assert_array_equal(values, array[tuple(expected[lo:hi].T)])
