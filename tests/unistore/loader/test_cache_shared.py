@@ -68,10 +68,11 @@ def right(batch):
     return torch.equal(batch["data"], batch["index"][:, None] * 1000 + torch.arange(300))
 
 
-def test_ranks_decode_every_sample_once_between_them(folder, dataset):
+def test_ranks_decode_every_sample_once_between_them(servers, folder, dataset):
+    options = {"seed": 1, "world_size": 3, "drop_last": False, "cache": "all"}
     ranks = [
-        Loader(dataset, 6, seed=1, workers=workers, rank=rank, world_size=3, drop_last=False, cache="all")
-        for rank, workers in enumerate((0, 2, 1))
+        Loader(dataset, 6, rank=rank, workers=workers, start_method=method, **options)
+        for rank, (workers, method) in enumerate([(0, "fork"), (2, "fork"), (1, "forkserver")])
     ]
     for _ in range(3):
         for loader in ranks:
