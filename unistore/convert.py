@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 from unistore.converters.detection import Detection, detect
 from unistore.converters.protocol import Converter
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.execute.runner import Progress, Report, run
 from unistore.execute.splits import parse_shares
 from unistore.sizes import parse_bytes
+from unistore.zarr3.presets import CODECS
 
 __all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
 
@@ -100,6 +102,7 @@ def convert(
     --------
     >>> unistore.convert("clouds/", "clouds.zarr", voxel_size=(0.5,))  # doctest: +SKIP
     """
+    _check_options(codec, workers)
     paths = source_paths(sources)
     chosen = modality or detect_modality(paths).modality
     converter = make_converter(chosen, options)
@@ -130,11 +133,29 @@ def convert(
         return start(executor)
 
 
+def _check_options(codec: str, workers: int) -> None:
+    problems = []
+    if codec not in CODECS:
+        message = f"is {codec!r}, expected one of {', '.join(CODECS)}"
+        problems.append(Problem("--codec", message, kind="option"))
+    if workers < 0:
+        problems.append(Problem("--workers", f"must not be negative, got {workers}", kind="option"))
+    if problems:
+        raise InputError(problems)
+
+
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
-    """Sources as a list of paths."""
-    if isinstance(sources, str | os.PathLike):
-        return [Path(sources)]
-    return [Path(source) for source in sources]
+    """Sources as a list of paths.
+
+    Raises
+    ------
+    InputError
+        If there are none, or one is an empty text.
+    """
+    given = [os.fspath(each) for each in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    if not given or "" in given:
+        raise InputError("no source was named: sources are files and folders")
+    return [Path(each) for each in given]
 
 
 def detect_modality(paths: Sequence[Path]) -> Detection:
@@ -154,14 +175,14 @@ def detect_modality(paths: Sequence[Path]) -> Detection:
         listed = ", ".join(str(path) for path in paths)
         msg = (
             f"{listed}: not recognised as point clouds, CT volumes, spike recordings, trajectories or plain "
-            "arrays; look with 'unistore inspect', or name the family: unistore convert rows|point-cloud|ct|…"
+            "arrays; 'unistore inspect' says more; or name the family, as in unistore convert ct SRC... DST"
         )
         raise InputError(msg)
     return found
 
 
 def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a modality with its options.
+    """Converter of a modality with its options; one value will do where several may be given.
 
     Raises
     ------
@@ -174,12 +195,17 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
         raise InputError(msg)
     module, cls = CONVERTERS[name]
     converter_class = getattr(import_module(module), cls)
-    known = list(converter_class.__dataclass_fields__)
+    known = {field.name: field.default for field in fields(converter_class) if field.init}
     unknown = [option for option in options if option not in known]
     if unknown:
         msg = f"{name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         raise InputError(msg)
-    return cast("Converter", converter_class(**options))
+    several = {option for option in options if isinstance(known[option], tuple)}
+    given = {
+        option: (value,) if option in several and isinstance(value, str | int | float) else value
+        for option, value in options.items()
+    }
+    return cast("Converter", converter_class(**given))
 
 
 def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:
