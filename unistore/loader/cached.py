@@ -6,6 +6,7 @@ import json
 import pickle
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,15 +186,23 @@ def _stored(region: CacheRegion, place: int) -> dict[str, tuple[_Value, NDArray[
     """A cached sample: description and array, as it lies in memory, of every key."""
     (size,) = _LENGTH.unpack(region.view(place, _LENGTH.size))
     place += ALIGNMENT
-    described = json.loads(bytes(region.view(place, size)))
+    described = _described(bytes(region.view(place, size)))
     place += -(-size // ALIGNMENT) * ALIGNMENT
     found = {}
-    for key, (dtype, shape, axes, ragged, group, box) in described.items():
-        value = _Value(dtype, tuple(shape), axes and tuple(axes), ragged, group, box and tuple(box))
+    for key, value in described.items():
         array = region.array(place, value.shape, np.dtype(value.dtype))
         found[key] = value, array
         place += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
     return found
+
+
+@lru_cache(1024)
+def _described(description: bytes) -> dict[str, _Value]:
+    """Keys of a sample; samples of equal shapes have equal descriptions."""
+    return {
+        key: _Value(dtype, tuple(shape), axes and tuple(axes), ragged, group, box and tuple(box))
+        for key, (dtype, shape, axes, ragged, group, box) in json.loads(description).items()
+    }
 
 
 def _assemble(
