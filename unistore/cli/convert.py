@@ -42,6 +42,7 @@ Examples:
 @click.group(
     cls=FamilyGroup,
     epilog=EXAMPLES,
+    options_metavar="",
     subcommand_metavar="[FAMILY] SRC... DST [OPTIONS]",
     short_help="Convert source files into one sealed store.",
 )
@@ -170,6 +171,10 @@ def ct(**given: Any) -> int:
     show_default=True,
     help="What to do with folders that only some sequences have: refuse, leave out.",
 )
+@click.option("--spike-dir", default="spike", show_default=True, help="Folder of a sequence's spikes.")
+@click.option("--voxel-dir", default="spike_vox", show_default=True, help="Folder of voxels that exist.")
+@click.option("--blur-dir", default="blur", show_default=True, help="Folder of blurred frames.")
+@click.option("--sharp-dir", default="sharp", show_default=True, help="Folder of sharp frames.")
 @conversion
 def spike(**given: Any) -> int:
     """Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy and .npz."""

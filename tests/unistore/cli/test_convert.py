@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import os
@@ -72,6 +73,16 @@ def test_options_reach_their_converter(asked: list[Any]) -> None:
     assert (asked[-1][3]["map"], asked[-1][3]["exclude"]) == ({"x": "data"}, ("b.npz",))
     assert call("convert", "trajectory", "d", "out.zarr", "--image-size", "224", "--memory", "2GB") == 0
     assert (asked[-1][3]["image_size"], asked[-1][3]["memory"]) == (224, "2GB")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
+    """All but the tile, which is for tests and for whoever measures."""
+    from unistore.convert import make_converter
+
+    converter = make_converter(family, {})
+    typed = {parameter.name for parameter in cli.commands["convert"].commands[family].params}
+    assert {field.name for field in dataclasses.fields(converter)} - typed <= {"tile"}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
