@@ -107,10 +107,12 @@ class Crew:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._sentinels: dict[int, _Worker] = {worker.process.sentinel: worker for worker in self._workers}
+        self._waiting: dict[int, _Worker] = {}
         self._poll = select.poll()
-        for descriptor in (*(worker.channel.fileno() for worker in self._workers), *self._sentinels):
-            self._poll.register(descriptor, select.POLLIN)
+        for worker in self._workers:
+            for descriptor in (worker.channel.fileno(), worker.process.sentinel):
+                self._waiting[descriptor] = worker
+                self._poll.register(descriptor, select.POLLIN)
 
     def begin(self) -> None:
         """See `Producer.begin`."""
@@ -204,17 +206,12 @@ class Crew:
 
     def settle(self) -> None:
         """See `Producer.settle`: wait for answers, or for a death."""
-        if self._receive_all():
+        woke = {descriptor: self._waiting[descriptor] for descriptor, _ in self._poll.poll()}
+        if sum(self._receive(worker) for worker in dict.fromkeys(woke.values())):
             return
-        woke = self._poll.poll()
-        if self._receive_all():
-            return
-        for descriptor, _ in woke:
-            if descriptor in self._sentinels:
-                self._mourn(self._sentinels[descriptor])
-
-    def _receive_all(self) -> int:
-        return sum(self._receive(worker) for worker in self._workers)
+        for descriptor, worker in woke.items():
+            if descriptor == worker.process.sentinel:
+                self._mourn(worker)
 
     def _receive(self, worker: _Worker) -> bool:
         """Take in the answers that a worker has sent; return whether there were any."""
@@ -235,10 +232,8 @@ class Crew:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        request, slab = (
-            worker.tasks.pop((answer.generation, answer.number)),
-            worker.lent.pop(answer.slab, None),
-        )
+        request = worker.tasks.pop((answer.generation, answer.number))
+        slab = worker.lent.pop(answer.slab, None)
         worker.queued -= request.indices.nbytes
         if answer.generation != self._generation or answer.result is None:
             if slab is not None:

@@ -87,7 +87,8 @@ class Iteration:
         if self._next >= self._steps:
             self._over = True
             return None
-        self.request_ahead(at_once=self._offered == self._next)
+        if self._offered == self._next:
+            self.request_ahead(at_once=True)
         while self._offered == self._next:
             self._producer.settle()
             self.request_ahead(at_once=True)
