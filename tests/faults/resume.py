@@ -2,9 +2,9 @@
 
 A run writes the samples of every step to a log and, every few steps, a checkpoint: the loader's state and the
 length of the log. It drives all its ranks step by step, and ends at a random moment: killed with SIGKILL from
-outside or by itself in the middle of a step, by an exception, or by closing its loaders. Its workers must be
-gone then. The next run, a process of its own, cuts the log back to the checkpoint and goes on with other
-numbers of workers (0 to 3) and ranks (1 to 3), another batch size and prefetch.
+outside, or by itself in the middle of a step, leaving without a word, or closing its loaders. Its workers
+must end by themselves then. The next run, a process of its own, cuts the log back to the checkpoint and goes
+on with other numbers of workers (0 to 3) and ranks (1 to 3), another batch size and prefetch.
 
 In the end the log must hold, epoch after epoch, what one serial pass gives: the order from the sampler or the
 sequence, without a Loader; the samples from the source file, or read one at a time where they are random.
