@@ -64,6 +64,13 @@ def files(folder):
     return sorted(path.name for path in folder.iterdir() if path.name != "lock")
 
 
+def opened(folder):
+    """Files of a folder that this process has open or mapped."""
+    mapped = Path("/proc/self/maps").read_text().splitlines()
+    held = [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+    return [name for name in mapped + held if str(folder) in name]
+
+
 def right(batch):
     return torch.equal(batch["data"], batch["index"][:, None] * 1000 + torch.arange(300))
 
@@ -82,10 +89,12 @@ def test_ranks_decode_every_sample_once_between_them(servers, folder, dataset):
     assert sum(each["cache_misses"] for each in stats) == COUNT
     assert sum(each["cache_hits"] for each in stats) == 2 * COUNT
     assert len(files(folder)) == 1
+    assert len(opened(folder)) > 0
     for number, loader in enumerate(ranks):
         assert len(files(folder)) == 1, number
         loader.close()
     assert files(folder) == []
+    assert opened(folder) == []
 
 
 def test_plain_datasets_share_with_nobody(folder, data):
