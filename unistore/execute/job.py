@@ -128,9 +128,9 @@ class ShardJob:
         return Outcome(record)
 
     def describe(self, task: ShardTask) -> str:
-        """Table, rows, and the sources that they come from."""
+        """Table, rows, and the rows of the sources that they come from."""
         pieces = self.plan.table(task.table).pieces(task.lo, task.hi)
-        names = [self.scan.sources[piece.source].name for piece in pieces]
+        names = [f"{self.scan.sources[piece.source].name} rows {piece.lo}:{piece.hi}" for piece in pieces]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names[:SHOWN])}{more})"
 

@@ -262,7 +262,7 @@ def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Pa
 
     with (
         Dask(1) as executor,
-        pytest.raises(ConversionError, match=r"rows \d+:\d+ of table 'rows' \(from .*train/s3\.npz"),
+        pytest.raises(ConversionError, match=r"rows \d+:\d+ of table 'rows' \(from .*train/s3\.npz rows 0:"),
     ):
         run(Deadly(), [toys], tmp_path / "out.zarr", executor=executor)
     assert not (tmp_path / "out.zarr.unistore-build/lock").exists()

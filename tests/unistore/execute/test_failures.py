@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
+import pkgutil
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 
+from unistore.convert import make_converter
 from unistore.errors import ConversionError
 from unistore.execute.executors import Serial
 from unistore.execute.runner import run
 from unistore.store.reader import Store
+
+MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
+DATA = Path(__file__).resolve().parents[2] / "data"
+FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "rows": (("rows/autzen_returns.h5",), {}),
+    "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
+    "ct": (("ct/totalseg_b_hu.npy",), {"windows": ("lung",), "sparse": "coords"}),
+    "spike": (("spike/reds_frames_140_162.dat",), {"height": 250, "width": 400, "voxels": (5,)}),
+    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
+}
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: every step of a conversion waits for the disk."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="unistore-failures-", dir=MEMORY) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -230,6 +257,101 @@ def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, store: Path,
     report = run(toy(), [toys], store)
     assert report.digest == whole
     assert report.resumed > 0
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's converter, its sources in a folder of their own, and the digest of their store."""
+
+    converter: Any
+    sources: list[Path]
+    digest: str
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    names, options = FAMILIES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    sources = [Path(shutil.copy(DATA / name, folder)) for name in names]
+    if request.param == "spike":  # several, so that there are steps to be interrupted between
+        stream = sources[0].read_bytes()
+        sources = [folder / f"{number}.dat" for number in range(3)]
+        for number, part in enumerate(sources):
+            part.write_bytes(stream[number * 7 * 12_500 :][: 7 * 12_500])
+    converter = make_converter(request.param, options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unistore.layout.SHARD", 16 << 10)  # as the tests have it
+        report = run(converter, sources, folder / "whole.zarr")
+    return Family(converter, sources, report.digest)
+
+
+def fails_and_resumes(family: Family, store: Path, trouble: AbstractContextManager[Any], said: str) -> None:
+    """It says so in one line, leaves no store and no half file, and continues once the cause is gone."""
+    with trouble as executor, pytest.raises(ConversionError) as caught:
+        run(family.converter, family.sources, store, executor=executor)
+    assert re.search(said, str(caught.value)), caught.value
+    assert "\n" not in str(caught.value)
+    assert not store.exists()
+    assert not list(store.parent.rglob("*.part"))
+    assert run(family.converter, family.sources, store).digest == family.digest
+    assert [path.name for path in store.parent.iterdir()] == [store.name]
+
+
+@contextmanager
+def refusing(what: str, number: int, after: int = 0) -> Iterator[None]:
+    """A function of a module or class fails with an error number, from a certain call on."""
+    calls = itertools.count()
+    module, _, name = what.rpartition(".")
+    original = getattr(pkgutil.resolve_name(module), name)
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        if next(calls) >= after:
+            raise OSError(number, os.strerror(number))
+        return original(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(what, refuse)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("what", "after", "number", "said"),
+    [
+        ("unistore.zarr3.durable.write", 2, errno.ENOSPC, "No space left on device.; free space"),
+        ("os.fsync", 3, errno.EIO, "Input/output error; the same command continues"),
+        ("pathlib.Path.mkdir", 2, errno.EACCES, "Permission denied; mend the rights or choose another"),
+    ],
+    ids=["disk", "journal", "rights"],
+)
+def test_every_family_and_a_place_that_refuses(
+    family: Family, tmp_path: Path, what: str, after: int, number: int, said: str
+) -> None:
+    fails_and_resumes(family, tmp_path / "to" / "out.zarr", refusing(what, number, after), said)
+
+
+@pytest.mark.parametrize(("how", "after"), [("changes", 2), ("vanishes", 0)])
+def test_every_family_and_a_source_that(family: Family, tmp_path: Path, how: str, after: int) -> None:
+    """It comes back as it was: the same bytes at the same time."""
+    source = family.sources[-1]
+    away = tmp_path / source.name
+
+    @contextmanager
+    def trouble() -> Iterator[Disturbed]:
+        def disturb() -> None:
+            shutil.copy2(source, away)
+            if how == "vanishes":
+                source.unlink()
+            else:
+                with source.open("ab") as file:
+                    file.write(b"more")
+
+        yield Disturbed(after, disturb)
+        shutil.copy2(away, source)
+
+    said = {"changes": "changed while it was converted", "vanishes": "vanished while it was converted"}[how]
+    fails_and_resumes(
+        family, tmp_path / "to" / "out.zarr", trouble(), rf"{re.escape(source.name)}: {said} .*run again"
+    )
 
 
 def test_an_interrupt_leaves_the_lock_free(toys: Path, toy: Any, store: Path, whole: str) -> None:
