@@ -107,7 +107,7 @@ def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
         "point cloud",
         "2 sources",
         "thin_a.h5, thin_b.h5",
-        "voxel_size=20.0",
+        "--voxel-size 20.0",
         "points/xyz",
         "blosc lz4 5 shuffle, crc32c",
         "intact",

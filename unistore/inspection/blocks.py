@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from unistore.converters.paths import printable
 
-__all__ = ["Block", "count_of", "options_text", "plain", "size"]
+__all__ = ["Block", "count_of", "plain", "size"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +79,3 @@ def size(count: float | None) -> str:
 def count_of(number: int, noun: str) -> str:
     """``"1 file"``, ``"1,200 files"``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def options_text(options: Mapping[str, Any]) -> str:
-    """Options for people: those that say something, on one line; what is nested is left to the JSON."""
-    told = {
-        name: value if isinstance(value, list) else [value]
-        for name, value in options.items()
-        if value not in (None, [], {}, "")
-    }
-    return ", ".join(
-        f"{name}={','.join(map(str, values))}"
-        for name, values in told.items()
-        if not any(isinstance(value, dict | list) for value in values)
-    )

@@ -11,7 +11,7 @@ import click
 
 from unistore.cli.convert import convert
 
-__all__ = ["convert_command"]
+__all__ = ["convert_command", "spelled_options"]
 
 
 def convert_command(
@@ -30,17 +30,26 @@ def convert_command(
     sources, destination
         As they are to be given.
     options
-        Values by name, as journals and stores record them; what the command does by itself is left out.
+        Values by name, as journals and stores record them.
     more
         Further words.
     """
-    family = modality.replace("_", "-")
-    words = ["unistore", "convert", family, *sources, destination]
-    for parameter in convert.commands[family].params:
+    words = ["unistore", "convert", modality.replace("_", "-"), *sources, destination]
+    return shlex.join([*words, *_words(modality, options), *more])
+
+
+def spelled_options(modality: str, options: Mapping[str, Any]) -> str:
+    """Recorded options as they are typed; those that a conversion has by itself are left out."""
+    return shlex.join(_words(modality, options))
+
+
+def _words(modality: str, options: Mapping[str, Any]) -> list[str]:
+    command, words = convert.commands.get(modality.replace("_", "-")), []
+    for parameter in () if command is None else command.params:
         value = options.get(str(parameter.name))
         if isinstance(parameter, click.Option) and value not in (None, [], {}, parameter.default):
             words += _spelled(parameter, value)
-    return shlex.join([*words, *more])
+    return words
 
 
 def _spelled(option: click.Option, value: Any) -> list[str]:

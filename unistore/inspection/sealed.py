@@ -11,7 +11,8 @@ import numpy as np
 import xxhash
 
 from unistore.errors import StoreError
-from unistore.inspection.blocks import Block, count_of, options_text, size
+from unistore.inspection.blocks import Block, count_of, size
+from unistore.inspection.commands import spelled_options
 from unistore.inspection.snippets import snippet
 from unistore.remote.storage import local_path
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
@@ -188,7 +189,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         ("size", f"{size(about['stored_bytes'])} stored, {size(about['raw_bytes'])} uncompressed{ratio}"),
         ("seal", _seal_text(seal)),
         ("made with", ", ".join(f"{name} {version}" for name, version in about["created_with"].items())),
-        ("options", options_text(about["options"])),
+        ("options", spelled_options(about["modality"], about["options"])),
     ]
     blocks = [Block(facts=[fact for fact in facts if fact[1]]), _array_table(about["arrays"])]
     if about["remarks"]:

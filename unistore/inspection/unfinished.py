@@ -8,7 +8,7 @@ from typing import Any
 
 from unistore.errors import StoreError
 from unistore.execute.lock import owner_of
-from unistore.inspection.blocks import Block, count_of, options_text
+from unistore.inspection.blocks import Block, count_of
 from unistore.inspection.commands import convert_command
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
@@ -106,7 +106,6 @@ def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         ("done", done),
         ("at work", about["at_work"] or "nobody"),
         ("replaces", about["replaces"] or ""),
-        ("options", options_text(about["options"])),
     ]
     blocks = [Block(facts=[fact for fact in facts if fact[1]])]
     if about["command"] and not about["at_work"]:
