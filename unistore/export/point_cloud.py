@@ -107,8 +107,7 @@ class Cloud:
 
     def segment_column(self, name: str) -> NDArray[Any]:
         """A column of its segments, (S, …)."""
-        array = self.store.array(f"{SEGMENTS}/{name}")
-        return array.read_box([self.first, *(0 for _ in array.shape[1:])], [self.last, *array.shape[1:]])
+        return self.store.array(f"{SEGMENTS}/{name}").read_ranges([self.first], [self.last])
 
     def own_dtype(self, name: str) -> np.dtype[Any]:
         """Dtype that a column of the points had in the source."""
@@ -116,9 +115,7 @@ class Cloud:
         return dtype
 
     def _stored(self, name: str) -> NDArray[Any]:
-        array = self.store.array(f"{POINTS}/{name}")
-        lo, hi = self.source.lo, self.source.hi
-        return array.read_box([lo, *(0 for _ in array.shape[1:])], [hi, *array.shape[1:]])
+        return self.store.array(f"{POINTS}/{name}").read_ranges([self.source.lo], [self.source.hi])
 
     def _in_order(self, stored: NDArray[Any]) -> NDArray[Any]:
         values = np.empty((self.rows, *stored.shape[1:]), stored.dtype)

@@ -51,7 +51,7 @@ def row_blocks(array: Array, lo: int, hi: int) -> Iterator[NDArray[Any]]:
     step = step // chunk * chunk or step
     while lo < hi:
         stop = min(hi, lo - lo % step + step)
-        yield array.read_box([lo, *(0 for _ in array.shape[1:])], [stop, *array.shape[1:]])
+        yield array.read_ranges([lo], [stop])
         lo = stop
 
 
