@@ -29,7 +29,8 @@ class Lock:
     """Held while converting; a dead owner's lock is taken over.
 
     On one machine an owner is alive while its process is (same number and same start time). On another
-    machine it is alive while its heartbeat, the file's modification time, keeps coming.
+    machine, or in another container, it is alive while its heartbeat, the file's modification time, keeps
+    coming. The file system's clock tells how old that is: those of two machines may differ.
 
     Raises
     ------
@@ -55,13 +56,15 @@ class Lock:
         self.release()
 
     def release(self) -> None:
-        """Stop the heartbeat and remove the file, once: the next one may be somebody else's."""
+        """Stop the heartbeat and remove the file, once, and only if it is still this owner's."""
         if self._thread is None:
             return
         self._stop.set()
         self._thread.join()
         self._thread = None
-        self._path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            if self._path.read_text() == _owner(os.getpid()):
+                self._path.unlink()
 
     def _beat(self) -> None:
         while not self._stop.wait(BEAT):
@@ -95,9 +98,11 @@ class Lock:
 
     def _clear_away(self) -> None:
         """Remove the lock of a dead owner, or refuse; one at a time, so that no newer lock is removed."""
-        with suppress(FileNotFoundError), _alone(self._path.with_name(f"{self._path.name}.clearing")):
+        clearing = self._path.with_name(f"{self._path.name}.clearing")
+        with suppress(FileNotFoundError), _alone(clearing):
             text = self._path.read_text()
-            age = time.time() - self._path.stat().st_mtime
+            os.utime(clearing)
+            age = clearing.stat().st_mtime - self._path.stat().st_mtime
             if owner := _living(text, age):
                 msg = (
                     f"{self._path.parent}: another converter is at work ({owner}); "
@@ -137,12 +142,22 @@ def _living(text: str, age: float) -> str | None:
         host, pid = owner["host"], owner["pid"]
     except (ValueError, KeyError, TypeError):
         return "just starting" if age < BEAT else None
-    alive = text == _owner(pid) if host == socket.gethostname() else age < DEAD_AFTER
+    alive = text == _owner(pid) if owner.get("machine") == _machine() else age < DEAD_AFTER
     return f"process {pid} on {host}" if alive else None
 
 
 def _owner(pid: int) -> str:
-    return json.dumps({"host": socket.gethostname(), "pid": pid, "started": _started(pid)})
+    owner = {"host": socket.gethostname(), "machine": _machine(), "pid": pid, "started": _started(pid)}
+    return json.dumps(owner)
+
+
+def _machine() -> str:
+    """Where process numbers mean the same: a boot and a namespace; many machines are called localhost."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return socket.gethostname()
 
 
 def _started(pid: int) -> str | None:

@@ -29,7 +29,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def write_owner(path: Path, age: float = 0.0, **owner: Any) -> None:
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": 1, "started": "1", **owner}))
+    here = json.loads(lock._owner(os.getpid()))
+    path.write_text(json.dumps({**here, "pid": 1, "started": "1", **owner}))
     then = time.time() - age
     os.utime(path, (then, then))
 
@@ -74,15 +75,47 @@ def test_a_recycled_process_number_is_not_the_owner(path: Path) -> None:
         assert json.loads(path.read_text())["started"] != "12345"
 
 
+ELSEWHERE = [
+    {"host": "another-machine", "machine": "another boot pid:[1]"},
+    {"machine": "another boot pid:[1]"},  # of the same name, as containers and machines called localhost are
+]
+
+
+@pytest.mark.parametrize("elsewhere", ELSEWHERE, ids=["another name", "the same name"])
 @pytest.mark.parametrize(("age", "refused"), [(5.0, True), (3600.0, False)])
-def test_an_owner_elsewhere_lives_by_its_heartbeat(path: Path, age: float, refused: bool) -> None:
-    write_owner(path, age, host="another-machine", pid=77)
+def test_an_owner_elsewhere_lives_by_its_heartbeat(
+    path: Path, elsewhere: dict[str, str], age: float, refused: bool
+) -> None:
+    write_owner(path, age, **elsewhere, pid=77)
     if refused:
-        with pytest.raises(ConversionError, match="process 77 on another-machine"):
+        host = elsewhere.get("host", socket.gethostname())
+        with pytest.raises(ConversionError, match=f"process 77 on {host}"):
             Lock(path).__enter__()
     else:
         with Lock(path):
-            assert json.loads(path.read_text())["host"] == socket.gethostname()
+            assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_this_machine_s_clock_does_not_matter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is fast must not take an owner on another machine for dead."""
+    write_owner(path, 5.0, **ELSEWHERE[0])
+    monkeypatch.setattr("time.time", lambda now=time.time: now() + 3600)
+    with pytest.raises(ConversionError, match="another converter is at work"):
+        Lock(path).__enter__()
+
+
+def test_a_conversion_begun_on_another_machine(tmp_path: Path, toys: Path, toy: Any, stopping: Any) -> None:
+    """Refused while that one's heart beats, continued once it has stopped for long."""
+    store = tmp_path / "out.zarr"
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(6))
+    held = tmp_path / "out.zarr.unistore-build" / "lock"
+    write_owner(held, 5.0, **ELSEWHERE[0])
+    with pytest.raises(ConversionError, match="another-machine"):
+        run(toy(), [toys], store)
+    write_owner(held, 120.0, **ELSEWHERE[0])
+    assert run(toy(), [toys], store).resumed > 0
+    assert not held.exists()
 
 
 @pytest.mark.parametrize("text", ["", '{"host": "m', "[]", "{}"])
@@ -119,7 +152,7 @@ def test_file_systems_without_hard_links(path: Path, monkeypatch: pytest.MonkeyP
 
 def test_many_that_come_at_once_get_it_one_by_one(path: Path) -> None:
     """Threads of one process that race for a dead owner's lock: never two inside."""
-    write_owner(path, 3600, host="another-machine")
+    write_owner(path, 3600, **ELSEWHERE[0])
     inside, most, done = 0, 0, 0
     guard = threading.Lock()
 
@@ -154,6 +187,13 @@ def test_release_never_removes_the_next_owners_lock(path: Path) -> None:
     with Lock(path):
         first.release()
         assert path.exists()
+
+
+def test_a_lock_that_was_taken_over_is_left_alone(path: Path) -> None:
+    """Whoever sleeps for long, a laptop for one, is taken for dead elsewhere; the lock is not its own then."""
+    with Lock(path):
+        write_owner(path, **ELSEWHERE[0])
+    assert json.loads(path.read_text())["host"] == "another-machine"
 
 
 def test_a_second_conversion_is_refused_while_the_first_lives(
