@@ -207,8 +207,8 @@ def main() -> None:
     text = [
         "### Conversion",
         "",
-        f"{len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, median of {rounds}; memory:",
-        "anonymous and shared, above the imports, the most of all rounds.",
+        f"{len(os.sched_getaffinity(0))} cores, Python {platform.python_version()}, median of {rounds}.",
+        "Memory: anonymous and shared, above the imports, the most of all rounds.",
         "",
         "| family | way | time | source | CPU | of the limit | memory | other load |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
