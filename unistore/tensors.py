@@ -70,6 +70,8 @@ class Memory:
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """Tensor over an array's own memory, strides included."""
+        if not self._pieces:
+            return torch.from_numpy(array)
         start = array.__array_interface__["data"][0]
         for address, piece in self._pieces:
             if address <= start < address + piece.numel() and array.size:

@@ -1,8 +1,8 @@
 """How a batch of any structure travels: a small pickle, and arrays that stay where they are.
 
-Arrays and CPU tensors are replaced by a description (dtype, shape, strides, place in the batch's memory), as
-views too, so that permuted images keep their layout. Those that do not lie there yet are copied in once.
-Everything else is pickled with protocol 5, its out-of-band buffers beside the arrays.
+Arrays and CPU tensors are replaced by the number of a description (dtype, shape, strides, place in the
+batch's memory), as views too, so that permuted images keep their layout. Those that do not lie there yet are
+copied in once. Everything else is pickled with protocol 5, its out-of-band buffers beside the arrays.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import pickle
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,19 +29,8 @@ PACKED = 4
 _plain_dtypes: dict[np.dtype[Any], str | np.dtype[Any]] = {}
 
 
-class Message(NamedTuple):
-    """A batch without its memory.
-
-    Attributes
-    ----------
-    stream
-        The pickle, or where it lies and its length.
-    buffers
-        (segment, offset, length, read-only) of every out-of-band buffer.
-    """
-
-    stream: bytes | tuple[int, int, int]
-    buffers: tuple[tuple[int, int, int, bool], ...] = ()
+Message: TypeAlias = bytes | tuple[int, int, int]
+"""A batch without its memory: pickled, or segment, offset and length of where the pickle lies."""
 
 
 def _dtype_name(dtype: np.dtype[Any]) -> str | np.dtype[Any]:
@@ -66,22 +55,33 @@ class _Packer(pickle.Pickler):
     """Pickles a batch around its arrays."""
 
     def __init__(self, file: io.BytesIO, arena: Arena) -> None:
+        self.described: list[tuple[Any, ...]] = []
         self.buffers: list[tuple[int, int, int, bool]] = []
         self._arena = arena
         self._torch = sys.modules.get("torch")
         self._seen: dict[int, tuple[Any, Any]] = {}
         super().__init__(file, protocol=5, buffer_callback=self._keep_buffer)
 
-    def persistent_id(self, obj: Any) -> Any:
-        """Describe arrays, tensors and `Packed`; None, which pickles as usual, for the rest."""
+    def persistent_id(self, obj: Any) -> int | None:
+        """Number of the description of an array, tensor or `Packed`; None, which pickles as usual, else.
+
+        Not the description itself: each of its items would be asked about in turn.
+        """
+        description = None
         if type(obj) is np.ndarray:
-            return None if obj.dtype.hasobject else self._once(obj, obj, None)
-        if type(obj) is Packed:  # by far quicker than the pickling of dataclasses
-            return obj.values, obj.offsets, obj.group, obj.shapes
-        torch = self._torch
-        if torch is not None and type(obj) is torch.Tensor:
-            return self._tensor(obj)
-        return None
+            description = self._array(obj)
+        elif type(obj) is Packed:  # by far quicker than the pickling of dataclasses
+            values = self._array(obj.values)
+            description = values and (values, self._array(obj.offsets), obj.group, self._array(obj.shapes))
+        elif self._torch is not None and type(obj) is self._torch.Tensor:
+            description = self._tensor(obj)
+        if description is None:
+            return None
+        self.described.append(description)
+        return len(self.described) - 1
+
+    def _array(self, array: NDArray[Any] | None) -> Any:
+        return None if array is None or array.dtype.hasobject else self._once(array, array, None)
 
     def _tensor(self, tensor: Any) -> Any:
         torch = self._torch
@@ -137,16 +137,29 @@ class _Unpacker(pickle.Unpickler):
     """Puts a batch together over the memory it was decoded into."""
 
     def __init__(
-        self, file: io.BytesIO, memory: Sequence[Any], buffers: Sequence[memoryview], copy: bool
+        self,
+        file: io.BytesIO,
+        described: Sequence[tuple[Any, ...]],
+        memory: Sequence[Any],
+        buffers: Sequence[memoryview],
+        copy: bool,
     ) -> None:
         super().__init__(file, buffers=buffers)
+        self._described = described
         self._memory = memory
         self._copy = copy
 
-    def persistent_load(self, description: Any) -> Any:
+    def persistent_load(self, number: int) -> Any:
         """Build what `_Packer.persistent_id` described, arrays as views or private copies."""
+        description = self._described[number]
         if len(description) == PACKED:
-            return Packed(*description)
+            values, offsets, group, shapes = description
+            return Packed(self._array(values), self._array(offsets), group, self._array(shapes))
+        return self._array(description)
+
+    def _array(self, description: tuple[Any, ...] | None) -> Any:
+        if description is None:
+            return None
         segment, offset, dtype, shape, strides, tensor_dtype = description
         array: NDArray[Any]
         if offset < 0:
@@ -176,14 +189,14 @@ def encode(batch: Any, arena: Arena) -> Message:
     file = io.BytesIO()
     packer = _Packer(file, arena)
     packer.dump(batch)
-    stream = file.getvalue()
-    if len(stream) <= INLINE_BYTES:
-        return Message(stream, tuple(packer.buffers))
-    memory = arena.allocate((len(stream),), np.dtype(np.uint8))
-    memory[:] = np.frombuffer(stream, np.uint8)
-    place = arena.find(memory.__array_interface__["data"][0], len(stream))
+    message = pickle.dumps((file.getvalue(), packer.described, packer.buffers), protocol=5)
+    if len(message) <= INLINE_BYTES:
+        return message
+    memory = arena.allocate((len(message),), np.dtype(np.uint8))
+    memory[:] = np.frombuffer(message, np.uint8)
+    place = arena.find(memory.__array_interface__["data"][0], len(message))
     assert place is not None
-    return Message((*place, len(stream)), tuple(packer.buffers))
+    return *place, len(message)
 
 
 def decode(message: Message, memory: Sequence[Any], *, copy: bool = False) -> Any:
@@ -203,11 +216,11 @@ def decode(message: Message, memory: Sequence[Any], *, copy: bool = False) -> An
         view = memoryview(memory[segment]).cast("B")[offset : offset + length]
         return memoryview(bytearray(view)) if copy else view
 
+    if not isinstance(message, bytes):
+        message = bytes(part(*message))
+    stream, described, out_of_band = pickle.loads(message)  # noqa: S301 - from our own process
     buffers = []
-    for segment, offset, length, readonly in message.buffers:
+    for segment, offset, length, readonly in out_of_band:
         view = part(segment, offset, length) if length else memoryview(bytearray())
         buffers.append(view.toreadonly() if readonly else view)
-    stream = message.stream
-    if not isinstance(stream, bytes):
-        stream = bytes(part(*stream))
-    return _Unpacker(io.BytesIO(stream), memory, buffers, copy).load()
+    return _Unpacker(io.BytesIO(stream), described, memory, buffers, copy).load()

@@ -208,7 +208,7 @@ def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Benc
         if orders is None:
             shared = zip(descriptors[has_cache:], sizes, strict=True)
             memory = [mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE) for descriptor, size in shared]
-            orders = decode(Message(*told), [b"", *memory])
+            orders = decode(told, [b"", *memory])
         assert orders is not None
         return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
