@@ -190,7 +190,7 @@ def test_release_never_removes_the_next_owners_lock(path: Path) -> None:
 
 
 def test_a_lock_that_was_taken_over_is_left_alone(path: Path) -> None:
-    """Whoever sleeps for long, a laptop for one, is taken for dead elsewhere; the lock is not its own then."""
+    """Who sleeps for long, a laptop for one, is taken for dead elsewhere; the lock is not its own then."""
     with Lock(path):
         write_owner(path, **ELSEWHERE[0])
     assert json.loads(path.read_text())["host"] == "another-machine"
