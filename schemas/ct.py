@@ -102,11 +102,9 @@ def coords_field(group: str, longest: int, run: int) -> Field:
     )
 
 
-def values_field(group: str, dtype: str, run: int, description: str, unit: str | None = None) -> Field:
+def values_field(group: str, dtype: str, run: int, description: str) -> Field:
     """Field of ``<group>/values``, (M,)."""
-    return Field(
-        path=f"{group}/values", dtype=dtype, axes=("point",), unit=unit, description=description, run=run
-    )
+    return Field(path=f"{group}/values", dtype=dtype, axes=("point",), description=description, run=run)
 
 
 def offsets_field(group: str) -> Field:

@@ -232,9 +232,9 @@ def _together(ask: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
     return answers
 
 
-def _listed(names: Sequence[str], shown: int = 4) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:

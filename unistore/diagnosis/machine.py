@@ -89,7 +89,8 @@ def _memory() -> int | None:
         return None
 
 
-def _shared_memory(folder: Path = Path("/dev/shm")) -> tuple[int | None, int | None]:  # noqa: S108 - looked at
+def _shared_memory() -> tuple[int | None, int | None]:
+    folder = Path("/dev/shm")  # noqa: S108 - looked at
     if not folder.is_dir():
         return None, None
     found = os.statvfs(folder)
