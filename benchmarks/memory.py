@@ -66,13 +66,15 @@ def clouds(folder: Path, size: int) -> None:
 
 
 def volumes(folder: Path, size: int) -> None:
-    """One volume of planes of 512²."""
+    """One volume of planes of 512², a quarter of which is no air."""
     depth = max(1, size // (512 * 512 * 2))
     (folder / "case").mkdir()
     path = folder / "case/ct_original.npy"
     volume = np.lib.format.open_memmap(path, "w+", "i2", (depth, 512, 512))
     for lo in range(0, depth, 64):
-        volume[lo : lo + 64] = RNG.integers(-1000, 1500, (min(64, depth - lo), 512, 512), "i2")
+        hi = min(lo + 64, depth)
+        volume[lo:hi] = -1000
+        volume[lo:hi, 128:384, 128:384] = RNG.integers(-1000, 1500, (hi - lo, 256, 256), "i2")
 
 
 def streams(folder: Path, size: int) -> None:

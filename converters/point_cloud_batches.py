@@ -84,7 +84,7 @@ def recognise_batches(file: h5py.File, tree: Tree, name: str, mapping: Mapping[s
         segment_columns=whole,
         header=header_of(file),
         files=tuple(sorted(tree.files)),
-        reading=max(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored)),
+        reading=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored)),
         notes=tuple(
             f"left out, being no column: {printable(path)}"
             for path, each in tree.datasets.items()

@@ -75,7 +75,7 @@ class Layout:
     files
         Further files that are read.
     reading
-        Bytes that HDF5 holds while it reads a column, besides the column.
+        Bytes of large chunks that are held while columns are read, of all columns.
     notes
         Remarks about this file.
     """

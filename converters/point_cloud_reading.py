@@ -61,6 +61,7 @@ class _Columns:
         self, file: h5py.File, name: str, detail: Mapping[str, Any], segments: Segments | None
     ) -> None:
         self._file, self._name, self._detail, self._segments = file, name, detail, segments
+        self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}
         self.rows = self._count()
 
     def _count(self) -> int:
@@ -92,7 +93,18 @@ class _Columns:
         """Nothing: what is wrong is raised while it is read."""
 
     def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
-        return hdf5.read_rows(self._file[path], place(self._name, path), lo, hi)
+        """Rows ``lo:hi`` of a dataset; large chunks that hold further rows are kept, not decoded again."""
+        dataset, location = self._file[path], place(self._name, path)
+        chunk = dataset.chunks[0] if hdf5.chunk_memory(dataset) else 0
+        if 4 * chunk <= hi - lo:
+            return hdf5.read_rows(dataset, location, lo, hi)
+        first, rows = self._decoded.get(path, (0, np.empty(0)))
+        if lo < first or hi > first + len(rows):
+            self._decoded.pop(path, None)
+            first = lo // chunk * chunk
+            rows = hdf5.read_rows(dataset, location, first, min(-(-hi // chunk) * chunk, dataset.shape[0]))
+            self._decoded[path] = first, rows
+        return rows[lo - first : hi - first]
 
 
 class _Batches(_Columns):

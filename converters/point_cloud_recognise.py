@@ -148,7 +148,7 @@ def _layout(
         offset=_triple(header, "offset"),
         header=header,
         files=tuple(sorted(tree.files)),
-        reading=max((hdf5.chunk_memory(tree.datasets[path]) for path in read), default=0),
+        reading=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in read),
         notes=(*notes, *scalars),
     )
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.converters import (
+    hdf5,
     point_cloud_derive,
     point_cloud_large,
     point_cloud_memory,
@@ -172,3 +173,28 @@ def test_a_larger_file_takes_no_more_memory(
     files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
     small, large = (PointCloudConverter().scan([file]).sources[0].memory for file in files)
     assert small == large
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "a.h5", "indices")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        for key in list(file["data"]):
+            values = file["data"][key][()]
+            del file["data"][key]
+            chunks = (700, *values.shape[1:])
+            file["data"].create_dataset(key, data=values, chunks=chunks, compression="gzip")
+    monkeypatch.setattr(hdf5, "_CACHED", 100)
+    reads: list[str] = []
+    read_rows = hdf5.read_rows
+
+    def count(dataset: h5py.Dataset, *more: Any) -> Any:
+        reads.append(dataset.name)
+        return read_rows(dataset, *more)
+
+    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain")
+    monkeypatch.setattr(hdf5, "read_rows", count)
+    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted")
+    assert counted.digest == plain.digest
+    assert 2 <= reads.count("/data/x") <= 3
+    assert PointCloudConverter().scan([tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
