@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import unistore.zarr3.durable
 from unistore.cli.main import main
 from unistore.convert import convert, make_converter
 from unistore.converters.exclusion import Exclusion, about
@@ -460,6 +461,7 @@ def kill_at_sync(number: int, out: Path) -> None:
         original(descriptor)
 
     os.fsync = fsync
+    unistore.zarr3.durable.fsync = fsync
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
