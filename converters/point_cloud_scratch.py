@@ -12,6 +12,8 @@ from typing import IO, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.errors import ConversionError
+
 __all__ = ["BLOCK", "Buckets", "Column", "Form", "Scratch", "cut"]
 
 BLOCK = 1 << 19
@@ -48,14 +50,20 @@ class Scratch:
         if self._folder is None:
             return _Held(np.zeros((rows, *form[1]), form[0]))
         file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-        return _Filed(self._files.enter_context(file), form)
+        return _Filed(self._files.enter_context(file), form, self._folder)
 
 
 class Column:
     """Rows that can be written and read in any order; those never written are undefined."""
 
     def write(self, at: int, rows: NDArray[Any]) -> None:
-        """Put rows from number `at` on."""
+        """Put rows from number `at` on.
+
+        Raises
+        ------
+        ConversionError
+            If the disk is full.
+        """
         raise NotImplementedError
 
     def read(self, lo: int, hi: int) -> NDArray[Any]:
@@ -78,16 +86,23 @@ class _Held(Column):
 
 
 class _Filed(Column):
-    def __init__(self, file: IO[bytes], form: Form) -> None:
-        self._file, self._row_shape = file, form[1]
+    def __init__(self, file: IO[bytes], form: Form, folder: Path) -> None:
+        self._file, self._row_shape, self._folder = file, form[1], folder
         self._dtype = np.dtype(form[0])
         self._row = self._dtype.itemsize * int(np.prod(form[1], dtype=np.int64))
 
     def write(self, at: int, rows: NDArray[Any]) -> None:
         rest = np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8).data
-        self._file.seek(at * self._row)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        try:
+            self._file.seek(at * self._row)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            msg = (
+                f"{self._folder}: points cannot be sorted there ({error.strerror or error}); free space "
+                "(twice that of the file, uncompressed), then run the same command"
+            )
+            raise ConversionError(msg) from error
 
     def read(self, lo: int, hi: int) -> NDArray[Any]:
         rows = np.empty((hi - lo, *self._row_shape), self._dtype)

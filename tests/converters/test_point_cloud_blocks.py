@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -198,3 +200,24 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert counted.digest == plain.digest
     assert 2 <= reads.count("/data/x") <= 3
     assert PointCloudConverter().scan([tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    make(tmp_path / "a.h5", "indices")
+    child = (
+        "import resource, sys; from pathlib import Path\n"
+        "from unistore.converters import point_cloud_derive as d, point_cloud_order as o\n"
+        "from unistore.converters import point_cloud_scratch as s\n"
+        "from unistore.converters.point_cloud import PointCloudConverter\n"
+        "d.BLOCK = o.BLOCK = s.BLOCK = 40\n"
+        "converter = PointCloudConverter(); scan = converter.scan([Path(sys.argv[1])])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "converter.derive_in(Path(sys.argv[2]), scan, 0, lambda *more: None)\n"
+    )
+    (tmp_path / "room").mkdir()
+    command = [sys.executable, "-c", child, str(tmp_path / "a.h5"), str(tmp_path / "room")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "ConversionError" in done.stderr
+    assert f"{tmp_path / 'room'}: points cannot be sorted there (File too large); free space" in done.stderr
+    assert list((tmp_path / "room").iterdir()) == []
