@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
+from unistore.convert import CONVERTERS
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.export.files import File
 from unistore.export.naming import Names
@@ -20,8 +21,6 @@ from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 
 __all__ = ["Exported", "Progress", "export"]
-
-MODALITIES = ("rows", "point_cloud", "ct", "spike", "trajectory")
 
 
 class Progress(Protocol):
@@ -112,7 +111,7 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
 
 
 def _family(store: Store) -> str:
-    if store.modality not in MODALITIES:
+    if store.modality not in CONVERTERS:
         msg = f"{store.path}: stores of modality {store.modality!r} cannot be exported by this unistore"
         raise StoreError(msg)
     return store.modality
