@@ -20,7 +20,9 @@ from unistore.converters.point_cloud_derive import derive_points
 from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout, to_json
 from unistore.converters.point_cloud_lists import Lists, read_lists, room_names
 from unistore.converters.point_cloud_memory import derive_memory
+from unistore.converters.point_cloud_order import Read
 from unistore.converters.point_cloud_recognise import layout_of, recognise
+from unistore.converters.point_cloud_scratch import Scratch
 from unistore.converters.point_cloud_segments import Partition, by_windows, consecutive, parse_window
 from unistore.converters.point_cloud_settle import (
     column_fields,
@@ -245,11 +247,11 @@ class PointCloudConverter:
             folder,
         )
 
-    def _cut(self, points: int, plane: Callable[[], Sequence[NDArray[Any]]]) -> Partition:
+    def _cut(self, points: int, checked: Callable[[], Read], scratch: Scratch) -> Partition:
         if self.segment is None:
             return consecutive(np.array([points]), np.zeros(1, np.int64))
-        x, y = plane()
-        return by_windows(x, y, parse_window(self.segment), self.min_points, self.max_points)
+        size = parse_window(self.segment)
+        return by_windows(checked(), points, size, self.min_points, self.max_points, scratch)
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""

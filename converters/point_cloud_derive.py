@@ -14,9 +14,9 @@ from unistore.converters.columns import missing_value
 from unistore.converters.hdf5 import place
 from unistore.converters.point_cloud_coordinates import Finite, bounds_of, is_quantisable
 from unistore.converters.point_cloud_large import LargeGrid
-from unistore.converters.point_cloud_order import Order, Read, gather
+from unistore.converters.point_cloud_order import Read, gather
 from unistore.converters.point_cloud_reading import Points, open_points
-from unistore.converters.point_cloud_scratch import BLOCK, Form, Scratch
+from unistore.converters.point_cloud_scratch import BLOCK, Column, Form, Scratch
 from unistore.converters.point_cloud_segments import Partition, blocks
 from unistore.converters.point_cloud_voxels import largest_cell, voxelise
 from unistore.converters.protocol import Emit, Facts, Source
@@ -28,8 +28,8 @@ __all__ = ["Cut", "derive_points", "is_label"]
 
 _XYZ = "xyz"
 
-Cut = Callable[[int, Callable[[], Sequence[NDArray[Any]]]], Partition]
-"""Cuts a cloud without segments, given its points and what reads x and y of all of them."""
+Cut = Callable[[int, Callable[[], Read], Scratch], Partition]
+"""Cuts a cloud without segments, given how many points it has and, where asked for, how they are read."""
 
 
 def is_label(key: str) -> bool:
@@ -110,13 +110,12 @@ class _Stored:
         places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
         self.finite = Finite(places, points.rows)
         self._points = points
+        self._kept: Column | None = None
+        self._scratch = scratch
         self._own = [key for key in columns if key in source.detail["columns"]]
-        self.partition = points.partition(scratch) or cut(points.rows, self._plane)
+        self.partition = points.partition(scratch) or cut(points.rows, self._checked, scratch)
         self.offsets = self.partition.offsets
-        order = self.partition.order
-        if isinstance(order, np.ndarray):
-            order = Order(points.rows, [order], scratch, rest=False)
-        self._order = order
+        self._order = order = self.partition.order
         self._columns: Mapping[str, Read] = {}
         if order is not None:
             wanted: dict[str, tuple[Form, Read]] = {
@@ -148,22 +147,24 @@ class _Stored:
         return np.arange(lo, hi) if self._order is None else self._order.column.read(lo, hi)
 
     def _read_xyz(self, lo: int, hi: int) -> NDArray[Any]:
+        if self._kept is not None:
+            return self._kept.read(lo, hi)
         xyz = self._points.xyz(lo, hi)
         self.finite.look(lo, xyz)
         return xyz
 
-    def _plane(self) -> list[NDArray[Any]]:
-        """Give x and y of all points, checked."""
-        rows, finite = self._points.rows, self.finite
-        axes: list[NDArray[Any]] = []
+    def _checked(self) -> Read:
+        """Look at all coordinates, and keep them: they will be read several times."""
+        rows = self._points.rows
+        kept = None
         for lo in range(0, rows, BLOCK):
             xyz = self._read_xyz(lo, min(lo + BLOCK, rows))
-            axes = axes or [np.empty(rows, xyz.dtype) for _ in range(2)]
-            for number, axis in enumerate(axes):
-                axis[lo : lo + len(xyz)] = xyz[:, number]
-        if finite.problems:
-            raise InputError(finite.problems)
-        return axes
+            kept = kept or self._scratch.column((xyz.dtype.str, (3,)), rows)
+            kept.write(lo, xyz)
+        self.check()
+        assert kept is not None
+        self._kept = kept
+        return kept.read
 
 
 class _Clouds:

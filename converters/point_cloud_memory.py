@@ -18,8 +18,8 @@ _POINT = 100
 """Bytes a point of a block: coordinates, their cells or positions, order, a column."""
 _VOXELISE = 160
 """Bytes a point of the block whose voxels are counted: cells, keys, order, inverse."""
-_WINDOWS = 66
-"""Bytes a point of a cloud that is cut into windows: x, y, window, order."""
+_WINDOWS = 100
+"""Bytes a point of the block that is cut into windows: x, y, window, order, further by the largest window."""
 
 
 def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
@@ -38,9 +38,8 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
         np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for _, form in layout.columns.values()
     ]
     each = _POINT + (_VOXELISE if voxels else 0) + 3 * max(widths, default=0)
+    each += _WINDOWS if windows and layout.kind == COLUMNS else 0
     total = min(layout.points, BLOCK) * each
-    if windows and layout.kind == COLUMNS:
-        total += layout.points * _WINDOWS
     if layout.kind == BATCHES:
         total += 2 * layout.points // max(1, layout.segments) * 9 * 8
     return _FIXED + total + layout.reading

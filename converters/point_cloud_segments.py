@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud_order import Order
-from unistore.converters.point_cloud_scratch import Scratch
+from unistore.converters.point_cloud_order import Order, Read
+from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut
 from unistore.errors import InputError
 from unistore.schemas.point_cloud import NO_SEGMENT
 
@@ -25,14 +26,14 @@ class Partition(NamedTuple):
     Attributes
     ----------
     order
-        Rows of the source, segment after segment, (M,) or in scratch; None: all rows in their own order.
+        Rows of the source, segment after segment; None: all rows in their own order.
     lengths
         (S,) points of each segment.
     numbers
         (S,) number of each segment.
     """
 
-    order: Ints | Order | None
+    order: Order | None
     lengths: Ints
     numbers: Ints
 
@@ -68,43 +69,74 @@ def consecutive(lengths: Ints, numbers: Ints) -> Partition:
 
 def by_indices(indices: Iterable[Ints], numbers: Ints, rows: int, scratch: Scratch) -> Partition:
     """Segments given as sorted row indices; rows in none come last, as one segment of number -1."""
-    order = Order(rows, indices, scratch, rest=True)
-    if not order.rest:
-        return Partition(order, order.lengths, numbers)
-    return Partition(order, np.append(order.lengths, order.rest), np.append(numbers, NO_SEGMENT))
+    return _with_rest(Order(rows, indices, scratch, rest=True), numbers)
 
 
 def by_windows(
-    x: NDArray[Any], y: NDArray[Any], size: float, min_points: int, max_points: int | None
+    read: Read, rows: int, size: float, min_points: int, max_points: int | None, scratch: Scratch
 ) -> Partition:
     """Cut a cloud into square XY windows, counted from the smallest x and y.
 
     Windows come in order of x, then y, points of a window in the order of their rows. A window with more
     than `max_points` is halved at the median of its longer side until no part has more; points of windows
-    and parts with fewer than `min_points` belong to no segment.
+    and parts with fewer than `min_points` belong to no segment. One window is held at a time, or the windows
+    of about a block of points.
+
+    Parameters
+    ----------
+    read
+        Reads rows of the coordinates, (n, 3).
+    rows
+        How many there are.
 
     Raises
     ------
     InputError
         If the windows are so small that they cannot be counted.
     """
-    columns, rows = (np.floor((axis.astype(np.float64) - axis.min()) / size) for axis in (x, y))
-    if max(columns.max(), rows.max()) >= 1 << 31:
+    steps = [(lo, min(lo + BLOCK, rows)) for lo in range(0, rows, BLOCK)]
+    low, high = np.full(2, np.inf), np.full(2, -np.inf)
+    for lo, hi in steps:
+        xy = read(lo, hi)[:, :2]
+        low, high = np.minimum(low, xy.min(axis=0)), np.maximum(high, xy.max(axis=0))
+    last = np.floor((high - low) / size)
+    if last.max() >= 1 << 31:
         msg = f"segment=window:{size:g}: the cloud is more than 2^31 windows wide"
         raise InputError(msg)
-    key = columns.astype(np.int64) * (int(rows.max()) + 1) + rows.astype(np.int64)
-    order = np.argsort(key, kind="stable")
-    in_order = key[order]
-    starts = np.flatnonzero(np.concatenate(([True], in_order[1:] != in_order[:-1])))
-    parts: list[Ints] = []
-    for window in np.split(order, starts[1:]):
-        parts += _halved(window, x, y, max_points)
-    kept = [part for part in parts if len(part) >= min_points]
-    assigned = np.zeros(len(x), bool)
-    whole = np.concatenate([np.empty(0, np.int64), *kept])
-    assigned[whole] = True
-    lengths = np.array([len(part) for part in kept], np.int64)
-    return _with_rest(whole, lengths, np.arange(len(kept), dtype=np.int64), ~assigned)
+
+    def windows(xy: NDArray[Any]) -> Ints:
+        columns, lines = np.floor((xy.astype(np.float64) - low) / size).astype(np.int64).T
+        return np.asarray(columns * (int(last[1]) + 1) + lines)
+
+    keys, counts = np.empty(0, np.int64), np.empty(0, np.int64)
+    for lo, hi in steps:
+        found, number = np.unique(windows(read(lo, hi)[:, :2]), return_counts=True)
+        keys, at = np.unique(np.concatenate((keys, found)), return_inverse=True)
+        counts = np.bincount(at, np.concatenate((counts, number))).astype(np.int64)
+    bucket_of = (np.cumsum(counts) - counts) // BLOCK  # a window belongs where its first point does
+    dtype = read(0, 1).dtype.str
+    forms: dict[str, Form] = {"row": ("<i8", ()), "window": ("<i8", ()), "xy": (dtype, (2,))}
+    points = Buckets(scratch, np.bincount(bucket_of, counts).astype(np.int64), forms)
+    for lo, hi in steps:
+        xy = read(lo, hi)[:, :2]
+        window = np.searchsorted(keys, windows(xy))
+        order, cuts = cut(bucket_of[window])
+        for key, values in (("row", np.arange(lo, hi)), ("window", window), ("xy", xy)):
+            points.put(key, values if order is None else values[order], cuts)
+    found_order = Order(rows, _windows(points, min_points, max_points), scratch, rest=True)
+    return _with_rest(found_order, np.arange(len(found_order.lengths), dtype=np.int64))
+
+
+def _windows(points: Buckets, min_points: int, max_points: int | None) -> Iterator[Ints]:
+    """Rows of each window, or part of one, that is a segment."""
+    for lo, hi in pairwise(points.bounds.tolist()):
+        row, window, xy = (points.columns[key].read(lo, hi) for key in ("row", "window", "xy"))
+        order = np.argsort(window, kind="stable")
+        starts = np.flatnonzero(np.diff(window[order])) + 1
+        for each in np.split(order, starts) if len(order) else ():
+            for part in _halved(each, xy[:, 0], xy[:, 1], max_points):
+                if len(part) >= min_points:
+                    yield row[part]
 
 
 def _halved(window: Ints, x: NDArray[Any], y: NDArray[Any], max_points: int | None) -> list[Ints]:
@@ -120,13 +152,10 @@ def _halved(window: Ints, x: NDArray[Any], y: NDArray[Any], max_points: int | No
     ]
 
 
-def _with_rest(order: Ints, lengths: Ints, numbers: Ints, unassigned: NDArray[np.bool_]) -> Partition:
-    rest = np.flatnonzero(unassigned)
-    if not len(rest):
-        return Partition(order, lengths, numbers)
-    return Partition(
-        np.concatenate((order, rest)), np.append(lengths, len(rest)), np.append(numbers, NO_SEGMENT)
-    )
+def _with_rest(order: Order, numbers: Ints) -> Partition:
+    if not order.rest:
+        return Partition(order, order.lengths, numbers)
+    return Partition(order, np.append(order.lengths, order.rest), np.append(numbers, NO_SEGMENT))
 
 
 def blocks(lengths: Ints, limit: int) -> Iterator[tuple[int, int]]:

@@ -21,6 +21,7 @@ from unistore.converters import (
     point_cloud_memory,
     point_cloud_order,
     point_cloud_scratch,
+    point_cloud_segments,
 )
 from unistore.converters.point_cloud import PointCloudConverter
 from unistore.converters.point_cloud_large import LargeGrid
@@ -35,6 +36,7 @@ MODULES = (
     point_cloud_memory,
     point_cloud_order,
     point_cloud_scratch,
+    point_cloud_segments,
 )
 BLOCK = 40
 
@@ -135,7 +137,7 @@ def make(path: Path, layout: str, n: int = 1000) -> Path:
 @pytest.mark.parametrize("layout", ["indices", "in_segments", "columns", "windows", "batches"])
 def test_no_byte_depends_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     make(tmp_path / "a.h5", layout)
-    options = {"segment": "window:3", "min_points": 70} if layout == "windows" else {}
+    options = {"segment": "window:3", "min_points": 35, "max_points": 90} if layout == "windows" else {}
     converter = PointCloudConverter(voxel_size=(0.5, 4.0), **options)
     whole = run(converter, [tmp_path / "a.h5"], tmp_path / "whole")
     used: list[Path | None] = []
