@@ -7,7 +7,6 @@ of one conversion, never part of a store.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError
 from unistore.execute.failure import writing_failed
-from unistore.zarr3.durable import sync_folder
+from unistore.zarr3.durable import sync_files, sync_folders
 
 __all__ = ["Spill", "SpillWriter"]
 
@@ -88,20 +87,15 @@ class SpillWriter:
         known["rows"] += len(rows)
 
     def finish(self, facts: Facts) -> None:
-        """Write facts and description and wait until everything is on disk."""
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        with (self.folder / FACTS).open("wb") as file:
-            np.savez(file, *(np.asarray(value) for value in facts.values()))
-            file.flush()
-            os.fsync(file.fileno())
-        with (self.folder / DESCRIPTION).open("w") as text:
-            json.dump({"columns": list(self._columns.values()), "facts": list(facts)}, text)
-            text.flush()
-            os.fsync(text.fileno())
-        sync_folder(self.folder)
-        sync_folder(self.folder.parent)
+        """Write facts, wait until everything is on disk, then the same with the description."""
+        with (self.folder / FACTS).open("wb") as values:
+            np.savez(values, *(np.asarray(value) for value in facts.values()))
+            sync_files([*self._files.values(), values])
+        with (self.folder / DESCRIPTION).open("wb") as file:
+            columns = list(self._columns.values())
+            file.write(json.dumps({"columns": columns, "facts": list(facts)}).encode())
+            sync_files([file])
+        sync_folders([self.folder, self.folder.parent])
 
 
 class Spill:

@@ -18,13 +18,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import xxhash
 
 from unistore.errors import ConversionError
 
-__all__ = ["PART_SUFFIX", "Together", "WrittenFile", "sync_folder", "sync_folders", "write_shard"]
+__all__ = [
+    "PART_SUFFIX",
+    "Together",
+    "WrittenFile",
+    "sync_files",
+    "sync_folder",
+    "sync_folders",
+    "write_shard",
+]
 
 PART_SUFFIX = ".part"
 """Ending of temporary names; a file that has it was left behind by a killed process."""
@@ -212,6 +220,17 @@ def write_shard(
     """
     with Together(root, durable=durable) as files:
         return files.put(key, buffers)
+
+
+def sync_files(files: Iterable[IO[bytes]]) -> None:
+    """Wait until all that was written to these open files is on disk."""
+    with _threads() as pool:
+        list(pool.map(_sync_file, files))
+
+
+def _sync_file(file: IO[bytes]) -> None:
+    file.flush()
+    fsync(file.fileno())
 
 
 def sync_folders(folders: Iterable[Path]) -> None:

@@ -124,9 +124,9 @@ def test_spilled_rows_are_durable_before_their_record(events: list[Event], build
         if event.record.get("step") != "derive":
             continue
         folder = build / "spill" / str(event.record["source"])
-        for name in ("0.bin", "1.bin", "facts.npz", "spill.json"):
-            assert position(events, "sync", folder / name) < index
         described = position(events, "sync", folder / "spill.json")
+        for name in ("0.bin", "1.bin", "facts.npz"):
+            assert position(events, "sync", folder / name) < described
         assert described < position(events, "sync", folder, after=described) < index
         assert described < position(events, "sync", folder.parent, after=described) < index
 
