@@ -16,8 +16,8 @@ __all__ = ["derive_memory"]
 _FIXED = 16 << 20
 _POINT = 100
 """Bytes a point of a block: coordinates, their cells or positions, order, a column."""
-_VOXELISE = 160
-"""Bytes a point of the block whose voxels are counted: cells, keys, order, inverse."""
+_VOXELISE = 200
+"""Bytes a point of the block whose voxels are counted: cells, keys, order, inverse, voxels of another."""
 _WINDOWS = 100
 """Bytes a point of the block that is cut into windows: x, y, window, order, further by the largest window."""
 
