@@ -90,13 +90,14 @@ class ReadingThread:
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
+        self._under_way += len(requests)
+        loans = []
+        while self._lent < self._under_way and (slab := self._ring.take()) is not None:
+            loans.append(_Loan(slab.segment, self._ring.lend(slab, [])[0]))
+            self._lent += 1
+        self._loans += reversed(loans)
         for request in requests:
-            slab = self._ring.take() if self._lent <= self._under_way else None
-            if slab is not None:
-                self._loans.append(_Loan(slab.segment, self._ring.lend(slab, [])[0]))
-                self._lent += 1
             self._jobs.put(_Job(self._generation[0], request))
-            self._under_way += 1
         return len(requests)
 
     def take(self, number: int) -> Arrival:

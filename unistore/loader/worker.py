@@ -10,6 +10,7 @@ import select
 import socket
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -158,7 +159,7 @@ class _Bench:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._lent += [loan.slab for loan in loans]
+        self._lent += [loan.slab for loan in reversed(loans)]
 
     def let_go(self) -> None:
         """Hold on to nothing of the last batch's memory."""
@@ -229,15 +230,17 @@ def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
     poll = select.poll()
     for descriptor in (channel.fileno(), *sentinels):
         poll.register(descriptor, select.POLLIN)
+    tasks: deque[Task] = deque()
     while True:
-        for (forget, loans, tasks), descriptors in messages:
+        for (forget, loans, told), descriptors in messages:
             if isinstance(bench, _Bench):
                 bench.take_slabs(forget, [Loan(*loan) for loan in loans], descriptors)
-            for task in tasks:
-                _answer(bench, Task(*task), channel)
-        messages = channel.receive(wait=False)
-        if not messages and any(descriptor in sentinels for descriptor, _ in poll.poll()):
+            tasks.extend(Task(*task) for task in told)
+        if tasks:
+            _answer(bench, tasks.popleft(), channel)
+        elif any(descriptor in sentinels for descriptor, _ in poll.poll()):
             return
+        messages = channel.receive(wait=False)  # between tasks too: slabs that just came back are lent again
 
 
 def _answer(bench: _Bench | LoaderError, task: Task, channel: Channel) -> None:
