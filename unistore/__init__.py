@@ -108,9 +108,14 @@ def open(path: str | os.PathLike[str]) -> zarr.Group:  # noqa: A001
     """Open a store as a plain ``zarr.Group``, read-only: for looking into it with zarr-python's own means."""
     import zarr
 
+    from unistore.errors import NoStoreError
     from unistore.remote.storage import zarr_store
 
-    return zarr.open_group(zarr_store(path), mode="r")
+    try:
+        return zarr.open_group(zarr_store(path), mode="r")
+    except FileNotFoundError as error:
+        msg = f"{os.fspath(path)}: no such store"
+        raise NoStoreError(msg) from error
 
 
 def __getattr__(name: str) -> Any:

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from unistore.converters.detection import Detection, detect
+from unistore.converters.paths import is_inside
 from unistore.converters.protocol import Converter
 from unistore.errors import InputError, Problem
 from unistore.execute.runner import Progress, Report, run
 from unistore.execute.splits import parse_shares
 from unistore.sizes import parse_bytes
+from unistore.store.names import ROOT
 from unistore.zarr3.presets import CODECS
 
 __all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
@@ -37,7 +39,7 @@ def convert(
     modality: str | None = None,
     *,
     codec: str = "fast",
-    split: str | None = None,
+    split: str | Mapping[str, float] | None = None,
     overwrite: bool = False,
     restart: bool = False,
     work: PathLike | None = None,
@@ -158,6 +160,20 @@ def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     return [Path(each) for each in given]
 
 
+def check_exist(paths: Sequence[Path]) -> None:
+    """Refuse paths that do not exist.
+
+    Raises
+    ------
+    InputError
+        Naming them all.
+    """
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        msg = f"no such file or folder: {', '.join(missing)}"
+        raise InputError(msg)
+
+
 def detect_modality(paths: Sequence[Path]) -> Detection:
     """What the sources are.
 
@@ -166,13 +182,17 @@ def detect_modality(paths: Sequence[Path]) -> Detection:
     InputError
         If a path does not exist, or no family knows them.
     """
-    missing = [str(path) for path in paths if not path.exists()]
-    if missing:
-        msg = f"no such file or folder: {', '.join(missing)}"
-        raise InputError(msg)
+    check_exist(paths)
     found = detect(paths)
     if found is None:
         listed = ", ".join(str(path) for path in paths)
+        links = (link for path in paths for link in path.rglob("*") if not is_inside(link, paths))
+        if (link := next(links, None)) is not None:
+            msg = f"{link}: is a link out of the given paths; name what it leads to"
+            raise InputError(msg)
+        if stores := [path for path in paths if (path / ROOT).exists()]:
+            msg = f"{stores[0]}: is a store already; 'unistore export {stores[0]} DST' gives its files back"
+            raise InputError(msg)
         msg = (
             f"{listed}: not recognised as point clouds, CT volumes, spike recordings, trajectories or plain "
             "arrays; 'unistore inspect' says more; or name the family, as in unistore convert ct SRC... DST"
@@ -196,10 +216,15 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
     module, cls = CONVERTERS[name]
     converter_class = getattr(import_module(module), cls)
     known = {field.name: field.default for field in fields(converter_class) if field.init}
+    defaults = {field.name: field.default_factory for field in fields(converter_class)}
     unknown = [option for option in options if option not in known]
     if unknown:
         msg = f"{name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         raise InputError(msg)
+    for option, value in options.items():
+        if defaults[option] is dict and not isinstance(value, Mapping):
+            msg = f"{option} is {value!r}, expected a mapping of names, as in {option}={{'to': 'from'}}"
+            raise InputError(msg)
     several = {option for option in options if isinstance(known[option], tuple)}
     given = {
         option: (value,) if option in several and isinstance(value, str | int | float) else value

@@ -4,7 +4,8 @@
 
     UnistoreError                  exit code 1
     ├── InputError                 exit code 2: source files or arguments are wrong; lists every Problem
-    ├── StoreError                 a store is unfinished, missing something, or not a store
+    ├── StoreError                 a store is unfinished, or lacks something
+    │   ├── NoStoreError           exit code 2: what was named is no store
     │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
     ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
     └── ConversionError            writing failed (disk full, rights, source changed); resumable
@@ -19,6 +20,7 @@ __all__ = [
     "ConversionError",
     "CorruptionError",
     "InputError",
+    "NoStoreError",
     "Problem",
     "StoreError",
     "UnistoreError",
@@ -81,6 +83,12 @@ class InputError(UnistoreError):
 
 class StoreError(UnistoreError):
     """A store is unfinished, lacks something, or is not a store."""
+
+
+class NoStoreError(StoreError):
+    """There is no store at the path that was named."""
+
+    exit_code = 2
 
 
 class CorruptionError(StoreError):

@@ -74,6 +74,13 @@ class BlockShuffle:
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
         self._open: tuple[int, int, NDArray[np.int64]] | None = None
 
+    @classmethod
+    def within(
+        cls, offsets: NDArray[np.integer], open_blocks: int, seed: int = 0, *, deal: int = 64
+    ) -> BlockShuffle:
+        """Groups as large as can be while all lanes together keep to `open_blocks` decoded blocks."""
+        return cls(offsets, seed, group=max(1, open_blocks // LANES), deal=deal)
+
     def __len__(self) -> int:
         return int(self.offsets[-1])
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.order_blocks import LANES, BlockShuffle
+from unistore.order_blocks import BlockShuffle
 from unistore.order_plan import EpochSequence, Shuffled
 from unistore.scratch import Scratch
 from unistore.zarr3.cache import CHUNKS
@@ -87,8 +87,7 @@ def measure(dataset: Dataset, seconds: float = SECONDS) -> Speed:
         return start + len(wanted)
 
     full = Shuffled(count, seed=1)
-    group = max(1, dataset.open_blocks // LANES)  # as `unistore.Loader` has them
-    blocks = BlockShuffle(dataset.block_offsets(), seed=1, group=group, deal=read_size)
+    blocks = BlockShuffle.within(dataset.block_offsets(), dataset.open_blocks, seed=1, deal=read_size)
     found, stop = _rate(read, full, count, seconds, once=True)
     shuffled, _ = _rate(read, full, stop, seconds)
     _, stop = _rate(read, blocks, count, seconds, once=True)

@@ -21,10 +21,10 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
-    "MALLOC_TRIM_THRESHOLD_": "4194304",
-    "MALLOC_MMAP_THRESHOLD_": "1048576",
+    "MALLOC_TRIM_THRESHOLD_": "33554432",
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
 }
-"""One process works on one thread; it gives freed rows back at once, and reuses memory as large as chunks."""
+"""One process works on one thread; memory of rows and chunks is used again instead of faulted in anew."""
 PDEATHSIG = 1
 """``PR_SET_PDEATHSIG`` of prctl(2)."""
 SIGKILL = 9

@@ -17,14 +17,15 @@ OTHER = "other"
 """Split of the sources that name none, where others do."""
 
 
-def parse_shares(text: str) -> dict[str, float]:
-    """Read ``"train=0.8,val=0.2"``.
+def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
+    """Read ``"train=0.8,val=0.2"``, or a mapping of the same.
 
     Raises
     ------
     InputError
         If a share is not a number above 0, a name comes twice, or they do not add up to 1.
     """
+    text = split if isinstance(split, str) else ",".join(f"{name}={share}" for name, share in split.items())
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, _, share = part.partition("=")

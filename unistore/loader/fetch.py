@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -128,8 +129,11 @@ def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
     Raises
     ------
     TypeError
-        The dataset has neither ``read_batch`` nor ``__getitem__``.
+        The dataset has neither ``read_batch`` nor ``__getitem__``, or is a path.
     """
+    if isinstance(dataset, str | os.PathLike):
+        msg = f"the loader reads datasets: unistore.Loader(unistore.Dataset({os.fspath(dataset)!r}), …)"
+        raise TypeError(msg)
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
         msg = f"the loader reads map-style datasets (__len__ and __getitem__), got {type(dataset).__name__}"
         raise TypeError(msg)

@@ -139,8 +139,7 @@ def sequence_for(
         sequence = InOrder(length)
     elif shuffle == "blocks":
         together = getattr(dataset, "open_blocks", GROUP * LANES)
-        group = max(1, together // LANES)
-        sequence = BlockShuffle(_blocks(dataset, chosen), seed, group=group, deal=batch_size)
+        sequence = BlockShuffle.within(_blocks(dataset, chosen), together, seed, deal=batch_size)
     else:
         message = f"is {shuffle!r}, expected True, False or 'blocks'"
         raise InputError(Problem("shuffle", message, kind="option"))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError
+from unistore.errors import NoStoreError, StoreError
 from unistore.remote.cached_storage import CachedStorage
 from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage, why_no_store
@@ -135,10 +135,10 @@ class Store:
         try:
             attributes = self._document(ROOT)
         except AbsentError as error:
-            raise StoreError(self._why_no_root()) from error
+            raise self._no_root() from error
         if "unistore" not in attributes:
             msg = f"{self.path}: a Zarr group, but not a unistore store; read it with unistore.open() or zarr"
-            raise StoreError(msg)
+            raise NoStoreError(msg)
         unistore: dict[str, Any] = attributes["unistore"]
         if not isinstance(unistore, dict):
             raise self._damaged(ROOT, f"attribute 'unistore' is {unistore!r}, expected an object")
@@ -176,16 +176,18 @@ class Store:
     def _damaged(self, key: str, why: str) -> StoreError:
         return StoreError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
 
-    def _why_no_root(self) -> str:
+    def _no_root(self) -> StoreError:
         path = local_path(self.path)
         if path is None:
-            return why_no_store(self.path)
+            return NoStoreError(why_no_store(self.path))
         if build_folder(path).exists():
             beside = build_folder(path).name
-            return f"{path}: unfinished conversion (see {beside}); run the same convert command to resume"
+            msg = f"{path}: unfinished conversion (see {beside}); run the same convert command to resume"
+            return StoreError(msg)
         if not path.exists():
-            return f"{path}: no such store"
-        return f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
+            return NoStoreError(f"{path}: no such store")
+        msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
+        return NoStoreError(msg)
 
 
 def _open(path: str, cache: tuple[str, str | int] | None) -> Store:

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from unistore.convert import check_exist
 from unistore.errors import Problem
 from unistore.execute.executors import Executor
 from unistore.remote.storage import open_storage
@@ -112,6 +113,7 @@ def verify_with(
     progress: Progress | None = None,
 ) -> Verified:
     """Check a store with an executor that is there already; see `verify`."""
+    check_exist(against)
     checked = check_files(root, progress, executor)
     found = Verified(
         path=root, files=len(checked.entries), bytes=checked.bytes, problems=_located(root, checked)
