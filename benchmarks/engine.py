@@ -219,12 +219,15 @@ def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[s
     context = tensorstore.Context({"file_io_sync": False})
     t = tensorstore.open(spec, open=True, context=context).result()
     compress, crc32c = numcodecs.blosc.compress, google_crc32c.value
+    codec = metadata.codecs.byte_codecs[0].to_json()["configuration"]
+    shuffle = ("noshuffle", "shuffle", "bitshuffle").index(codec["shuffle"])
+    items = values.view(f"V{codec['typesize']}")
     shards = [folder / name / "c" / "0" / "0" for name in ("unistore", "tensorstore", "zarr")]
 
     def bare(_: int) -> None:
         frames = []
-        for row in values:
-            frame = compress(row, b"lz4", 5, 1)
+        for row in items:
+            frame = compress(row, codec["cname"].encode(), codec["clevel"], shuffle)
             frames += [frame, crc32c(frame).to_bytes(4, "little")]
         fd = os.open(folder / "bare", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for start in range(0, len(frames), 512):
