@@ -109,7 +109,6 @@ class ClipReader:
             whole(store.array(IMAGE_EXTENT)).astype(np.int64) if images else self._field_extents
         )
         self._sequences = whole(store.array(SEQUENCE_OFFSETS))
-        self._check_length(store)
         self._starts = self._find_starts(kind.stride, units)
         keys = ("voxel", "spike", "spike_packed", "blur", "sharp")
         self._fields = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
@@ -155,12 +154,6 @@ class ClipReader:
         size = self._crop.sizes(self._image_extents[first], field.extents.take(first).astype(np.int64))[0]
         shape = field.shape(*size.tolist())
         return (self._length, shape[-1], *shape[:-1]) if field.channels_last else (self._length, *shape)
-
-    def _check_length(self, store: Store) -> None:
-        longest = int(np.diff(self._sequences).max(initial=0))
-        if self._length > longest:
-            msg = f"{store.path}: no sequence has {self._length} frames (length), the longest has {longest}"
-            raise InputError(msg)
 
     def _find_starts(self, stride: int, units: NDArray[np.int64] | None) -> NDArray[np.int64]:
         """First frames of all clips: inside one sequence, one resolution and the chosen frames."""

@@ -50,7 +50,7 @@ def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     assert call() == 0
     assert "unistore.Loader(dataset" in capsys.readouterr().out
-    assert call(str(tmp_path / "nothing")) == 1
+    assert call(str(tmp_path / "nothing")) == 2
     assert "no such store" in capsys.readouterr().err
 
 

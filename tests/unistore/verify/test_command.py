@@ -79,5 +79,5 @@ def test_wrong_use(
 
 def test_no_store(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = left_with(capsys, tmp_path / "nothing.zarr")
-    assert code == 1
+    assert code == 2
     assert "no such store" in err
