@@ -108,7 +108,7 @@ class ReplayBuffer:
         self._prefetch = prefetch
         self._ahead: deque[tuple[int, Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
-        self._ring = SlabRing(shared=False, in_flight=prefetch + 1, held=1, budget=_BUDGET)
+        self._ring = SlabRing(in_flight=prefetch + 1, held=1, budget=_BUDGET)
         self._closed = False
 
     def __len__(self) -> int:

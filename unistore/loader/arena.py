@@ -78,7 +78,7 @@ class Arena:
 
 
 class SharedGrowth:
-    """Makes segments of shared memory and keeps their descriptors until they are sent to the parent."""
+    """Makes shared memory, and keeps its descriptors until they are sent to the parent."""
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
@@ -87,9 +87,14 @@ class SharedGrowth:
     def __call__(self, size: int) -> Segment:
         """Return ``size`` bytes of new shared memory."""
         descriptor = open_shared_memory(size)
+        try:
+            segment = Segment.shared(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
         self.descriptors.append(descriptor)
         self.sizes.append(size)
-        return Segment.shared(descriptor, size)
+        return segment
 
     def close(self) -> None:
         """Close the descriptors: the parent has its own by now, or never will."""

@@ -144,13 +144,12 @@ class Crew:
             loans, tasks, descriptors = outgoing.setdefault(worker, ([], [], []))
             slab = self._ring.take() if len(worker.lent) <= len(worker.tasks) else None
             if slab is not None:
-                new = slab.number not in worker.known
-                if new:
-                    assert slab.descriptor is not None
+                new = slab.descriptor is not None and slab.number not in worker.known
+                if slab.descriptor is not None and new:
                     worker.known.add(slab.number)
                     descriptors.append(slab.descriptor)
                 worker.lent[slab.number] = slab
-                loans.append(Loan(slab.number, slab.segment.size, new))
+                loans.append(Loan(slab.number, slab.size, new))
             indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
             tasks.append(Task(self._generation, request.number, request.epoch, request.position, indices))
             worker.tasks[self._generation, request.number] = request
@@ -224,7 +223,11 @@ class Crew:
         return bool(messages)
 
     def _note(self, worker: _Worker, answer: Answer, descriptors: list[int]) -> None:
+        slab = worker.lent.pop(answer.slab, None)
         try:
+            if slab is not None and answer.made:
+                slab.made(descriptors.pop(0))
+                worker.known.add(slab.number)
             extra = [
                 Segment.shared(descriptor, size)
                 for descriptor, size in zip(descriptors, answer.extra, strict=True)
@@ -233,7 +236,6 @@ class Crew:
             for descriptor in descriptors:
                 os.close(descriptor)
         request = worker.tasks.pop((answer.generation, answer.number))
-        slab = worker.lent.pop(answer.slab, None)
         worker.queued -= request.indices.nbytes
         if answer.generation != self._generation or answer.result is None:
             if slab is not None:

@@ -54,7 +54,8 @@ class Loader:
     start_method
         ``"fork"``, ``"forkserver"``, ``"spawn"``; None: the dataset's wish, else fork where it exists.
     prefetch
-        Batches made ahead for each worker; fewer where they would take more than a quarter of the memory.
+        Batches made ahead for each worker. Fewer where all together would take more than 512 MB, but two a
+        worker at least; fewer still where they would take more than a quarter of the memory.
     drop_last
         True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
         unevenly. None: True when shuffling for more than one rank.

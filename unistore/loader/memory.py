@@ -3,11 +3,12 @@
 A segment is a memfd (an unlinked temporary file where there is none): no name, no ``/dev/shm`` limit, gone
 with the last process that maps it. Its pages are reserved when it is made, so that running out of memory is
 an error here and not a SIGBUS in the middle of a decode, and mapped at once, so that no batch pays for
-page faults.
+page faults. Memory of one process is mapped as it is used, in large pages where the kernel has them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -84,7 +85,11 @@ class Segment:
         """Anonymous memory of this process, for reading on a thread."""
         if not hasattr(mmap, "MAP_PRIVATE"):
             return cls(mmap.mmap(-1, size), size)
-        return cls(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON | _POPULATE), size)
+        mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without large pages
+                mapping.madvise(mmap.MADV_HUGEPAGE)
+        return cls(mapping, size)
 
     @classmethod
     def shared(cls, descriptor: int, size: int) -> Segment:

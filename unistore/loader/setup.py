@@ -53,11 +53,10 @@ def make_producer(
     if cache is not None:
         file = CacheFile(len(dataset), cache, shared_name(choose_fetch(dataset, collate), dataset, cache))
     ring = SlabRing(
-        shared=workers > 0,
         in_flight=placement.prefetch * max(1, workers),
         held=HELD,
         budget=available_memory() // MEMORY_SHARE,
-        first=max(1, workers),
+        least=2 * max(1, workers),
     )
     if workers == 0:
         return _keeping(file, ReadingThread(_own_fetch(dataset, collate, file), dataset, ring))

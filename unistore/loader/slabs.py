@@ -1,4 +1,4 @@
-"""The ring: slabs of pre-faulted memory that are lent to batches and come back when nothing views them."""
+"""The ring: slabs of memory that are lent to batches and come back when nothing views them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from unistore.loader.memory import Segment, open_shared_memory, round_up
+from unistore.loader.memory import Segment, round_up
 
 __all__ = ["Slab", "SlabRing"]
 
-HEADROOM = 1.125
-"""Slabs are this much larger than what most batches need."""
+HEADROOM, MOST_HEADROOM = 8, 16 << 20
+"""Slabs are larger than what most batches need by one part in so many, and by not more than so many bytes."""
+PREFETCHED = 512 << 20
+"""Bytes of batches that are made ahead, see `SlabRing.batches_in_flight`."""
 REMEMBERED = 64
 """Batches whose sizes decide the size of a slab."""
 MOST = 0.95
@@ -30,18 +32,31 @@ class Slab:
     ----------
     number
         Unique in this process; under it workers know the slab.
-    segment
-        The memory.
+    size
+        Bytes.
     descriptor
         Of the shared memory, for sending; None for memory of this process alone.
     """
 
-    __slots__ = ("__weakref__", "descriptor", "number", "segment")
+    __slots__ = ("__weakref__", "_segment", "descriptor", "number", "size")
 
-    def __init__(self, segment: Segment, descriptor: int | None) -> None:
+    def __init__(self, size: int) -> None:
         self.number = next(_numbers)
-        self.segment = segment
+        self.size = size
+        self.descriptor: int | None = None
+        self._segment: Segment | None = None
+
+    @property
+    def segment(self) -> Segment:
+        """The memory, which exists once it is needed: of this process alone, unless a worker has made it."""
+        if self._segment is None:
+            self._segment = Segment.private(self.size)
+        return self._segment
+
+    def made(self, descriptor: int) -> None:
+        """Map the memory that a worker has made for it; the descriptor is the slab's from now on."""
         self.descriptor = descriptor
+        self._segment = Segment.shared(descriptor, self.size)
 
     def retire(self) -> None:
         """Close the descriptor. The memory lives on until no batch views it."""
@@ -57,21 +72,18 @@ class SlabRing:
 
     Parameters
     ----------
-    shared
-        Whether workers in other processes write into the slabs.
     in_flight
         Slabs that batches being decoded, or waiting to be delivered, may take.
     held
         Further slabs, for batches that the consumer holds. Batches held beyond that are copied.
     budget
         Bytes that all slabs together may take; at least two slabs are allowed whatever their size.
-    first
-        Batches that may be decoded ahead before the size of any is known.
+    least
+        Batches that are decoded ahead however large they are, as far as the budget allows it.
     """
 
-    def __init__(self, *, shared: bool, in_flight: int, held: int, budget: int, first: int = 1) -> None:
-        self._shared = shared
-        self._first = first
+    def __init__(self, *, in_flight: int, held: int, budget: int, least: int = 2) -> None:
+        self._least = least
         self._in_flight = in_flight
         self._held = held
         self._budget = budget
@@ -86,16 +98,22 @@ class SlabRing:
     @property
     def limit(self) -> int:
         """Slabs that may exist."""
-        wanted = self._in_flight + self._held
+        wanted = self._ahead + self._held
         return wanted if not self.slab_size else max(2, min(wanted, self._budget // self.slab_size))
 
     @property
+    def _ahead(self) -> int:
+        """Batches wanted ahead: as many as asked for, but of large ones `PREFETCHED` bytes at most."""
+        few = max(self._least, PREFETCHED // max(1, self.slab_size))
+        return min(self._in_flight, few)
+
+    @property
     def batches_in_flight(self) -> int:
-        """Batches that may be decoded ahead; fewer than asked where they do not fit into the budget."""
-        return max(1, min(self._in_flight, self.limit - 1 if self.slab_size else self._first))
+        """Batches that may be decoded ahead: one until its size is known, then what fits into the budget."""
+        return max(1, min(self._ahead, self.limit - 1)) if self.slab_size else 1
 
     def take(self) -> Slab | None:
-        """Return a slab for one batch, or None: the batch then brings its own memory."""
+        """Return a slab for one batch, perhaps without memory yet; None: the batch then brings its own."""
         self._collect()
         if not self.slab_size:
             return None
@@ -103,19 +121,13 @@ class SlabRing:
             return self._free.pop()
         if len(self._slabs) >= self.limit:
             return None
-        descriptor = open_shared_memory(self.slab_size) if self._shared else None
-        segment = (
-            Segment.private(self.slab_size)
-            if descriptor is None
-            else Segment.shared(descriptor, self.slab_size)
-        )
-        slab = Slab(segment, descriptor)
+        slab = Slab(self.slab_size)
         self._slabs[slab.number] = slab
         return slab
 
     def put(self, slab: Slab) -> None:
         """Take back a slab that no batch was delivered from."""
-        if slab.segment.size == self.slab_size:
+        if slab.size == self.slab_size:
             self._free.append(slab)
         elif slab.number in self._slabs:
             slab.retire()
@@ -158,7 +170,7 @@ class SlabRing:
         if needed > self.slab_size:
             usual = float(np.quantile(np.array(self._needs), MOST, method="inverted_cdf"))
             if usual > self.slab_size:
-                self.slab_size = round_up(int(usual * HEADROOM))
+                self.slab_size = round_up(int(usual + min(usual / HEADROOM, MOST_HEADROOM)))
                 free, self._free = self._free, []
                 for slab in free:
                     self.put(slab)

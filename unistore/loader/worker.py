@@ -87,7 +87,8 @@ class Loan(NamedTuple):
     slab, size
         Its number and bytes.
     new
-        Whether it comes with its descriptor: the worker has not seen it yet.
+        Whether it comes with its descriptor: another worker has made it. One that this worker does not know
+        and that comes without is made here, when a batch needs it.
     """
 
     slab: int
@@ -104,6 +105,8 @@ class Answer(NamedTuple):
         The task's.
     slab
         The one that is given back with the batch; 0: none.
+    made
+        Whether it was made for this batch: its descriptor comes first.
     result
         The batch, an error, or None: the task was abandoned.
     extra
@@ -119,6 +122,7 @@ class Answer(NamedTuple):
     generation: int
     number: int
     slab: int
+    made: bool
     result: Message | Failure | None
     extra: tuple[int, ...] = ()
     needed: int = 0
@@ -138,7 +142,7 @@ class _Bench:
     ) -> None:
         self._current = abandoned_before
         self._slabs: dict[int, Segment] = {}
-        self._lent: list[int] = []
+        self._lent: list[Loan] = []
         self._dataset = orders.dataset
         self._fetch: Fetch = choose_fetch(orders.dataset, orders.collate)
         if orders.cache is not None and cache is not None:
@@ -159,22 +163,25 @@ class _Bench:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._lent += [loan.slab for loan in reversed(loans)]
+        self._lent += reversed(loans)
 
     def let_go(self) -> None:
         """Hold on to nothing of the last batch's memory."""
         self._environment.lend(np.empty)
 
-    def make(self, task: Task, growth: SharedGrowth) -> Answer:
+    def make(self, task: Task, made: SharedGrowth, growth: SharedGrowth) -> Answer:
+        """Make a batch, its slab too where it has none, and what does not fit into it."""
         if task.generation < self._current[0]:
-            return Answer(task.generation, task.number, 0, None)
-        slab = self._lent.pop() if self._lent else 0
-        plain = task.generation, task.number, slab
+            return Answer(task.generation, task.number, 0, False, None)
+        loan = self._lent.pop() if self._lent else None
         started = time.perf_counter()
         hits, misses = self._fetch.hits, self._fetch.misses
-        arena = Arena(self._slabs[slab] if slab else None, growth)
         indices = np.frombuffer(task.indices, np.int64).tolist()
+        plain = task.generation, task.number, loan.slab if loan else 0
         try:
+            if loan is not None and loan.slab not in self._slabs:
+                self._slabs[loan.slab] = made(loan.size)
+            arena = Arena(self._slabs[loan.slab] if loan else None, growth)
             self._environment.lend(arena.allocate)
             self._environment.reseed(task.epoch, task.position)
             batch = self._fetch(indices, task.epoch, arena.allocate)
@@ -182,7 +189,7 @@ class _Bench:
             growth.close()
             failed = sample_error(error, self._fetch, self._dataset, indices, task.epoch, np.empty)
             failed.__cause__ = error
-            return Answer(*plain, pack_failure(failed))
+            return Answer(*plain, bool(made.sizes), pack_failure(failed))
         try:
             message = encode(batch, arena)
         except Exception as error:  # noqa: BLE001 - pickling may raise anything
@@ -190,10 +197,11 @@ class _Bench:
             text = "".join(traceback.format_exception(error))
             failed = SampleError(f"the batch cannot be sent: {type(error).__name__}: {error}", None, "", text)
             failed.__cause__ = error
-            return Answer(*plain, pack_failure(failed))
+            return Answer(*plain, bool(made.sizes), pack_failure(failed))
         spent = time.perf_counter() - started
         hits, misses = self._fetch.hits - hits, self._fetch.misses - misses
-        return Answer(*plain, message, tuple(growth.sizes), arena.needed, spent, hits, misses)
+        grown = tuple(growth.sizes)
+        return Answer(*plain, bool(made.sizes), message, grown, arena.needed, spent, hits, misses)
 
 
 def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Bench | LoaderError, list[Any]]:
@@ -244,15 +252,16 @@ def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
 
 
 def _answer(bench: _Bench | LoaderError, task: Task, channel: Channel) -> None:
-    growth = SharedGrowth()
+    made, growth = SharedGrowth(), SharedGrowth()
     try:
         if isinstance(bench, _Bench):
-            answer = bench.make(task, growth)
+            answer = bench.make(task, made, growth)
             bench.let_go()
         else:
-            answer = Answer(task.generation, task.number, 0, pack_failure(bench))
-        channel.send(tuple(answer), growth.descriptors)
+            answer = Answer(task.generation, task.number, 0, False, pack_failure(bench))
+        channel.send(tuple(answer), made.descriptors + growth.descriptors)
     finally:
+        made.close()
         growth.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.forks import renew_after_fork
+from unistore.zarr3.readahead import ANNOUNCED, DiskReads, announce
 
 __all__ = ["AbsentError", "LocalStorage", "ReadsEnds", "ReadsInto", "Storage"]
 
@@ -119,6 +121,7 @@ class LocalStorage:
         """Forget open files and take a fresh lock."""
         self._lock = threading.Lock()
         self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._disk = DiskReads()
 
     def get(self, key: str) -> bytes:
         """Whole object; see `Storage.get`."""
@@ -145,6 +148,8 @@ class LocalStorage:
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
+        if len(keys) > 1 and self._disk.more():
+            self._announce(keys, offsets, sizes)
         held: str | None = None
         for key, offset, size in zip(keys, offsets, sizes, strict=True):
             if key is not held:
@@ -162,6 +167,8 @@ class LocalStorage:
         self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
     ) -> Iterator[bytearray]:
         """Read many ranges into memory; see `ReadsInto.read_many_into`."""
+        if len(keys) > 1 and self._disk.more():
+            self._announce(keys, offsets, [target.nbytes + tail for target in targets])
         held: str | None = None
         behind = bytearray(tail)
         for key, offset, target in zip(keys, offsets, targets, strict=True):
@@ -172,6 +179,16 @@ class LocalStorage:
             except OSError as error:
                 raise _unreadable(file.path, error) from error
             yield behind
+
+    def _announce(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """Have a disk begin with many ranges; what is wrong with them is said where they are read."""
+        left = ANNOUNCED
+        with contextlib.suppress(StoreError, OSError):
+            for key, offset, size in zip(keys, offsets, sizes, strict=True):
+                left -= size
+                if left < 0:
+                    return
+                announce(self._open(key).fd, offset, size)
 
     def _open(self, key: str) -> _OpenFile:
         with self._lock:
@@ -192,34 +209,34 @@ class _OpenFile:
 
     Attributes
     ----------
-    path
-        Where it is.
+    path, fd
+        Where it is, and its descriptor.
     read
         ``read(size, offset)``: up to `size` bytes.
     """
 
-    __slots__ = ("_fd", "path", "read")
+    __slots__ = ("fd", "path", "read")
 
     def __init__(self, path: Path) -> None:
-        self._fd = -1
+        self.fd = -1
         self.path = path
         try:
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:
             raise _unreadable(path, error) from error
         if hasattr(os, "pread"):
-            self.read = partial(os.pread, self._fd)
+            self.read = partial(os.pread, self.fd)
         else:
-            self.read = partial(_seek_and_read, threading.Lock(), self._fd)
+            self.read = partial(_seek_and_read, threading.Lock(), self.fd)
 
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        if self.fd >= 0:
+            os.close(self.fd)
 
     def read_into(self, target: NDArray[Any], behind: bytearray, offset: int) -> None:
         """Fill `target` and what follows it."""
         size = target.nbytes + len(behind)
-        done = os.preadv(self._fd, [target.data, behind], offset) if _PREADV else 0
+        done = os.preadv(self.fd, [target.data, behind], offset) if _PREADV else 0
         if done != size:
             raw = self.read_on(b"", size, offset)
             target.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, target.nbytes)
@@ -231,7 +248,7 @@ class _OpenFile:
         while done < size:
             part = self.read(size - done, offset + done)
             if not part:
-                length = os.fstat(self._fd).st_size
+                length = os.fstat(self.fd).st_size
                 msg = f"{self.path}: {length} bytes long, too short for {size} bytes from {offset}"
                 raise CorruptionError(msg)
             parts.append(part)

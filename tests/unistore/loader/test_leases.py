@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from unistore.loader import Loader
+from unistore.loader import Loader, SampleError
 from unistore.loader.memory import Segment
-from unistore.loader.slabs import SlabRing
+from unistore.loader.setup import HELD
+from unistore.loader.slabs import PREFETCHED, SlabRing
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -88,6 +89,36 @@ def test_all_batches_of_an_epoch_may_be_held_even_past_the_loader(data, workers)
         assert all(torch.equal(batch["x"][:, 99], batch["index"] * 1000 + 99) for batch in batches)
 
 
+def test_slabs_that_were_made_for_batches_that_failed_are_used_again(data, census):
+    class Half(data.Batched):
+        def read_batch(self, indices, allocate=np.empty):
+            batch = super().read_batch(indices, allocate)
+            if indices[0][0] // 4 % 2:
+                raise OSError(5, "the disk says no")
+            return batch
+
+    held, number = [], 0
+    with Loader(Half(800), 4, shuffle=False, workers=2, prefetch=3) as loader:
+        batches = iter(loader)
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except SampleError:
+                assert number % 2
+            else:
+                held = [*held, (number, batch["x"])][-3:]
+            for place, x in held:
+                assert torch.equal(x[:, 5], 1000 * torch.arange(4 * place, 4 * place + 4) + 5)
+            number += 1
+        del batch, x
+        assert number == 200
+        slabs = [entry for entry in census.descriptors() if entry.startswith("/memfd:unistore")]
+        assert len(slabs) <= 2 * 3 + HELD + 1  # and a page that workers look at
+    held.clear()
+
+
 def test_batches_may_be_written_to_and_pickled(data):
     with Loader(data.Batched(), 10, shuffle=False, workers=1) as loader:
         for _ in range(4):
@@ -98,7 +129,7 @@ def test_batches_may_be_written_to_and_pickled(data):
 
 
 def test_a_slab_comes_back_with_its_last_view_and_not_before():
-    ring = SlabRing(shared=False, in_flight=2, held=2, budget=1 << 30)
+    ring = SlabRing(in_flight=2, held=2, budget=1 << 30)
     ring.observe(1000)
     slab = ring.take()
     lease = ring.lend(slab, [])[0]
@@ -118,7 +149,7 @@ def test_a_slab_comes_back_with_its_last_view_and_not_before():
 
 
 def test_ring_grows_only_where_nothing_is_lent():
-    ring = SlabRing(shared=True, in_flight=3, held=1, budget=1 << 30)
+    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
     ring.observe(100_000)
     small = ring.take()
     leases = ring.lend(small, [])
@@ -138,7 +169,7 @@ def test_ring_grows_only_where_nothing_is_lent():
 
 
 def test_rare_large_batches_do_not_make_every_slab_large():
-    ring = SlabRing(shared=False, in_flight=3, held=1, budget=1 << 30)
+    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
     for _ in range(50):
         ring.observe(100_000)
     ring.observe(50_000_000)
@@ -146,13 +177,22 @@ def test_rare_large_batches_do_not_make_every_slab_large():
 
 
 def test_ring_keeps_to_its_budget():
-    ring = SlabRing(shared=False, in_flight=8, held=4, budget=4 << 20, first=2)
-    assert ring.batches_in_flight == 2
+    ring = SlabRing(in_flight=8, held=4, budget=4 << 20)
+    assert ring.batches_in_flight == 1
     ring.observe(1 << 20)
     assert ring.limit == 3
     assert ring.batches_in_flight == 2
     taken = [ring.take() for _ in range(5)]
     assert sum(slab is not None for slab in taken) == 3
+
+
+def test_large_batches_are_few_ahead():
+    ring = SlabRing(in_flight=8, held=4, budget=1 << 40, least=3)
+    ring.observe(PREFETCHED // 8)
+    assert 3 < ring.batches_in_flight < 8
+    assert ring.batches_in_flight * ring.slab_size <= PREFETCHED
+    ring.observe(PREFETCHED)
+    assert ring.batches_in_flight == 3
 
 
 def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():
