@@ -13,6 +13,7 @@ from unistore.converters.detection import Detection, detect
 from unistore.converters.paths import is_inside
 from unistore.converters.protocol import Converter
 from unistore.errors import InputError, Problem
+from unistore.execute.executors import Threaded
 from unistore.execute.runner import Progress, Report, run
 from unistore.execute.splits import parse_shares
 from unistore.sizes import parse_bytes
@@ -74,7 +75,7 @@ def convert(
         For a destination in a bucket: folder that holds ``<name>.unistore-build`` with the journal and the
         spilled rows; None: the current one.
     workers
-        Worker processes (dask); 0 converts in this process.
+        Worker processes; 0 converts in this process, on threads.
     scheduler
         Address of an existing dask scheduler.
     memory
@@ -128,11 +129,18 @@ def convert(
         )
 
     if workers == 0 and scheduler is None:
-        return start(None)
-    from unistore.execute.dask_executor import Dask
+        return start(Threaded(limit))
+    tell = None if progress is None else progress.tell
+    if scheduler is not None:
+        from unistore.execute.dask_executor import Dask
 
-    with Dask(workers, scheduler, memory=limit, tell=None if progress is None else progress.tell) as executor:
-        return start(executor)
+        with Dask(scheduler, memory=limit, tell=tell) as cluster:
+            return start(cluster)
+    from unistore.execute.processes import Processes
+
+    imports = (type(converter).__module__,)
+    with Processes(workers, memory=limit, imports=imports, tell=tell) as processes:
+        return start(processes)
 
 
 def _check_options(codec: str, workers: int) -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Protocol, TypeVar, runtime_checkable
 
 from unistore.execute.job import Outcome
+from unistore.execute.memory import PROCESS
+from unistore.workers import usable_cores
+from unistore.zarr3.threads import Spread, Threads
 
-__all__ = ["Executor", "Job", "Serial"]
+__all__ = ["Executor", "Job", "Serial", "Threaded"]
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -29,6 +34,15 @@ class Job(Protocol[T_contra]):
         ...
 
 
+@runtime_checkable
+class Halved(Protocol[T_contra]):
+    """A job whose steps read first."""
+
+    def begin(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
+        """Do what only the calling thread may do: read. What is returned does the rest, on any thread."""
+        ...
+
+
 class Executor(Protocol):
     """Where steps run."""
 
@@ -47,3 +61,55 @@ class Serial:
         """Yield every item with its outcome, in order."""
         for item in items:
             yield item, job(item)
+
+
+class Threaded:
+    """In this process, in order, on its cores: a step is read while the one before is encoded and written.
+
+    The calling thread reads all sources, so that no two threads share an HDF5 file; one thread writes, and
+    others encode for it. They start with the first step and end with the last, however that is.
+
+    Parameters
+    ----------
+    memory
+        Bytes that this process may hold; None: not bounded. Where it cannot hold two steps, one is finished
+        before the next is begun.
+    cores
+        Threads that encode; None: as many as there are usable cores. One core does one step after the other.
+    """
+
+    def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
+        self._memory = memory
+        self._cores = int(usable_cores()) if cores is None else cores
+
+    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Yield every item with its outcome, in order."""
+        todo = list(items)
+        if self._cores < 2 or not todo or not isinstance(job, Halved):
+            yield from Serial().run(job, todo)
+            return
+        two = 2 * max(map(job.need, todo))
+        alone = self._memory is not None and PROCESS + two > self._memory
+        with ExitStack() as stack:
+            writer = ThreadPoolExecutor(1, "unistore-write")
+            stack.callback(writer.shutdown, cancel_futures=True)
+            threads = Threads(self._cores)
+            stack.callback(threads.stop)
+            before: tuple[T, Future[Outcome]] | None = None
+            for item in todo:
+                try:
+                    rest = job.begin(item, threads.spread)
+                except Exception:
+                    if before is not None:
+                        yield before[0], before[1].result()
+                    raise
+                written = writer.submit(rest)
+                del rest  # with the rows it holds
+                if before is not None:
+                    yield before[0], before[1].result()
+                before = item, written
+                if alone:
+                    yield item, written.result()
+                    before = None
+            if before is not None:
+                yield before[0], before[1].result()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from unistore.plan import ArrayPlan, Plan, ShardTask, TablePlan
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.threads import Spread, in_turn
 from unistore.zarr3.writer import array_metadata, content_digest, encode_parts, encoded_shard
 
 __all__ = [
@@ -105,16 +106,37 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Assemble the task's rows from its sources, encode, write."""
+        return self.begin(task, in_turn)()
+
+    def begin(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
+        """Assemble the task's rows; what is left encodes and writes them, and may run on another thread.
+
+        Rows that are written in parts are read, encoded and written here.
+        """
         table = self.plan.table(task.table)
         if in_parts(self.converter, table):
-            return self._write_parts(task, table)
+            outcome = self._write_parts(task, table, spread)
+            return lambda: outcome
         try:
             blocks, digests = self.assemble(task)
         except InputError as error:
-            return Outcome(problems=error.problems)
+            problems = error.problems
+            return lambda: Outcome(problems=problems)
+        return lambda: self._write(task, table, blocks, digests, spread)
+
+    def _write(
+        self,
+        task: ShardTask,
+        table: TablePlan,
+        blocks: Mapping[str, NDArray[Any]],
+        digests: list[Any],
+        spread: Spread,
+    ) -> Outcome:
         with self.target.together() as together:
             files = [
-                write_array(together, array, self.plan.codec, task.number, task.lo, blocks[array.column])
+                write_array(
+                    together, array, self.plan.codec, task.number, task.lo, blocks[array.column], spread
+                )
                 for array in table.arrays
                 if not array.is_empty
             ]
@@ -170,7 +192,7 @@ class ShardJob:
             raise InputError(problems)
         return blocks, digests
 
-    def _write_parts(self, task: ShardTask, table: TablePlan) -> Outcome:
+    def _write_parts(self, task: ShardTask, table: TablePlan, spread: Spread) -> Outcome:
         """Write one row, a column after the other, some planes at a time."""
         (piece,) = table.pieces(task.lo, task.hi)
         source, guard = self.scan.sources[piece.source], self.guards[piece.source]
@@ -185,7 +207,7 @@ class ShardJob:
                             self._planar.read_planes(self.scan, table.name, piece.source, lo, hi, out)
 
                     parts = Parts(array, read)
-                    encoded = encode_parts(metadata_of(array, self.plan.codec), parts)
+                    encoded = encode_parts(metadata_of(array, self.plan.codec), parts, spread)
                     written = together.put(shard_key(array, task.number), encoded)
                     files[array.column] = Entry(
                         key=written.key,
@@ -251,12 +273,19 @@ def shard_key(array: ArrayPlan, number: int) -> str:
 
 
 def write_array(
-    files: Files, array: ArrayPlan, codec: str, number: int, lo: int, block: NDArray[Any]
+    files: Files,
+    array: ArrayPlan,
+    codec: str,
+    number: int,
+    lo: int,
+    block: NDArray[Any],
+    spread: Spread = in_turn,
 ) -> Entry:
     """Encode rows from `lo` on as shard `number` of an array and write it."""
     metadata = metadata_of(array, codec)
     key = shard_key(array, number)
-    written = files.put(key, encoded_shard(metadata, (number, *(0 for _ in array.shape[1:])), block))
+    at = (number, *(0 for _ in array.shape[1:]))
+    written = files.put(key, encoded_shard(metadata, at, block, spread))
     return Entry(
         key=key,
         bytes=written.bytes,

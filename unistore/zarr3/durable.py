@@ -39,9 +39,10 @@ PART_SUFFIX = ".part"
 
 fsync = os.fsync
 rename = os.replace
-write = os.write
+write = os.writev if hasattr(os, "writev") else lambda fd, buffers: os.write(fd, buffers[0])
 
 _BYTES_A_CALL = 1 << 19  # so that what was encoded is still in the processor's cache when it is written
+_BUFFERS_A_CALL = 1000  # Linux takes 1024
 _BYTES_A_SYNC = 16 << 20  # so that the disk is at work while a large file is still being written
 _THREADS = 8
 _OPEN = 64  # files that wait for their fsync
@@ -157,13 +158,14 @@ class Together:
             raise _failed(path, error) from error
         self._parts.append(part)
         digest, size, synced = xxhash.xxh3_128(), 0, 0
-        for piece in _joined(buffers):
-            digest.update(piece)
+        for group, length in _grouped(buffers):
+            for buffer in group:
+                digest.update(buffer)
             try:
-                _write_all(part.fd, piece)
+                _write_all(part.fd, group, length)
             except OSError as error:
                 raise _failed(path, error) from error
-            size += len(piece)
+            size += length
             if size - synced >= _BYTES_A_SYNC:
                 synced = size
                 self._sync(part)
@@ -284,24 +286,28 @@ def _make_folders(folder: Path) -> list[Path]:
     return changed
 
 
-def _joined(buffers: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """The same bytes in pieces large enough that the call that takes a piece costs nothing."""
+def _grouped(buffers: Iterable[bytes | memoryview]) -> Iterator[tuple[list[bytes | memoryview], int]]:
+    """The same buffers in groups, and their bytes: so many that the call that takes a group costs nothing."""
     group: list[bytes | memoryview] = []
     held = 0
     for buffer in buffers:
         group.append(buffer)
         held += len(buffer)
-        if held >= _BYTES_A_CALL:
-            yield b"".join(group) if len(group) > 1 else buffer
+        if held >= _BYTES_A_CALL or len(group) == _BUFFERS_A_CALL:
+            yield group, held
             group, held = [], 0
     if group:
-        yield b"".join(group)
+        yield group, held
 
 
-def _write_all(fd: int, piece: bytes | memoryview) -> None:
-    rest = memoryview(piece)
-    while rest:
-        rest = rest[write(fd, rest) :]
+def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
+    """Write all buffers; a call may write less than it was given."""
+    while (done := write(fd, group)) < length:
+        length -= done
+        while done >= len(group[0]):
+            done -= len(group[0])
+            group = group[1:]
+        group = [memoryview(group[0])[done:], *group[1:]]
 
 
 def _failed(path: Path, error: OSError) -> ConversionError:

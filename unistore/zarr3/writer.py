@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
@@ -16,6 +16,7 @@ from unistore.zarr3.frames import Buffers
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.presets import CODECS, array_metadata, codec_chain
 from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.threads import Spread, in_turn
 
 __all__ = [
     "CODECS",
@@ -31,6 +32,13 @@ __all__ = [
     "write_shard",
 ]
 
+RUN = 1 << 20
+"""Bytes of chunks (one at least) that a thread encodes at a time: less is lost in handing it over."""
+AHEAD = 16 << 20
+"""Bytes of chunks that may be encoded before they are wanted."""
+
+Box: TypeAlias = tuple[slice, ...]
+
 
 def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any]) -> Buffers:
     """Encode one whole shard: all that `encoded_shard` yields, as a list."""
@@ -38,9 +46,9 @@ def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDA
 
 
 def encoded_shard(
-    metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any]
+    metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any], spread: Spread = in_turn
 ) -> Iterator[bytes | memoryview]:
-    """Encode one whole shard, chunk by chunk: what is written as it comes is never held all at once.
+    """Encode one whole shard, some chunks at a time: what is written as it comes is never held all at once.
 
     Chunks that hold nothing but fill, compared bit for bit, become empty entries of the index; a shard of
     nothing but fill is an index alone.
@@ -53,6 +61,8 @@ def encoded_shard(
         Coordinates of the shard.
     block
         What the array holds there: cut off at the array's end where the shard reaches beyond it.
+    spread
+        Spreads the work over threads; the bytes are the same.
 
     Yields
     ------
@@ -69,7 +79,7 @@ def encoded_shard(
         msg = f"shard {tuple(shard_coord)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
         raise ValueError(msg)
     shard = _Shard(metadata)
-    buffers = shard.encode(block, metadata.object_shape)
+    buffers = shard.encode([(block, metadata.object_shape)], spread)
     if metadata.index.location == "start":  # known only after the last chunk
         held = list(buffers)
         yield shard.index()
@@ -79,7 +89,9 @@ def encoded_shard(
     yield shard.index()
 
 
-def encode_parts(metadata: ArrayMetadata, parts: Iterable[NDArray[Any]]) -> Iterator[bytes | memoryview]:
+def encode_parts(
+    metadata: ArrayMetadata, parts: Iterable[NDArray[Any]], spread: Spread = in_turn
+) -> Iterator[bytes | memoryview]:
     """Encode a shard of one row given in parts along axis 1, to the bytes `encode_shard` gives of it all.
 
     Parameters
@@ -88,7 +100,9 @@ def encode_parts(metadata: ArrayMetadata, parts: Iterable[NDArray[Any]]) -> Iter
         Of an array whose shards hold one row and end with their index.
     parts
         (1, p, …), one after the other: p is a multiple of the chunk's extent but in the last part. A part
-        must not be changed until the iterator ends.
+        must not be changed until the iterator ends. They are taken on the calling thread.
+    spread
+        Spreads encoding over threads; the bytes are the same.
 
     Yields
     ------
@@ -96,13 +110,18 @@ def encode_parts(metadata: ArrayMetadata, parts: Iterable[NDArray[Any]]) -> Iter
         Parts of the shard.
     """
     shard = _Shard(metadata)
-    rest = metadata.object_shape[1]
-    for part in parts:
-        extent = -(-part.shape[1] // metadata.chunk_shape[1]) * metadata.chunk_shape[1]
-        yield from shard.encode(part, (1, extent, *metadata.object_shape[2:]))
-        rest -= extent
-    if rest:
-        msg = f"parts cover {metadata.object_shape[1] - rest} of {metadata.object_shape[1]} on axis 1"
+    covered = 0
+
+    def extents() -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
+        nonlocal covered
+        for part in parts:
+            extent = -(-part.shape[1] // metadata.chunk_shape[1]) * metadata.chunk_shape[1]
+            covered += extent
+            yield part, (1, extent, *metadata.object_shape[2:])
+
+    yield from shard.encode(extents(), spread)
+    if covered != metadata.object_shape[1]:
+        msg = f"parts cover {covered} of {metadata.object_shape[1]} on axis 1"
         raise ValueError(msg)
     yield shard.index()
 
@@ -120,19 +139,37 @@ class _Shard:
         self._is_blank = _fill_test(self._blank)
         self._encode = metadata.codecs.encoder(metadata.dtype)
 
-    def encode(self, block: NDArray[Any], extent: Sequence[int]) -> Iterator[bytes | memoryview]:
-        """Encode the chunks of the next part of the shard: `extent` is its shape, in whole chunks."""
-        for chunk in _chunks(extent, self._metadata.chunk_shape, block, self._blank):
+    def encode(
+        self, parts: Iterable[tuple[NDArray[Any], Sequence[int]]], spread: Spread
+    ) -> Iterator[bytes | memoryview]:
+        """Encode the chunks of the parts of the shard: what each holds, and its shape in whole chunks."""
+        nbytes = max(1, self._blank.nbytes)
+        together = max(1, RUN // nbytes)
+        runs = (
+            (block, run)
+            for block, extent in parts
+            for run in _runs(_boxes(extent, self._metadata.chunk_shape), together)
+        )
+        for buffers, sizes in spread(self._encode_run, runs, max(1, AHEAD // (together * nbytes))):
+            for size in sizes:
+                self._entries.append((EMPTY, EMPTY) if size is None else (self._at, size))
+                self._at += size or 0
+            yield from buffers
+
+    def _encode_run(self, run: tuple[NDArray[Any], list[Box]]) -> tuple[Buffers, list[int | None]]:
+        """Encode some chunks: their buffers, and the bytes of each; None: it holds nothing but fill."""
+        block, boxes = run
+        buffers: Buffers = []
+        sizes: list[int | None] = []
+        for box in boxes:
+            chunk = _chunk(block[box], self._blank)
             if chunk is None or self._is_blank(chunk):
-                self._entries.append((EMPTY, EMPTY))
+                sizes.append(None)
                 continue
             encoded = self._encode(chunk)
-            size = 0
-            for buffer in encoded:
-                size += len(buffer)
-            self._entries.append((self._at, size))
-            self._at += size
-            yield from encoded
+            buffers += encoded
+            sizes.append(sum(map(len, encoded)))
+        return buffers, sizes
 
     def index(self) -> bytes:
         """Encode the places of all chunks."""
@@ -163,24 +200,29 @@ def _extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, .
     )
 
 
-def _chunks(
-    extent: Sequence[int], chunk_shape: Sequence[int], block: NDArray[Any], blank: NDArray[Any]
-) -> Iterator[NDArray[Any] | None]:
-    """Whole, C-contiguous chunks of an extent in C order, padded with fill; None where one lies outside."""
+def _boxes(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
+    """Where the chunks of an extent lie, in C order."""
     axes = [
         [slice(start, start + step) for start in range(0, end, step)]
         for end, step in zip(extent, chunk_shape, strict=True)
     ]
-    for box in itertools.product(*axes):
-        part = block[box]
-        if part.shape == blank.shape:
-            yield part if part.flags.c_contiguous else np.ascontiguousarray(part)
-        elif part.size == 0:
-            yield None
-        else:
-            padded = blank.copy()
-            padded[tuple(map(slice, part.shape))] = part
-            yield padded
+    return itertools.product(*axes)
+
+
+def _runs(boxes: Iterator[Box], together: int) -> Iterator[list[Box]]:
+    while run := list(itertools.islice(boxes, together)):
+        yield run
+
+
+def _chunk(part: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any] | None:
+    """A whole, C-contiguous chunk, padded with fill; None where it lies outside."""
+    if part.shape == blank.shape:
+        return part if part.flags.c_contiguous else np.ascontiguousarray(part)
+    if part.size == 0:
+        return None
+    padded = blank.copy()
+    padded[tuple(map(slice, part.shape))] = part
+    return padded
 
 
 def _fill_test(blank: NDArray[Any]) -> Callable[[NDArray[Any]], bool]:

@@ -110,11 +110,11 @@ def test_a_full_disk_at_any_shard(
 ) -> None:
     left = writes
 
-    def full(descriptor: int, data: memoryview, original: Callable[..., int] = os.write) -> int:
+    def full(descriptor: int, data: list[bytes], original: Callable[..., int] = os.writev) -> int:
         nonlocal left
         left -= 1
         if left < 0:
-            original(descriptor, b"half")
+            original(descriptor, [b"half"])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return original(descriptor, data)
 

@@ -33,7 +33,7 @@ def operations(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         done.append(("rename", f"{part.name} {path.name}"))
         rename(part, path)
 
-    def recorded_write(fd: int, data: memoryview) -> int:
+    def recorded_write(fd: int, data: list[bytes | memoryview]) -> int:
         done.append(("write", name_of(fd)))
         return write(fd, data)
 
@@ -138,7 +138,7 @@ def test_what_is_written_is_told(tmp_path: Path) -> None:
 
 
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "write", lambda fd, data: os.write(fd, data[:4]))
+    monkeypatch.setattr(durable, "write", lambda fd, data: os.write(fd, b"".join(data)[:4]))
     assert write_shard(tmp_path, "x", [b"abc", b"defgh", b"ij"]).bytes == 10
     assert (tmp_path / "x").read_bytes() == b"abcdefghij"
 
