@@ -11,7 +11,8 @@ import numpy as np
 
 from unistore.converters.columns import promote
 from unistore.converters.ct_headers import Volume
-from unistore.converters.ct_voxels import band_bytes, list_bytes, slab_bytes
+from unistore.converters.ct_slabs import band_bytes, slab_bytes
+from unistore.converters.ct_voxels import list_bytes
 from unistore.converters.npy import read_header
 from unistore.converters.paths import natural_key
 from unistore.converters.protocol import Source
@@ -197,12 +198,13 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
 
 
 def _held(volume: Volume) -> tuple[int, int]:
-    """Bytes held while a volume is read: slabs, bands of it and of a mask; and to list its points."""
+    """Bytes held while a volume is read: slabs of its files, or bands where an order differs; its points."""
     headers = [read_header(path) for path in (*volume.windows.values(), *volume.masks.values())]
     headers += [volume.image[1]] if volume.image else []
     slab = max(map(slab_bytes, headers), default=0)
-    band = max(map(band_bytes, headers), default=0)
-    return 4 * slab + 2 * band, max(map(list_bytes, headers), default=0)
+    bands = any(header.fortran_order for header in headers)
+    band = max(map(band_bytes, headers)) if bands else 0
+    return (len(volume.windows) + 4) * slab + 2 * band, max(map(list_bytes, headers), default=0)
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:

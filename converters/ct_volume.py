@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,28 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct_headers import SDF_MEMBERS, SPARSE_MEMBERS
+from unistore.converters.ct_inside import inside
 from unistore.converters.ct_points import check_range, in_order, load_points
-from unistore.converters.ct_voxels import (
-    bands,
-    box,
-    inside,
-    point_coords,
-    read_bits,
-    read_image,
-    read_points,
-    survey,
-)
-from unistore.converters.npy import NpyHeader, read_header
+from unistore.converters.ct_slabs import VoxelFile, read_image
+from unistore.converters.ct_survey import Agreed, Ones, Survey, ones_of, survey
+from unistore.converters.ct_voxels import point_coords, read_bits, read_points
+from unistore.converters.npy import read_header
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
-from unistore.schemas.ct import MASKS, VOLUMES, WINDOWS
+from unistore.schemas.ct import MASKS, VOLUMES
 from unistore.schemas.ct_windows import Window
 
 __all__ = ["VolumeReader"]
 
 Extent = tuple[int, int, int]
-Counted = tuple[dict[str, NDArray[np.int64]], int]
-ONES, OTHERS = "1", "neither 0 nor 1"
+State = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +67,18 @@ class VolumeReader:
         problems: list[Problem] = []
         counts = dict.fromkeys(self.windows, 0)
         nan = 0
-        if self._image is None:
+        image = self._image
+        if image is None:
             for name, file in self._files("windows"):
                 counts[name] = self._check_mask(file, problems)
             for name, file in self._files("sparse"):
                 counts[name] = self._check_sparse(name, file, problems)
         else:
-            counted, nan = self._counted(None)
-            counts |= {name: int(planes.sum()) for name, planes in counted.items()}
-            self._compare_masks(counts, problems)
+            found = self._surveyed(image)
+            nan = found.nan
+            counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
+            for name, agreed in found.masks.items():
+                self._check_window(name, image, agreed, counts[name], problems)
         for _, file in self._files("masks"):
             self._check_mask(file, problems)
         for name, file in self._files("sdf"):
@@ -115,8 +111,8 @@ class VolumeReader:
     def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, NDArray[Any]]) -> None:
         """Read planes ``lo:hi`` of the one row of ``volumes``, ``masks`` or ``windows``.
 
-        Masks and windows that this volume lacks stay zero, and so do planes that it has not. All windows
-        stored as bits are found in one pass.
+        Masks and windows that this volume lacks stay zero, and so do planes that it has not. Windows that
+        came as files, which `facts` found equal to the image's, are read from them; all others in one pass.
         """
         if "extent" in out:
             out["extent"][0] = self.extent()
@@ -126,41 +122,39 @@ class VolumeReader:
         if hi <= lo:
             return
         blocks = {column.removesuffix("/mask"): block[0] for column, block in out.items()}
+        image = None if table == MASKS else self._image
         if table == VOLUMES:
-            assert self._image is not None
-            path, header, place = self._image
-            read_image(path, header, blocks["image"], place, lo, hi)
-        elif table == WINDOWS and self._image is not None:
-            path, header, place = self._image
-            tests = {name: inside(self.windows[name], header.dtype) for name in blocks}
-            read_bits(path, header, tests, blocks, place, lo, hi)
-        else:
-            for name, file in self._files("masks" if table == MASKS else "windows"):
-                if name in blocks:
-                    path, header, place = self._path(file), self._header(file), self._place(file)
-                    tests = {name: inside(None, header.dtype)}
-                    read_bits(path, header, tests, {name: blocks[name]}, place, lo, hi)
+            assert image is not None
+            read_image(image, blocks["image"], lo, hi)
+            return
+        for name, file in self._files("masks" if table == MASKS else "windows"):
+            if name in blocks:
+                mask = self._file(file)
+                read_bits(mask, {name: inside(None, mask.header.dtype)}, {name: blocks.pop(name)}, lo, hi)
+        if blocks and image is not None:
+            tests = {name: inside(self.windows[name], image.header.dtype) for name in blocks}
+            read_bits(image, tests, blocks, lo, hi)
 
     def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points number `lo` to `hi` of a window, in C order."""
         sparse = self.source.detail["sparse"].get(name)
         if sparse is not None and self._image is None:
             index, values = _sparse_points(
-                self._path(sparse), _state(self._path(sparse)), self._place(sparse)
+                self._path(sparse), _state([self._path(sparse)]), self._place(sparse)
             )
             out["coords"][...] = index[lo:hi]
             out["values"][...] = values[lo:hi]
             return
-        if self._image is not None:
-            path, header, place = self._image
-            window, counts = self.windows[name], self._counted(None)[0][name]
+        file, window, counts = self._image, None, None
+        if file is not None:
+            window = self.windows[name]
+            counts = self._surveyed(file).counts[name] if lo else None
         else:
-            file = self.source.detail["windows"][name]
-            path, header, place = self._path(file), self._header(file), self._place(file)
-            window, counts = None, self._counted(file)[0][ONES]
-        test = inside(window, header.dtype)
-        for at, first, flat, values in read_points(path, header, test, counts, lo, hi, place):
-            point_coords(flat, first, header.shape, out["coords"][at])
+            file = self._file(self.source.detail["windows"][name])
+            counts = _ones(file, _state([file.path])).counts if lo else None
+        test = inside(window, file.header.dtype)
+        for at, first, flat, values in read_points(file, test, lo, hi, counts):
+            point_coords(flat, first, file.header.shape, out["coords"][at])
             out["values"][at] = values
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
@@ -170,46 +164,34 @@ class VolumeReader:
         out["coords"][...] = index[lo:hi]
         out["values"][...] = values[lo:hi]
 
-    def _compare_masks(self, counts: Mapping[str, int], problems: list[Problem]) -> None:
-        """Compare windows that also came as files with the image; a Problem for each that differs."""
-        assert self._image is not None
-        path, header, place = self._image
-        files = dict(self._files("windows"))
-        ones = {name: self._check_mask(file, problems) for name, file in files.items()}
-        wrong = {problem.location for problem in problems}
-        files = {name: file for name, file in files.items() if self._place(file) not in wrong}
-        tests = {name: inside(self.windows[name], header.dtype) for name in files}
-        differing = dict.fromkeys(files, 0)
-        for lo, hi in bands(header, 0, header.shape[0] if files else 0):
-            block = box(path, header, lo, hi, place)
-            for name, file in files.items():
-                given = box(self._path(file), self._header(file), lo, hi, self._place(file)) == 1
-                differing[name] += int(np.count_nonzero(tests[name](block) != given))
-        for name, count in differing.items():
-            if count:
-                message = (
-                    f"differs from window {self.windows[name]} of {place} in {count} voxels: "
-                    f"it has {ones[name]} ones, the volume {counts[name]} voxels inside"
-                )
-                cure = "make it again from this volume, or take it away: it is computed anyway"
-                problems.append(Problem(self._place(files[name]), message, cure, "window"))
+    def _check_window(
+        self, name: str, image: VoxelFile, agreed: Agreed, count: int, problems: list[Problem]
+    ) -> None:
+        """A Problem where a window that also came as a file is no mask, or differs from the image."""
+        place = self._place(self.source.detail["windows"][name])
+        if agreed.others:
+            problems.append(_no_mask(agreed.others, place))
+        elif agreed.differing:
+            message = (
+                f"differs from window {self.windows[name]} of {image.location} in {agreed.differing} "
+                f"voxels: it has {agreed.ones} ones, the volume {count} voxels inside"
+            )
+            cure = "make it again from this volume, or take it away: it is computed anyway"
+            problems.append(Problem(place, message, cure, "window"))
 
     def _check_mask(self, file: int, problems: list[Problem]) -> int:
         """Number of ones in a mask; a Problem if it holds anything but 0 and 1."""
-        counted, _ = self._counted(file)
-        ones, others = int(counted[ONES].sum()), int(counted[OTHERS].sum())
-        if others:
-            message = f"holds {others} values that are neither 0 nor 1: it is no mask"
-            cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
-            problems.append(Problem(self._place(file), message, cure, "values"))
-        return ones
+        mask = self._file(file)
+        found = _ones(mask, _state([mask.path]))
+        if found.others:
+            problems.append(_no_mask(found.others, self._place(file)))
+        return int(found.counts.sum())
 
-    def _counted(self, file: int | None) -> Counted:
-        """What `survey` finds of the image's windows; of a file that is a mask: `ONES` and `OTHERS`."""
-        windows = tuple(self.windows.items()) if file is None else None
-        file = self.source.detail["image"] if file is None else file
-        path = self._path(file)
-        return _survey(path, _state(path), windows, self._place(file))
+    def _surveyed(self, image: VoxelFile) -> Survey:
+        """What the image holds of all windows, and how those that also came as files agree with it."""
+        masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
+        state = _state([image.path, *(file.path for _, file in masks)])
+        return _survey(image, masks, tuple(self.windows.items()), state)
 
     def _check_sparse(self, name: str, file: int, problems: list[Problem]) -> int:
         place = self._place(file)
@@ -234,9 +216,9 @@ class VolumeReader:
         return None if known is None else (known[0], known[1], known[2])
 
     @property
-    def _image(self) -> tuple[Path, NpyHeader, str] | None:
+    def _image(self) -> VoxelFile | None:
         file = self.source.detail["image"]
-        return None if file is None else (self._path(file), self._header(file), self._place(file))
+        return None if file is None else self._file(file)
 
     def _files(self, kind: str) -> list[tuple[str, int]]:
         return list(self.source.detail[kind].items())
@@ -244,8 +226,9 @@ class VolumeReader:
     def _path(self, file: int) -> Path:
         return self.source.files[file]
 
-    def _header(self, file: int) -> NpyHeader:
-        return read_header(self._path(file), self._place(file))
+    def _file(self, file: int) -> VoxelFile:
+        path, place = self._path(file), self._place(file)
+        return VoxelFile(path, read_header(path, place), place)
 
     def _place(self, file: int) -> str:
         path = self._path(file)
@@ -256,33 +239,36 @@ class VolumeReader:
         return f"{self.source.name.rpartition('/')[0]}/{path.name}".lstrip("/")
 
 
-def _state(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+def _no_mask(others: int, place: str) -> Problem:
+    message = f"holds {others} values that are neither 0 nor 1: it is no mask"
+    cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
+    return Problem(place, message, cure, "values")
+
+
+def _state(paths: Iterable[Path]) -> State:
+    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
+
+
+# What was found is kept for the shards of the same volume; `state` notices a changed file.
 
 
 @lru_cache(maxsize=512)
 def _survey(
-    path: Path,
-    state: tuple[int, int],  # noqa: ARG001
-    windows: tuple[tuple[str, Window], ...] | None,
-    place: str,
-) -> Counted:
-    """Points in each plane, kept for the shards of the same volume; `state` notices a changed file."""
-    header = read_header(path, place)
-    tests = {ONES: inside(None, header.dtype), OTHERS: _neither}
-    if windows is not None:
-        tests = {name: inside(window, header.dtype) for name, window in windows}
-    return survey(path, header, tests, place)
+    image: VoxelFile,
+    masks: tuple[tuple[str, VoxelFile], ...],
+    windows: tuple[tuple[str, Window], ...],
+    state: State,  # noqa: ARG001
+) -> Survey:
+    tests = {name: inside(window, image.header.dtype) for name, window in windows}
+    return survey(image, tests, dict(masks))
 
 
-def _neither(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Values that are neither 0 nor 1."""
-    found: NDArray[np.bool_] = (values != 0) & (values != 1)
-    return found
+@lru_cache(maxsize=512)
+def _ones(mask: VoxelFile, state: State) -> Ones:  # noqa: ARG001
+    return ones_of(mask)
 
 
 @lru_cache(maxsize=1)
-def _sparse_points(path: Path, state: tuple[int, int], place: str) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001
+def _sparse_points(path: Path, state: State, place: str) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001
     """Points of a sparse window in C order, kept for the next shard of the same volume."""
     return in_order(*load_points(path, SPARSE_MEMBERS, place), place)

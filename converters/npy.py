@@ -13,6 +13,8 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -27,6 +29,7 @@ __all__ = [
     "NpyHeader",
     "NpzMember",
     "npz_members",
+    "open_flat",
     "open_member",
     "open_npy",
     "read_flat",
@@ -137,16 +140,25 @@ def read_flat(
 ) -> None:
     """Read ``out.size`` values from number ``start`` on, in the order of the file, into ``out``.
 
-    No mapping is involved: memory holds ``out`` alone. Fortran-ordered files yield axis 0 fastest.
+    See `open_flat`, for which this is one call.
+    """
+    with open_flat(path, header, location) as read:
+        read(start, out)
+
+
+@contextmanager
+def open_flat(
+    path: Path, header: NpyHeader, location: str | None = None
+) -> Iterator[Callable[[int, NDArray[Any]], None]]:
+    """Open a file for reading runs of values in the order of the file: ``read(start, out)``.
+
+    ``out`` is filled with values from number ``start`` on: C-contiguous, writeable, of ``header.dtype``; any
+    shape. No mapping is involved: memory holds ``out`` alone. Fortran-ordered files yield axis 0 fastest.
 
     Parameters
     ----------
     path, header
         The file and its `read_header` (or an uncompressed member's header).
-    start
-        Number of the first value, counted in file order.
-    out
-        C-contiguous, writeable, of ``header.dtype``; any shape.
     location
         What an error calls the file; its path by default.
 
@@ -156,20 +168,28 @@ def read_flat(
         The file ends before ``out`` is full (it was cut after its header was read).
     """
     where = location or str(path)
-    if out.dtype != header.dtype or not out.flags.c_contiguous:
-        message = f"out must be C-contiguous {header.dtype}, got {out.dtype} with strides {out.strides}"
-        raise ValueError(message)
-    view = out.reshape(-1).view(np.uint8).data
-    try:
-        with path.open("rb", buffering=0) as file:
+
+    def read(start: int, out: NDArray[Any]) -> None:
+        if out.dtype != header.dtype or not out.flags.c_contiguous:
+            message = f"out must be C-contiguous {header.dtype}, got {out.dtype} with strides {out.strides}"
+            raise ValueError(message)
+        view = out.reshape(-1).view(np.uint8).data
+        try:
             file.seek(header.offset + start * header.dtype.itemsize)
             missing = len(view) - _fill(file, view)
+        except OSError as error:
+            raise InputError(_unreadable(where, error)) from error
+        if missing:
+            message = f"ended {missing} bytes early while it was read"
+            cure = "it changed during the conversion: run again when it is complete"
+            raise InputError(Problem(where, message, cure, "truncated"))
+
+    try:
+        file = path.open("rb", buffering=0)
     except OSError as error:
         raise InputError(_unreadable(where, error)) from error
-    if missing:
-        message = f"ended {missing} bytes early while it was read"
-        cure = "it changed during the conversion: run again when it is complete"
-        raise InputError(Problem(where, message, cure, "truncated"))
+    with file:
+        yield read
 
 
 def npz_members(path: Path, location: str | None = None) -> dict[str, NpzMember]:

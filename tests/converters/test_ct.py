@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.converters import ct_voxels
+from unistore.converters import ct_slabs
 from unistore.converters.ct import CtConverter
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
@@ -309,7 +309,7 @@ def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable
 def test_shards_of_points_in_slabs(
     tmp_path: Path, check_contract: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ct_voxels, "SLAB", 256)
+    monkeypatch.setattr(ct_slabs, "SLAB", 256)
     image = ct_like((9, 12, 15))
     np.save(tmp_path / "c.npy", image)
     np.save(tmp_path / "f.npy", np.asfortranarray(image[:, :, ::-1]))

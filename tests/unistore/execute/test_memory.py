@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from unistore.convert import convert, make_converter
-from unistore.converters import ct_voxels
+from unistore.converters import ct_slabs
 from unistore.converters.ct import CtConverter
 from unistore.errors import InputError
 from unistore.execute import planes
@@ -133,8 +133,8 @@ def test_volumes_written_in_parts_are_the_same_bytes(
     whole = convert(tmp_path / "in", tmp_path / "whole", "ct", **options)
     monkeypatch.setattr(planes, "LARGE", 0)
     monkeypatch.setattr(planes, "PART", 1)
-    monkeypatch.setattr(ct_voxels, "SLAB", 4000)
-    monkeypatch.setattr(ct_voxels, "BAND", 9000)
+    monkeypatch.setattr(ct_slabs, "SLAB", 4000)
+    monkeypatch.setattr(ct_slabs, "BAND", 9000)
     parts: list[int] = []
     read = CtConverter.read_planes
     monkeypatch.setattr(CtConverter, "read_planes", lambda *a: [parts.append(a[4]), read(*a)][0])

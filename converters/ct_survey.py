@@ -1,0 +1,116 @@
+"""Every voxel of a volume looked at once: how many each window has, and whether masks are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.ct_inside import Inside
+from unistore.converters.ct_slabs import VoxelFile, slabs, together
+
+__all__ = ["Agreed", "Ones", "Survey", "ones_of", "survey"]
+
+
+@dataclass(slots=True)
+class Agreed:
+    """How a mask agrees with a window: its ones, its voxels that are neither 0 nor 1, those that differ."""
+
+    ones: int = 0
+    others: int = 0
+    differing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What an image holds.
+
+    Attributes
+    ----------
+    counts
+        Voxels inside each window in each plane, (D,), by name.
+    nan
+        Voxels that are not a number; they are in no window.
+    masks
+        How the masks agree with the windows of their names.
+    """
+
+    counts: Mapping[str, NDArray[np.int64]]
+    nan: int
+    masks: Mapping[str, Agreed]
+
+
+@dataclass(frozen=True, slots=True)
+class Ones:
+    """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1."""
+
+    counts: NDArray[np.int64]
+    others: int
+
+
+def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, VoxelFile]) -> Survey:
+    """Look at every voxel of an image, and at the same voxels of masks, once.
+
+    Nothing is read where nothing can be found: no windows, and a dtype without NaN.
+
+    Parameters
+    ----------
+    tests
+        Windows to count, by name.
+    masks
+        Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
+    """
+    counts = {name: np.zeros(image.header.shape[0], np.int64) for name in tests}
+    agreed = {name: Agreed() for name in masks}
+    floats, nan = image.header.dtype.kind == "f", 0
+    if not (tests or floats):
+        return Survey(counts, nan, agreed)
+    for box, (values, *given) in together([image, *masks.values()]):
+        if floats:
+            nan += int(np.count_nonzero(np.isnan(values)))
+        found = {name: test(values) for name, test in tests.items() if name not in agreed}
+        for (name, result), ones in zip(agreed.items(), given, strict=True):
+            found[name] = tests[name](values)
+            _compare(found[name], ones, result)
+        for name, voxels in found.items():
+            counts[name][box[0]] += _per_plane(voxels)
+    for name, result in agreed.items():
+        result.ones += int(counts[name].sum())
+    return Survey(counts, nan, agreed)
+
+
+def ones_of(mask: VoxelFile) -> Ones:
+    """Look at every voxel of a mask once."""
+    counts, others = np.zeros(mask.header.shape[0], np.int64), 0
+    for slab in slabs(mask):
+        ones = slab.values == 1
+        counts[slab.box[0]] += _per_plane(ones)
+        others += _others(slab.values)
+    return Ones(counts, others)
+
+
+def _compare(found: NDArray[np.bool_], given: NDArray[Any], result: Agreed) -> None:
+    """Add what differs; ``result.ones`` counts how many more ones the mask has than voxels were found."""
+    if np.array_equal(found.view(np.uint8), given.view(np.uint8) if given.itemsize == 1 else given):
+        return
+    ones = given == 1
+    result.ones += int(np.count_nonzero(ones)) - int(np.count_nonzero(found))
+    result.others += _others(given)
+    result.differing += int(np.count_nonzero(found != ones))
+
+
+def _others(values: NDArray[Any]) -> int:
+    """How many voxels are neither 0 nor 1."""
+    if values.itemsize == 1 and int(values.view(np.uint8).max(initial=0)) <= 1:
+        return 0
+    return int(np.count_nonzero((values != 0) & (values != 1)))
+
+
+def _per_plane(found: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if found.flags.c_contiguous:
+        return np.array([np.count_nonzero(plane) for plane in found], np.int64)
+    counts: NDArray[np.int64] = found.view(np.uint8).sum(axis=(1, 2), dtype=np.int64)
+    return counts
