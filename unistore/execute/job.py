@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
@@ -42,6 +42,8 @@ __all__ = [
 
 SHOWN = 4
 """Sources that a message names."""
+
+_Assembled: TypeAlias = tuple[dict[str, NDArray[Any]], list[Any], dict[str, str]]
 
 Guard = tuple[tuple[str, int, int], ...]
 """Path, size and modification time (ns) of every file of a source."""
@@ -118,24 +120,25 @@ class ShardJob:
             outcome = self._write_parts(task, table, spread)
             return lambda: outcome
         try:
-            blocks, digests = self.assemble(task)
+            assembled = self._assemble(task)
         except InputError as error:
             problems = error.problems
             return lambda: Outcome(problems=problems)
-        return lambda: self._write(task, table, blocks, digests, spread)
+        return lambda: self._write(task, table, assembled, spread)
 
-    def _write(
-        self,
-        task: ShardTask,
-        table: TablePlan,
-        blocks: Mapping[str, NDArray[Any]],
-        digests: list[Any],
-        spread: Spread,
-    ) -> Outcome:
+    def _write(self, task: ShardTask, table: TablePlan, assembled: _Assembled, spread: Spread) -> Outcome:
+        blocks, digests, contents = assembled
         with self.target.together() as together:
             files = [
                 write_array(
-                    together, array, self.plan.codec, task.number, task.lo, blocks[array.column], spread
+                    together,
+                    array,
+                    self.plan.codec,
+                    task.number,
+                    task.lo,
+                    blocks[array.column],
+                    contents.get(array.column),
+                    spread,
                 )
                 for array in table.arrays
                 if not array.is_empty
@@ -169,6 +172,11 @@ class ShardJob:
         InputError
             With the problems of all its sources that cannot be read.
         """
+        blocks, digests, _ = self._assemble(task)
+        return blocks, digests
+
+    def _assemble(self, task: ShardTask) -> _Assembled:
+        """What `assemble` gives, and the digests of whole blocks as far as they are known: of one piece."""
         table = self.plan.table(task.table)
         rows = task.hi - task.lo
         blocks = {
@@ -176,6 +184,7 @@ class ShardJob:
             for array in table.arrays
         }
         digests = []
+        contents: dict[str, str] = {}
         problems: list[Problem] = []
         for piece in table.pieces(task.lo, task.hi):
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
@@ -190,7 +199,7 @@ class ShardJob:
                 digests.append([piece.source, _joined_digest(contents)])
         if problems:
             raise InputError(problems)
-        return blocks, digests
+        return blocks, digests, contents if len(digests) == 1 else {}
 
     def _write_parts(self, task: ShardTask, table: TablePlan, spread: Spread) -> Outcome:
         """Write one row, a column after the other, some planes at a time."""
@@ -279,9 +288,13 @@ def write_array(
     number: int,
     lo: int,
     block: NDArray[Any],
+    content: str | None = None,
     spread: Spread = in_turn,
 ) -> Entry:
-    """Encode rows from `lo` on as shard `number` of an array and write it."""
+    """Encode rows from `lo` on as shard `number` of an array and write it.
+
+    `content` is their digest, where it is known.
+    """
     metadata = metadata_of(array, codec)
     key = shard_key(array, number)
     at = (number, *(0 for _ in array.shape[1:]))
@@ -291,7 +304,7 @@ def write_array(
         bytes=written.bytes,
         checksum=written.checksum,
         rows=(lo, lo + len(block)),
-        content=content_digest(block),
+        content=content or content_digest(block),
     )
 
 
