@@ -97,8 +97,8 @@ def test_any_array_of_zarr_python(case: dict[str, Any], data: st.DataObject, sam
             written[box] = part
         reopened = zarr.open_array(folder, path="g/x", mode="r")
         expected = np.asarray(reopened[...]) if shape else np.array(reopened[()], dtype)
-        if case["filled"] == 1.0:
-            same_bits(expected, part)
+        if case["filled"] == 1.0:  # zarr-python leaves out a chunk of NaNs of any bits where NaN is the fill
+            np.testing.assert_array_equal(expected, part)
         array = Array.open(LocalStorage(folder), "g/x")
         assert (array.shape, array.dtype) == (shape, dtype)
         same_bits(array.read_box([0] * len(shape), shape), expected)
