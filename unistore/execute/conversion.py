@@ -21,9 +21,10 @@ from unistore.execute.keys import source_keys, task_keys
 from unistore.execute.memory import check_fits
 from unistore.execute.planes import task_memory
 from unistore.execute.planning import plan_conversion
-from unistore.execute.report import Progress, Report
+from unistore.execute.report import Report
 from unistore.execute.spill import Spill
 from unistore.plan import Plan, plan_table
+from unistore.progress import Progress
 from unistore.schemas.tables import Table
 
 __all__ = ["Conversion"]

@@ -4,38 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-__all__ = ["Progress", "Report", "Silent"]
-
-
-class Progress(Protocol):
-    """Told how far a conversion is."""
-
-    def begin(self, stage: str, total: int) -> None:
-        """A stage of `total` bytes begins."""
-        ...
-
-    def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
-        ...
-
-    def tell(self, line: str) -> None:
-        """Something happened that the user should know, as that a worker was lost."""
-        ...
-
-
-class Silent:
-    """Tells nobody."""
-
-    def begin(self, stage: str, total: int) -> None:
-        """Do nothing."""
-
-    def advance(self, amount: int) -> None:
-        """Do nothing."""
-
-    def tell(self, line: str) -> None:
-        """Do nothing."""
+__all__ = ["Report"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,11 @@ from unistore.execute.executors import Executor, Serial
 from unistore.execute.failure import writing_failed
 from unistore.execute.job import Guard, guard_of
 from unistore.execute.planning import plan_options, versions
-from unistore.execute.report import Progress, Report, Silent
+from unistore.execute.report import Report
 from unistore.execute.skipping import Skipping, check_mode, scan_sound
+from unistore.progress import SILENT, Progress
 
-__all__ = ["Progress", "Report", "Silent", "run"]
+__all__ = ["Progress", "Report", "run"]
 
 
 def run(
@@ -91,7 +92,7 @@ def run(
                     build=build,
                     memory=memory,
                     executor=executor or Serial(),
-                    progress=progress or Silent(),
+                    progress=progress or SILENT,
                     round=skipping.round,
                     exhaustive=on_error == "skip",
                 )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
 
 from unistore.convert import CONVERTERS
 from unistore.errors import ConversionError, InputError, StoreError
@@ -17,22 +16,11 @@ from unistore.export.naming import Names
 from unistore.export.reading import all_rows
 from unistore.export.workplace import workplace
 from unistore.export.writing import write
+from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 
-__all__ = ["Exported", "Progress", "export"]
-
-
-class Progress(Protocol):
-    """Told how far an export is."""
-
-    def begin(self, stage: str, total: int) -> None:
-        """A stage of `total` bytes begins."""
-        ...
-
-    def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
-        ...
+__all__ = ["Exported", "export"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +35,7 @@ class Exported:
 
 
 def export(
-    store: str | os.PathLike[str], destination: str | os.PathLike[str], progress: Progress | None = None
+    store: str | os.PathLike[str], destination: str | os.PathLike[str], progress: Progress = SILENT
 ) -> Exported:
     """Give a store back as files of its source family's main layout.
 
@@ -87,17 +75,16 @@ def export(
     return Exported(destination=str(target), modality=opened.modality, **done)
 
 
-def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress | None) -> dict[str, int]:
+def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
     """Write every file; returns the counts of `Exported`."""
     names = Names()
     work.mkdir()
     sizes = all_rows(store.array("sources/bytes")).tolist()
-    if progress is not None:
-        progress.begin("writing", sum(sizes))
+    progress.begin("writing", sum(sizes))
     count = total = 0
     current = 0
     for file in files:
-        if progress is not None and file.source != current:
+        if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
         current = file.source
         path = work.joinpath(*names.take(file.name))
@@ -105,8 +92,7 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
         write(file, path)
         count += 1
         total += path.stat().st_size
-    if progress is not None:
-        progress.advance(sum(sizes[current:]))
+    progress.advance(sum(sizes[current:]))
     return {"sources": len(sizes), "files": count, "bytes": total}
 
 

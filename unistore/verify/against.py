@@ -20,9 +20,9 @@ from unistore.execute.executors import Executor
 from unistore.execute.finish import merged_statistics, source_digests
 from unistore.execute.job import Outcome, ShardJob, shard_statistics
 from unistore.plan import Plan, ShardTask
+from unistore.progress import Progress
 from unistore.store.reader import Store
 from unistore.verify.comparing import difference
-from unistore.verify.files import Progress
 from unistore.verify.originals import Compared
 from unistore.verify.rebuilt import Rebuilt, differences, rebuild
 from unistore.verify.receipt import Receipt
@@ -49,7 +49,7 @@ class _Found:
 
 
 def compare(
-    store: Store, sources: Sequence[Path], sample: float, progress: Progress | None, executor: Executor
+    store: Store, sources: Sequence[Path], sample: float, progress: Progress, executor: Executor
 ) -> tuple[list[Problem], Receipt | None]:
     """Compare a sound store with its sources.
 
@@ -136,15 +136,14 @@ def _compare_arrays(
     made: Rebuilt,
     sample: float,
     outcome: _Found,
-    progress: Progress | None,
+    progress: Progress,
     executor: Executor,
 ) -> None:
     """Every shard of the tables, or a sample of them, and the index arrays."""
     plan = made.planned.plan
     tasks = plan.tasks()
     chosen = [tasks[number] for number in _chosen(len(tasks), sample, store)]
-    if progress is not None:
-        progress.begin("comparing", sum(_task_bytes(plan, task) for task in chosen))
+    progress.begin("comparing", sum(_task_bytes(plan, task) for task in chosen))
     records: list[dict[str, Any]] = []
     with closing(in_order(executor, _ShardStep(store, made.job(Path())), chosen)) as steps:
         for task, step in zip(chosen, steps, strict=True):
@@ -152,8 +151,7 @@ def _compare_arrays(
             if step.record:
                 outcome.stored_values += step.record["values"]
                 records.append(step.record["record"])
-            if progress is not None:
-                progress.advance(_task_bytes(plan, task))
+            progress.advance(_task_bytes(plan, task))
             if len(outcome.problems) >= _MANY:
                 return
     whole = len(records) == len(tasks)
@@ -221,15 +219,14 @@ def _compare_originals(
     made: Rebuilt,
     sample: float,
     outcome: _Found,
-    progress: Progress | None,
+    progress: Progress,
     executor: Executor,
 ) -> None:
     """The sources' own datasets, or those of a sample of the sources."""
     scan = made.planned.scan
     chosen = _chosen(len(scan.sources), sample, store)
     sizes = [sum(size for _, size, _ in guard) for guard in made.guards]
-    if progress is not None:
-        progress.begin("receipt", sum(sizes[number] for number in chosen))
+    progress.begin("receipt", sum(sizes[number] for number in chosen))
     with closing(in_order(executor, _OriginalStep(store, scan), chosen)) as steps:
         for number, step in zip(chosen, steps, strict=True):
             for each in step.record["compared"]:
@@ -239,8 +236,7 @@ def _compare_originals(
                     message = f"{each.difference} (store, source)"
                     outcome.problems.append(Problem(each.location, message, _CURE, "source"))
             outcome.left_out |= dict.fromkeys(step.record["left_out"])
-            if progress is not None:
-                progress.advance(sizes[number])
+            progress.advance(sizes[number])
             if len(outcome.problems) >= _MANY:
                 return
 

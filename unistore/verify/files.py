@@ -8,7 +8,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import xxhash
 
@@ -16,6 +16,7 @@ from unistore.errors import Problem, StoreError
 from unistore.execute.executors import Executor, Serial
 from unistore.execute.job import Outcome
 from unistore.export.naming import check_name
+from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, ROOT
@@ -24,7 +25,7 @@ from unistore.verify.steps import in_order
 from unistore.zarr3.storage import Storage
 from unistore.zarr3.writer import PART_SUFFIX
 
-__all__ = ["CURE", "Checked", "Progress", "Root", "check_file", "check_files", "is_warning", "read_root"]
+__all__ = ["CURE", "Checked", "Root", "check_file", "check_files", "is_warning", "read_root"]
 
 PIECE = 4 << 20
 """Bytes read at a time."""
@@ -32,18 +33,6 @@ PART = 64 << 20
 """Bytes of the files that are checked in one step."""
 CURE = "re-make it from its sources: unistore verify STORE --repair SRC..."
 _WARNING = "extra"
-
-
-class Progress(Protocol):
-    """Told how far it is."""
-
-    def begin(self, stage: str, total: int) -> None:
-        """A stage of `total` bytes begins."""
-        ...
-
-    def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +139,7 @@ class _FilesStep:
         return f"{self.path}: {len(entries)} file(s) from {entries[0].key}"
 
 
-def check_files(path: str, progress: Progress | None = None, executor: Executor | None = None) -> Checked:
+def check_files(path: str, progress: Progress = SILENT, executor: Executor | None = None) -> Checked:
     """Check every file of a store against the manifest, and both against the root.
 
     What stands in the folder besides is looked for where the store is a local one.
@@ -175,8 +164,7 @@ def check_files(path: str, progress: Progress | None = None, executor: Executor 
     if not root.intact:
         problems.append(Problem(ROOT, "differs from what was sealed (its own digest)", CURE, "root"))
     entries, manifest_intact = _check_manifest(storage, root, problems)
-    if progress is not None:
-        progress.begin("checking", sum(entry.bytes for entry in entries.values()))
+    progress.begin("checking", sum(entry.bytes for entry in entries.values()))
     sound = set()
     parts = list(_parts(entries.values()))
     for part, outcome in zip(parts, in_order(executor or Serial(), _FilesStep(path), parts), strict=True):
@@ -189,8 +177,7 @@ def check_files(path: str, progress: Progress | None = None, executor: Executor 
                 )
             else:
                 problems.append(problem)
-        if progress is not None:
-            progress.advance(sum(entry.bytes for entry in part))
+        progress.advance(sum(entry.bytes for entry in part))
     folder = local_path(path)
     if manifest_intact and folder is not None:
         problems += _extra(folder, entries)

@@ -15,8 +15,8 @@ from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
 from unistore.execute.planning import Planned, plan_conversion, versions
 from unistore.execute.spill import Spill
 from unistore.execute.target import Folder
+from unistore.progress import Progress
 from unistore.store.reader import Store
-from unistore.verify.files import Progress
 from unistore.verify.steps import in_order
 
 __all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
@@ -62,7 +62,7 @@ def rebuild(
     attributes: Mapping[str, Any],
     sources: Sequence[Path],
     work: Path,
-    progress: Progress | None,
+    progress: Progress,
     executor: Executor,
 ) -> Rebuilt:
     """Scan and derive the sources, and plan what they would become.
@@ -103,13 +103,11 @@ def rebuild(
     if scan.needs_facts or any(table.spilled for table in scan.tables):
         derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=spill)
         sizes = [sum(size for _, size, _ in guard) for guard in guards]
-        if progress is not None:
-            progress.begin("reading", sum(sizes))
+        progress.begin("reading", sum(sizes))
         problems: list[Problem] = []
         for size, outcome in zip(sizes, in_order(executor, derive, range(len(sizes))), strict=True):
             problems += outcome.problems
-            if progress is not None:
-                progress.advance(size)
+            progress.advance(size)
         if problems:
             raise InputError(problems)
         facts = [Spill(spill / str(source)).facts() for source in range(len(sizes))]

@@ -15,8 +15,8 @@ from unistore.execute.finish import metadata_documents, source_digests
 from unistore.execute.job import Outcome, ShardJob, metadata_of, shard_key, shard_statistics, write_array
 from unistore.execute.target import Folder
 from unistore.plan import ArrayPlan, ShardTask
+from unistore.progress import Progress
 from unistore.store.manifest import Entry
-from unistore.verify.files import Progress
 from unistore.verify.rebuilt import Rebuilt
 from unistore.verify.steps import in_order
 from unistore.zarr3.array import Array
@@ -100,7 +100,7 @@ def remake(
     parts: Mapping[str, Part],
     wanted: Collection[str],
     root: Path,
-    progress: Progress | None,
+    progress: Progress,
     executor: Executor,
     *,
     whole: bool,
@@ -131,15 +131,13 @@ def remake(
     owners = {part.task.id for key, part in parts.items() if key in wanted and part.task is not None}
     tasks = [task for task in plan.tasks() if whole or task.id in owners]
     sizes = {table.name: table.row_bytes for table in plan.tables}
-    if progress is not None:
-        progress.begin("re-making", sum((task.hi - task.lo) * sizes[task.table] for task in tasks))
+    progress.begin("re-making", sum((task.hi - task.lo) * sizes[task.table] for task in tasks))
     step = _RemakeStep(made.job(root), frozenset(wanted), whole)
     for task, outcome in zip(tasks, in_order(executor, step, tasks), strict=True):
         remade.entries |= outcome.record["entries"]
         remade.contents |= outcome.record["contents"]
         remade.records.append(outcome.record["record"])
-        if progress is not None:
-            progress.advance((task.hi - task.lo) * sizes[task.table])
+        progress.advance((task.hi - task.lo) * sizes[task.table])
     _remake_index(made, remade, wanted, root, whole=whole)
     for key in wanted:
         if parts[key].document:

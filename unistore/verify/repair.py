@@ -14,11 +14,12 @@ from unistore.errors import ConversionError, InputError, StoreError
 from unistore.execute.executors import Executor
 from unistore.execute.finish import merged_statistics, root_document
 from unistore.export.workplace import workplace
+from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import MANIFEST, ROOT
 from unistore.store.reader import Store
-from unistore.verify.files import Checked, Progress, check_file, check_files
+from unistore.verify.files import Checked, check_file, check_files
 from unistore.verify.rebuilt import Rebuilt, differences, encoder_differences, rebuild
 from unistore.verify.remaking import Part, Remade, parts_of, read_entry, remake
 from unistore.verify.roots import mended_root
@@ -37,7 +38,7 @@ _AGAIN = "convert the sources again with --overwrite"
 def repair(
     path: str | os.PathLike[str],
     sources: Sequence[str | os.PathLike[str]],
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     *,
     workers: int = 0,
 ) -> Verified:
@@ -93,7 +94,7 @@ class _Repair:
     folder: Path
     checked: Checked
     work: Path
-    progress: Progress | None
+    progress: Progress
     executor: Executor
 
     def run(self, sources: Sequence[Path]) -> list[str]:

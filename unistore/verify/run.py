@@ -12,11 +12,12 @@ from typing import Any
 from unistore.convert import check_exist
 from unistore.errors import Problem
 from unistore.execute.executors import Executor
+from unistore.progress import SILENT, Progress
 from unistore.remote.storage import open_storage
 from unistore.store.reader import Store
 from unistore.verify import rules
 from unistore.verify.damage import array_of, where_damaged
-from unistore.verify.files import Checked, Progress, check_files, is_warning
+from unistore.verify.files import Checked, check_files, is_warning
 from unistore.verify.receipt import Receipt
 from unistore.verify.steps import workers_of
 from unistore.verify.structure import check_structure
@@ -72,7 +73,7 @@ def verify(
     against: Sequence[str | os.PathLike[str]] = (),
     sample: float = 1.0,
     workers: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Verified:
     """Check a store, and hold it against its sources.
 
@@ -110,7 +111,7 @@ def verify_with(
     root: str,
     against: Sequence[Path] = (),
     sample: float = 1.0,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Verified:
     """Check a store with an executor that is there already; see `verify`."""
     check_exist(against)
