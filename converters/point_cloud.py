@@ -15,11 +15,11 @@ from unistore.converters.columns import Columns, Merged, check_mode, reconcile
 from unistore.converters.detection import Detection
 from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.paths import expand, relative_names, split_of
-from unistore.converters.point_cloud_coordinates import quantise_into
+from unistore.converters.point_cloud_coordinates import dequantise
 from unistore.converters.point_cloud_derive import derive_points
 from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout, to_json
 from unistore.converters.point_cloud_lists import Lists, read_lists, room_names
-from unistore.converters.point_cloud_memory import derive_memory
+from unistore.converters.point_cloud_memory import derive_memory, held_memory
 from unistore.converters.point_cloud_order import Read
 from unistore.converters.point_cloud_recognise import layout_of, recognise
 from unistore.converters.point_cloud_scratch import Scratch
@@ -165,6 +165,7 @@ class PointCloudConverter:
                     **({"names": lists.rooms[path]} if path in lists.rooms else {}),
                 },
                 memory=derive_memory(each, voxels=bool(self.voxel_size), windows=self.segment is not None),
+                held=held_memory(each, voxels=bool(self.voxel_size), windows=self.segment is not None),
             )
             for name, path, each in found
         )
@@ -260,12 +261,11 @@ class PointCloudConverter:
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
-        """Copy spilled rows; coordinates become integers where all sources' can be quantised."""
-        if column == "xyz" and out.dtype.kind == "i":
+        """Copy spilled rows; coordinates that were quantised become floats where not all could be."""
+        if column == "xyz" and rows.dtype.kind == "i" and out.dtype.kind == "f":
             detail = scan.sources[source].detail
-            quantise_into(out, rows, detail["scale"], detail["offset"])
-        else:
-            np.copyto(out, rows, casting="same_kind")
+            rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
+        np.copyto(out, rows, casting="same_kind")
 
 
 def _forget(table: str, column: str, rows: NDArray[Any]) -> None:

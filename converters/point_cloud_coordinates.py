@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 
-__all__ = ["Finite", "bounds_of", "dequantise", "is_quantisable", "quantise", "quantise_into"]
+__all__ = ["Finite", "bounds_of", "dequantise", "quantise"]
 
 Floats = NDArray[np.float64]
 
@@ -19,33 +19,37 @@ _STEP = 1 << 14
 """Values worked on at a time: they stay in the cache."""
 
 
-def quantise(values: Floats, scale: float, offset: float) -> NDArray[np.int32] | None:
-    """Integers q with ``float64(q) * scale + offset`` equal to every value, bit for bit; None if none are.
+def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
+    """Integers q with ``float64(q) * scale + offset`` equal to each coordinate, bit for bit; None if none are.
 
     The rounding is that of LAS readers (ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset"). Bits
     are compared, so the sign of a zero counts and NaN never passes.
+
+    Parameters
+    ----------
+    xyz
+        (n, 3); only f8 can be quantised.
+    scale, offset
+        Of x, y and z.
     """
-    if scale == 0 or not np.isfinite((scale, offset)).all():
+    if xyz.dtype != np.float64 or 0 in scale or not np.isfinite((*scale, *offset)).all():
         return None
+    out = np.empty(xyz.shape, np.int32)
     with np.errstate(all="ignore"):
-        wanted = np.rint((values - offset) / scale)
-        if not np.all((wanted >= _INT32.min) & (wanted <= _INT32.max)):
-            return None
-    integers = wanted.astype(np.int32)
-    restored = dequantise(integers, scale, offset)
-    if not np.array_equal(restored.view(np.int64), np.ascontiguousarray(values).view(np.int64)):
-        return None
-    return integers
-
-
-def quantise_into(
-    out: NDArray[np.int32], values: Floats, scale: Sequence[float], offset: Sequence[float]
-) -> None:
-    """Write the integers of coordinates (n, 3) that `is_quantisable` holds for to `out`."""
-    for lo in range(0, len(values), _STEP):
-        block = values[lo : lo + _STEP] - np.array(offset)
-        block /= np.array(scale)
-        out[lo : lo + _STEP] = np.rint(block, out=block)
+        for lo in range(0, len(xyz), _STEP):
+            for axis in range(3):
+                values = np.ascontiguousarray(xyz[lo : lo + _STEP, axis])
+                wanted = values - offset[axis]
+                wanted /= scale[axis]
+                np.rint(wanted, out=wanted)
+                if not (wanted.min() >= _INT32.min and wanted.max() <= _INT32.max):
+                    return None
+                integers = wanted.astype(np.int32)
+                restored = dequantise(integers, scale[axis], offset[axis])
+                if not np.array_equal(restored.view(np.int64), values.view(np.int64)):
+                    return None
+                out[lo : lo + _STEP, axis] = integers
+    return out
 
 
 def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float | Floats) -> Floats:
@@ -54,18 +58,6 @@ def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float
     product *= scale
     product += offset
     return product
-
-
-def is_quantisable(axes: Sequence[NDArray[Any]], scale: Sequence[float], offset: Sequence[float]) -> bool:
-    """Whether all three axes can be quantised; looks at a block at a time, so that memory stays bounded."""
-    return all(
-        axis.dtype == np.float64
-        and all(
-            quantise(axis[lo : lo + _STEP], scale[number], offset[number]) is not None
-            for lo in range(0, len(axis), _STEP)
-        )
-        for number, axis in enumerate(axes)
-    )
 
 
 class Finite:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.columns import missing_value
 from unistore.converters.hdf5 import place
-from unistore.converters.point_cloud_coordinates import Finite, bounds_of, is_quantisable
+from unistore.converters.point_cloud_coordinates import Finite, bounds_of, quantise
 from unistore.converters.point_cloud_large import LargeGrid
 from unistore.converters.point_cloud_order import Read, gather
 from unistore.converters.point_cloud_reading import Points, open_points
@@ -48,7 +48,7 @@ def derive_points(
 ) -> Facts:
     """Read one file, emit its points and voxels, and return what the index needs of it.
 
-    Neither the points nor their order are held: blocks of `BLOCK` points pass through memory.
+    Blocks of `BLOCK` points pass through memory. Coordinates that can be quantised are emitted so.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def derive_points(
     emit
         As of `Converter.derive`.
     folder
-        For what is too large for memory; None: it is held.
+        For what is more than a block; None: it is held.
 
     Returns
     -------
@@ -220,10 +220,9 @@ class _Clouds:
 
     def _block(self, lo: int, hi: int) -> NDArray[Any]:
         xyz = self._stored.xyz(lo, hi)
-        self._quantised &= (
-            is_quantisable(list(xyz.T), self._scale, self._offset) if self._quantised else False
-        )
-        self._emit(POINTS, _XYZ, xyz)
+        exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
+        self._quantised = exact is not None
+        self._emit(POINTS, _XYZ, xyz if exact is None else exact)
         return xyz
 
     def _large(self, segment: int, *, voxels: bool = True) -> None:

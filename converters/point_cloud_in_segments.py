@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters import hdf5
 from unistore.converters.hdf5 import place
 from unistore.converters.point_cloud_layout import segment_names, segment_number
+from unistore.converters.point_cloud_scratch import BLOCK
 from unistore.errors import InputError, Problem
 
 __all__ = ["Segments", "raise_first"]
@@ -111,10 +112,10 @@ class Segments:
             number += 1
         return rows
 
-    def indices(self, rows: int) -> Iterator[Ints]:
-        """Row numbers of each segment's points: strictly ascending, inside ``0:rows``.
+    def indices(self, rows: int) -> Iterator[Iterator[Ints]]:
+        """Row numbers of each segment's points, in parts: strictly ascending, inside ``0:rows``.
 
-        Segments whose numbers are not are left out, and reported in the end.
+        What is wrong with them is raised in the end.
         """
         problems: list[Problem] = []
         wrong: dict[str, list[Problem]] = {}
@@ -127,12 +128,7 @@ class Segments:
                 message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
                 problems.append(Problem(location, message, _CURE, "dtype"))
             else:
-                index = hdf5.read_rows(dataset, location).astype(np.int64, copy=False)
-                found = _not_ascending(index, rows)
-                for message, kind in found:
-                    wrong.setdefault(kind, []).append(Problem(location, message, _CURE, kind))
-                if not found:
-                    yield index
+                yield _ascending(dataset, location, rows, wrong)
         raise_first(problems, self._name)
         raise_first([problem for each in _KINDS for problem in wrong.get(each, ())], self._name)
 
@@ -162,10 +158,27 @@ class Segments:
         return problems[0] if problems else item
 
 
+def _ascending(
+    dataset: h5py.Dataset, location: str, rows: int, wrong: dict[str, list[Problem]]
+) -> Iterator[Ints]:
+    """Row numbers, a block at a time; why they are no ascending row numbers is added to `wrong` by kind."""
+    found: dict[str, Problem] = {}
+    last = np.empty(0, np.int64)
+    for lo in range(0, len(dataset), BLOCK):
+        hi = min(lo + BLOCK, len(dataset))
+        index = hdf5.read_rows(dataset, location, lo, hi).astype(np.int64, copy=False)
+        for message, kind in _not_ascending(np.concatenate((last, index)) if lo else index, rows):
+            found[kind] = Problem(location, message, _CURE, kind)
+        last = index[-1:]
+        yield index
+    for kind, problem in found.items():
+        wrong.setdefault(kind, []).append(problem)
+
+
 def _not_ascending(index: Ints, rows: int) -> list[tuple[str, str]]:
-    """Why a segment's indices are no ascending row numbers, each with its kind."""
+    """Why indices are no ascending row numbers, each with its kind."""
     step = np.diff(index)
-    if not len(index) or (index[0] >= 0 and index[-1] < rows and (step > 0).all()):
+    if index[0] >= 0 and index[-1] < rows and (step > 0).all():
         return []
     checks = (
         (((index < 0) | (index >= rows)).any(), f"points outside the rows 0:{rows} of the file", "range"),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, Layout
+from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, INDICES, Layout
 from unistore.converters.point_cloud_scratch import BLOCK
 
-__all__ = ["derive_memory"]
+__all__ = ["derive_memory", "held_memory"]
 
 _FIXED = 16 << 20
 _POINT = 100
@@ -19,11 +19,17 @@ _POINT = 100
 _VOXELISE = 200
 """Bytes a point of the block whose voxels are counted: cells, keys, order, inverse, voxels of another."""
 _WINDOWS = 100
-"""Bytes a point of the block that is cut into windows: x, y, window, order, further by the largest window."""
+"""Bytes a point of the block that is cut into windows: x, y, window, order, of up to two blocks."""
+_ORDER = 6
+"""Bytes a point that is brought into order and held: its row, masks."""
+_CUT = 24 + 32
+"""Bytes a point that is cut into windows and held: coordinates, row, window, x and y."""
+_GRID = 24 + 20 + 8
+"""Bytes a point of a segment of more than a block and held: coordinates, cells, voxel."""
 
 
 def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
-    """Bytes that `derive_points` holds at its peak: no more for larger files, unless they are cut.
+    """Bytes that `derive_points` holds at its peak with a folder: no more for larger files.
 
     Parameters
     ----------
@@ -34,12 +40,25 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
     windows
         Whether files without segments are cut into windows.
     """
-    widths = [
-        np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for _, form in layout.columns.values()
-    ]
-    each = _POINT + (_VOXELISE if voxels else 0) + 3 * max(widths, default=0)
+    each = _POINT + (_VOXELISE if voxels else 0) + 3 * max(_widths(layout), default=0)
     each += _WINDOWS if windows and layout.kind == COLUMNS else 0
     total = min(layout.points, BLOCK) * each
     if layout.kind == BATCHES:
         total += 2 * layout.points // max(1, layout.segments) * 9 * 8
     return _FIXED + total + layout.reading
+
+
+def held_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
+    """Bytes that `derive_points` holds at its peak without a folder; see `derive_memory`."""
+    cut, large = windows and layout.kind == COLUMNS, voxels and layout.points > BLOCK
+    each = (_ORDER if cut or layout.kind == INDICES else 0) + (_CUT if cut else 0) + (_GRID if large else 0)
+    if cut or layout.kind == INDICES:  # a column after the other
+        axis = 8 if len(layout.xyz) == 3 else 0
+        each += max(3 * np.dtype(layout.xyz_dtype).itemsize * 9 // 8 + axis, *_widths(layout), 0)
+    return derive_memory(layout, voxels=voxels, windows=windows) + layout.points * each
+
+
+def _widths(layout: Layout) -> list[int]:
+    """Bytes a point of each column."""
+    forms = [form for _, form in layout.columns.values()]
+    return [np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for form in forms]

@@ -61,6 +61,7 @@ class _Columns:
         self, file: h5py.File, name: str, detail: Mapping[str, Any], segments: Segments | None
     ) -> None:
         self._file, self._name, self._detail, self._segments = file, name, detail, segments
+        self._datasets: dict[str, h5py.Dataset] = {}
         self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}
         self.rows = self._count()
 
@@ -93,8 +94,13 @@ class _Columns:
         """Nothing: what is wrong is raised while it is read."""
 
     def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
-        """Rows ``lo:hi`` of a dataset; large chunks that hold further rows are kept, not decoded again."""
-        dataset, location = self._file[path], place(self._name, path)
+        """Rows ``lo:hi`` of a dataset; chunks that hold further rows are kept, not decoded again.
+
+        Small ones are in the cache that HDF5 has for a dataset as long as it is open.
+        """
+        if path not in self._datasets:
+            self._datasets[path] = self._file[path]
+        dataset, location = self._datasets[path], place(self._name, path)
         chunk = dataset.chunks[0] if hdf5.chunk_memory(dataset) else 0
         if 4 * chunk <= hi - lo:
             return hdf5.read_rows(dataset, location, lo, hi)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import ConversionError
 
-__all__ = ["BLOCK", "Buckets", "Column", "Form", "Scratch", "cut"]
+__all__ = ["BLOCK", "Buckets", "Column", "Form", "Scratch", "cut", "grouped"]
 
 BLOCK = 1 << 19
 """Points worked on at a time."""
@@ -30,12 +30,18 @@ class Scratch:
     Parameters
     ----------
     folder
-        Where the files are made; None: columns are kept in memory.
+        Where the files are made; None: columns are held in memory.
+
+    Attributes
+    ----------
+    held
+        Whether columns are held in memory: reading one gives a view of it.
     """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._files = ExitStack()
+        self.held = folder is None
 
     def __enter__(self) -> Self:
         return self
@@ -45,10 +51,14 @@ class Scratch:
     ) -> None:
         self._files.close()
 
+    def another(self) -> Scratch:
+        """Another one in the same place, to be left sooner."""
+        return Scratch(self._folder)
+
     def column(self, form: Form, rows: int) -> Column:
         """Make a column of about `rows` rows."""
         if self._folder is None:
-            return _Held(np.zeros((rows, *form[1]), form[0]))
+            return _Held(np.empty((rows, *form[1]), form[0]))
         file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         return _Filed(self._files.enter_context(file), form, self._folder)
 
@@ -67,7 +77,7 @@ class Column:
         raise NotImplementedError
 
     def read(self, lo: int, hi: int) -> NDArray[Any]:
-        """Rows ``lo:hi``."""
+        """Rows ``lo:hi``, not to be changed."""
         raise NotImplementedError
 
 
@@ -77,12 +87,12 @@ class _Held(Column):
 
     def write(self, at: int, rows: NDArray[Any]) -> None:
         if at + len(rows) > len(self._values):
-            more = np.zeros((at + len(rows), *self._values.shape[1:]), self._values.dtype)
+            more = np.empty((at + len(rows), *self._values.shape[1:]), self._values.dtype)
             self._values = np.concatenate((self._values, more))
         self._values[at : at + len(rows)] = rows
 
     def read(self, lo: int, hi: int) -> NDArray[Any]:
-        return self._values[lo:hi].copy()
+        return self._values[lo:hi]
 
 
 class _Filed(Column):
@@ -171,3 +181,17 @@ def cut(buckets: Ints) -> tuple[Ints | None, list[tuple[int, int, int]]]:
     begins = np.flatnonzero(np.diff(buckets, prepend=lowest - 1))
     ends = [*begins[1:].tolist(), len(buckets)]
     return order, list(zip(buckets[begins].tolist(), begins.tolist(), ends, strict=True))
+
+
+def grouped(counts: Ints, limit: int) -> Ints:
+    """Bucket of each of some neighbours: fewer than `limit` rows together, or one of more than half as many.
+
+    Parameters
+    ----------
+    counts
+        Rows of each, (n,).
+    """
+    half = max(1, limit // 2)
+    alone = (counts > half).astype(np.int64)
+    buckets = (np.cumsum(counts) - counts) // half + np.cumsum(alone) + np.cumsum(alone) - alone
+    return np.asarray(np.unique(buckets, return_inverse=True)[1], np.int64)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.point_cloud_order import Order, Read
-from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut
+from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut, grouped
+from unistore.converters.point_cloud_windows import parts_of
 from unistore.errors import InputError
 from unistore.schemas.point_cloud import NO_SEGMENT
 
@@ -67,8 +67,8 @@ def consecutive(lengths: Ints, numbers: Ints) -> Partition:
     return Partition(None, lengths, numbers)
 
 
-def by_indices(indices: Iterable[Ints], numbers: Ints, rows: int, scratch: Scratch) -> Partition:
-    """Segments given as sorted row indices; rows in none come last, as one segment of number -1."""
+def by_indices(indices: Iterable[Iterable[Ints]], numbers: Ints, rows: int, scratch: Scratch) -> Partition:
+    """Segments given as sorted row indices, in parts; rows in none come last, as one segment of number -1."""
     return _with_rest(Order(rows, indices, scratch, rest=True), numbers)
 
 
@@ -79,8 +79,7 @@ def by_windows(
 
     Windows come in order of x, then y, points of a window in the order of their rows. A window with more
     than `max_points` is halved at the median of its longer side until no part has more; points of windows
-    and parts with fewer than `min_points` belong to no segment. One window is held at a time, or the windows
-    of about a block of points.
+    and parts with fewer than `min_points` belong to no segment. A block of points is held at a time.
 
     Parameters
     ----------
@@ -113,7 +112,7 @@ def by_windows(
         found, number = np.unique(windows(read(lo, hi)[:, :2]), return_counts=True)
         keys, at = np.unique(np.concatenate((keys, found)), return_inverse=True)
         counts = np.bincount(at, np.concatenate((counts, number))).astype(np.int64)
-    bucket_of = (np.cumsum(counts) - counts) // BLOCK  # a window belongs where its first point does
+    bucket_of = grouped(counts, BLOCK)
     dtype = read(0, 1).dtype.str
     forms: dict[str, Form] = {"row": ("<i8", ()), "window": ("<i8", ()), "xy": (dtype, (2,))}
     points = Buckets(scratch, np.bincount(bucket_of, counts).astype(np.int64), forms)
@@ -123,33 +122,9 @@ def by_windows(
         order, cuts = cut(bucket_of[window])
         for key, values in (("row", np.arange(lo, hi)), ("window", window), ("xy", xy)):
             points.put(key, values if order is None else values[order], cuts)
-    found_order = Order(rows, _windows(points, min_points, max_points), scratch, rest=True)
+    parts = parts_of(points, min_points, max_points, scratch)
+    found_order = Order(rows, parts, scratch, rest=True)
     return _with_rest(found_order, np.arange(len(found_order.lengths), dtype=np.int64))
-
-
-def _windows(points: Buckets, min_points: int, max_points: int | None) -> Iterator[Ints]:
-    """Rows of each window, or part of one, that is a segment."""
-    for lo, hi in pairwise(points.bounds.tolist()):
-        row, window, xy = (points.columns[key].read(lo, hi) for key in ("row", "window", "xy"))
-        order = np.argsort(window, kind="stable")
-        starts = np.flatnonzero(np.diff(window[order])) + 1
-        for each in np.split(order, starts) if len(order) else ():
-            for part in _halved(each, xy[:, 0], xy[:, 1], max_points):
-                if len(part) >= min_points:
-                    yield row[part]
-
-
-def _halved(window: Ints, x: NDArray[Any], y: NDArray[Any], max_points: int | None) -> list[Ints]:
-    if max_points is None or len(window) <= max_points:
-        return [window]
-    along = x[window] if np.ptp(x[window]) >= np.ptp(y[window]) else y[window]
-    sides = np.argsort(along, kind="stable")
-    half = len(window) // 2
-    return [
-        part
-        for side in (sides[:half], sides[half:])
-        for part in _halved(window[np.sort(side)], x, y, max_points)
-    ]
 
 
 def _with_rest(order: Order, numbers: Ints) -> Partition:

@@ -29,7 +29,9 @@ Facts = Mapping[str, NDArray[Any]]
 """Small arrays that a source contributes to the index (segment lengths, origins, …)."""
 
 Emit = Callable[[str, str, NDArray[Any]], None]
-"""``emit(table, column, rows)`` appends rows, axis 0 first, to a spilled column of this source."""
+"""``emit(table, column, rows)`` appends rows, axis 0 first, to a spilled column of this source.
+
+Rows of one column may come in several dtypes: ``pack`` is given each run of the same as it came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Source:
         What ``read`` and ``derive`` need to know again (JSON values only).
     memory
         Bytes that ``derive`` of this source holds at its peak, estimated; 0 where nothing is derived.
+    held
+        The same if it is derived without a folder, where it may be derived in one (`Spacious`).
     reading
         Bytes that ``read`` of any row range holds besides its output and a copy of one of its columns,
         estimated: a bit mask, a chunk of the file larger than what is asked of it, a decoded image.
@@ -64,6 +68,7 @@ class Source:
     split: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     memory: int = 0
+    held: int = 0
     reading: int = 0
 
 
@@ -165,7 +170,7 @@ class Converter(Protocol):
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
-        """Copy spilled rows into the shard's memory, converting to the settled dtype where it differs."""
+        """Copy spilled rows of one dtype into the shard's memory, converting to the settled one."""
         ...
 
 
@@ -186,11 +191,11 @@ class Planar(Protocol):
 
 @runtime_checkable
 class Spacious(Protocol):
-    """A converter that derives sources larger than memory, if it is given room on disk."""
+    """A converter that derives sources larger than memory, if it is given room on disk, to the same end."""
 
     def derive_in(self, folder: Path | None, scan: Scan, source: int, emit: Emit) -> Facts:
         """Derive a source, see `Converter.derive`, with files in a folder: none of them is left there.
 
-        None: there is no such folder, what does not fit memory fails.
+        None: everything is held in memory, which is faster.
         """
         ...

@@ -14,6 +14,7 @@ from unistore.converters.paths import is_inside
 from unistore.converters.protocol import Converter
 from unistore.errors import InputError, Problem
 from unistore.execute.executors import Threaded
+from unistore.execute.memory import room
 from unistore.execute.runner import Progress, Report, run
 from unistore.execute.splits import parse_shares
 from unistore.sizes import parse_bytes
@@ -80,7 +81,8 @@ def convert(
         Address of an existing dask scheduler.
     memory
         What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
-        limit that one step alone would break is refused. The store's bytes do not depend on it.
+        limit that one step alone would break is refused. What does not fit into a worker's share (512 MiB
+        where nothing is given) is sorted on disk. The store's bytes do not depend on it.
     on_error
         ``"fail"``: any problem refuses all. ``"skip"``: files, cases and episodes with problems of their own
         are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
@@ -123,6 +125,7 @@ def convert(
             restart=restart,
             work=None if work is None else Path(work),
             memory=limit,
+            room=room(limit, workers if scheduler is None else None),
             on_error=on_error,
             executor=executor,
             progress=progress,

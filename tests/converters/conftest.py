@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class Converted:
     """Rows of each table, one entry a source."""
 
 
-Spilled = dict[tuple[str, str], NDArray[Any]]
+Spilled = dict[tuple[str, str], list[NDArray[Any]]]
+"""Runs of rows of one dtype, by table and column."""
 
 
 def _derive(converter: Converter, scan: Scan, source: int) -> tuple[Facts, Spilled]:
@@ -54,9 +56,10 @@ def _derive(converter: Converter, scan: Scan, source: int) -> tuple[Facts, Spill
     facts = converter.derive(scan, source, emit)
     spilled = {}
     for key, blocks in pieces.items():
-        forms = {(block.dtype.str, block.shape[1:]) for block in blocks}
-        assert len(forms) == 1, f"{key} was emitted in several forms: {forms}"
-        spilled[key] = np.concatenate(blocks)
+        shapes = {block.shape[1:] for block in blocks}
+        assert len(shapes) == 1, f"{key} was emitted in several shapes: {shapes}"
+        runs = groupby(blocks, lambda block: block.dtype.str)
+        spilled[key] = [np.concatenate([*run]) for _, run in runs]
     buffer = io.BytesIO()
     np.savez(buffer, **{name: np.asarray(value) for name, value in facts.items()})
     buffer.seek(0)
@@ -125,9 +128,13 @@ def _convert(converter: Converter, paths: Sequence[Path]) -> Converted:
         for column, form in table.columns().items():
             spilled = [pieces[table.name, column] for _, pieces in derived]
             result.fields[form.path] = form
-            result.rows.setdefault(table.name, [len(rows) for rows in spilled])
-            assert result.rows[table.name] == [len(rows) for rows in spilled], f"{form.path}: ragged columns"
-            packed = [_pack(converter, scan, table, column, i, rows) for i, rows in enumerate(spilled)]
+            counts = [sum(map(len, runs)) for runs in spilled]
+            assert result.rows.setdefault(table.name, counts) == counts, f"{form.path}: ragged columns"
+            packed = [
+                _pack(converter, scan, table, column, source, rows)
+                for source, runs in enumerate(spilled)
+                for rows in runs
+            ]
             result.arrays[form.path] = _joined(form, packed)
     for form, values in settled.arrays:
         assert form.path not in result.arrays, f"{form.path} is given twice"

@@ -17,11 +17,13 @@ from hypothesis import strategies as st
 from unistore.converters import (
     hdf5,
     point_cloud_derive,
+    point_cloud_in_segments,
     point_cloud_large,
     point_cloud_memory,
     point_cloud_order,
     point_cloud_scratch,
     point_cloud_segments,
+    point_cloud_windows,
 )
 from unistore.converters.point_cloud import PointCloudConverter
 from unistore.converters.point_cloud_large import LargeGrid
@@ -29,14 +31,17 @@ from unistore.converters.point_cloud_order import Order, gather
 from unistore.converters.point_cloud_scratch import Scratch, cut
 from unistore.errors import InputError
 from unistore.execute.runner import run
+from unistore.store.reader import Store
 
 MODULES = (
     point_cloud_derive,
+    point_cloud_in_segments,
     point_cloud_large,
     point_cloud_memory,
     point_cloud_order,
     point_cloud_scratch,
     point_cloud_segments,
+    point_cloud_windows,
 )
 BLOCK = 40
 
@@ -71,7 +76,7 @@ def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None
         columns = {"a": random.random((rows, 3)), "b": random.integers(0, 9, rows).astype("u1")}
         forms = {"a": ("<f8", (3,)), "b": ("|u1", ())}
         with Scratch(tmp_path if on_disk else None) as scratch:
-            order = Order(rows, wanted, scratch, rest=rest)
+            order = Order(rows, [np.array_split(each, 3) for each in wanted], scratch, rest=rest)
             given_in = {
                 key: (forms[key], partial(lambda values, lo, hi: values[lo:hi], values))
                 for key, values in columns.items()
@@ -81,25 +86,44 @@ def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None
             np.testing.assert_array_equal(order.column.read(0, len(order)), joined)
             np.testing.assert_array_equal(order.lengths, [len(each) for each in wanted])
             for key, values in columns.items():
-                for lo, hi in [(0, len(order)), (len(order) // 3, len(order) // 2), (0, 0)]:
+                for lo, hi in [
+                    (0, len(order)),
+                    (len(order) // 3, len(order) // 2),
+                    (0, 0),
+                    (0, min(1, len(order))),
+                ]:
                     np.testing.assert_array_equal(found[key](lo, hi), values[joined[lo:hi]])
         assert list(tmp_path.iterdir()) == []
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(0, 2**32), st.integers(1, 400), st.sampled_from([1, 3, 40, 100_000]), st.booleans())
-def test_voxels_of_a_large_segment(seed: int, n: int, width: int, in_order: bool) -> None:
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 400),
+    st.tuples(*[st.sampled_from([1, 3, 40, 100_000])] * 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_voxels_of_a_large_segment(
+    seed: int, n: int, width: tuple[int, ...], in_order: bool, outlier: bool
+) -> None:
     random = np.random.default_rng(seed)
     xyz = random.integers(0, width, (n, 3)) * 0.7 - 3
     xyz = xyz[np.argsort(xyz[:, 0])] if in_order else xyz
+    xyz[0] += 1e8 if outlier else 0  # so that all others are in one range of x
     bounds = np.array([xyz.min(axis=0), xyz.max(axis=0)])
     cells = np.floor((xyz - bounds[0]) / 1.5).astype(np.int64)
     coords, inverse, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    largest = []
+    unique = point_cloud_large.unique_tuples
     with pytest.MonkeyPatch.context() as patch, Scratch(None) as scratch:
         for module in MODULES:
             patch.setattr(module, "BLOCK", BLOCK)
+        note = lambda keys: [largest.append(len(keys[0])), unique(keys)][1]  # noqa: E731
+        patch.setattr(point_cloud_large, "unique_tuples", note)
         grid = LargeGrid(lambda lo, hi: xyz[lo:hi], n, bounds, 1.5, scratch)
         voxels = list(grid.voxels())
+        assert max(largest, default=0) <= BLOCK
         np.testing.assert_array_equal(np.concatenate([each for each, _ in voxels]), coords)
         np.testing.assert_array_equal(np.concatenate([each for _, each in voxels]), counts)
         point_voxel = np.concatenate(list(grid.point_voxels()))
@@ -134,12 +158,31 @@ def make(path: Path, layout: str, n: int = 1000) -> Path:
     return path
 
 
-@pytest.mark.parametrize("layout", ["indices", "in_segments", "columns", "windows", "batches"])
-def test_no_byte_depends_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "indices": {},
+    "in_segments": {},
+    "columns": {},
+    "windows": {"segment": "window:3", "min_points": 35, "max_points": 90},
+    "large_windows": {"segment": "window:8", "min_points": 60, "max_points": 200},
+    "whole_windows": {"segment": "window:6"},
+    "batches": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("layout", "exact"), [*((layout, True) for layout in LAYOUTS), ("indices", False), ("columns", False)]
+)
+def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, exact: bool
+) -> None:
     make(tmp_path / "a.h5", layout)
-    options = {"segment": "window:3", "min_points": 35, "max_points": 90} if layout == "windows" else {}
-    converter = PointCloudConverter(voxel_size=(0.5, 4.0), **options)
+    if not exact:
+        with h5py.File(tmp_path / "a.h5", "r+") as file:
+            file["data/x"][-1] += 0.001  # what comes before is quantised all the same
+    converter = PointCloudConverter(voxel_size=(0.5, 4.0), **LAYOUTS[layout])
     whole = run(converter, [tmp_path / "a.h5"], tmp_path / "whole")
+    kind = Store(tmp_path / "whole").array("points/xyz").dtype.kind
+    assert kind == ("i" if exact and layout != "batches" else "f")
     used: list[Path | None] = []
     make_scratch = Scratch.__init__
 
@@ -148,11 +191,13 @@ def test_no_byte_depends_on_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         make_scratch(scratch, folder)
 
     monkeypatch.setattr(Scratch, "__init__", note)
-    for module in MODULES:
-        monkeypatch.setattr(module, "BLOCK", BLOCK)
-    in_blocks = run(converter, [tmp_path / "a.h5"], tmp_path / "blocks")
-    assert used[-1] is not None
-    assert in_blocks.digest == whole.digest
+    for block, room in [(BLOCK, 0), (BLOCK, 1 << 30), (333, 0)]:
+        for module in MODULES:
+            monkeypatch.setattr(module, "BLOCK", block)
+        used.clear()
+        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{room}", room=room)
+        assert {folder is None for folder in used} == {bool(room)}
+        assert again.digest == whole.digest
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -196,9 +241,9 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
         reads.append(dataset.name)
         return read_rows(dataset, *more)
 
-    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain")
+    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain", room=0)
     monkeypatch.setattr(hdf5, "read_rows", count)
-    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted")
+    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted", room=0)
     assert counted.digest == plain.digest
     assert 2 <= reads.count("/data/x") <= 3
     assert PointCloudConverter().scan([tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from unistore.converters import point_cloud_voxels
-from unistore.converters.point_cloud_coordinates import bounds_of, dequantise, is_quantisable, quantise
+from unistore.converters.point_cloud_coordinates import bounds_of, dequantise, quantise
 from unistore.converters.point_cloud_scratch import Scratch
 from unistore.converters.point_cloud_segments import blocks, by_windows
 from unistore.converters.point_cloud_voxels import voxelise
@@ -17,11 +17,25 @@ from unistore.converters.point_cloud_voxels import voxelise
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
 
+def quantised(values: np.ndarray, scale: float, offset: float) -> np.ndarray | None:
+    """Values as they are quantised on each axis."""
+    axes = [
+        np.stack([values if at == axis else np.zeros_like(values) for at in range(3)], axis=1)
+        for axis in range(3)
+    ]
+    scales, offsets = np.where(np.eye(3), scale, 1.0), np.where(np.eye(3), offset, 0.0)
+    found = [quantise(*each) for each in zip(axes, scales.tolist(), offsets.tolist(), strict=True)]
+    assert len({each is None for each in found}) == 1
+    columns = [each[:, axis] for axis, each in enumerate(found) if each is not None]
+    assert all((column == columns[0]).all() for column in columns)
+    return columns[0] if columns else None
+
+
 @given(st.lists(INT32, min_size=1), st.sampled_from([0.01, 0.001, 1e-7, 0.25, 3.0]), st.floats(-1e7, 1e7))
 def test_what_a_las_writer_made_is_quantised_back(integers: list[int], scale: float, offset: float) -> None:
     wanted = np.array(integers, np.int32)
     values = wanted.astype(np.float64) * scale + offset
-    found = quantise(values, scale, offset)
+    found = quantised(values, scale, offset)
     if found is not None:
         restored = found.astype(np.float64) * scale + offset
         np.testing.assert_array_equal(restored.view(np.int64), values.view(np.int64))
@@ -32,7 +46,7 @@ def test_what_a_las_writer_made_is_quantised_back(integers: list[int], scale: fl
 
 @given(hnp.arrays(np.float64, st.integers(1, 20)), st.floats(), st.floats())
 def test_quantising_never_changes_a_bit(values: np.ndarray, scale: float, offset: float) -> None:
-    found = quantise(values, scale, offset)
+    found = quantised(values, scale, offset)
     if found is not None:
         with np.errstate(all="ignore"):
             restored = found.astype(np.float64) * scale + offset
@@ -41,9 +55,12 @@ def test_quantising_never_changes_a_bit(values: np.ndarray, scale: float, offset
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -0.0, 2**31 * 0.01, -(2**31 + 1) * 0.01, 0.005, 1e300])
 def test_values_that_no_integer_reproduces(value: float) -> None:
-    assert quantise(np.array([0.0, value]), 0.01, 0.0) is None
-    assert not is_quantisable([np.zeros(3), np.array([0.0, value, 0.0]), np.zeros(3)], [0.01] * 3, [0.0] * 3)
-    assert not is_quantisable([np.zeros(1, np.float32)] * 3, [0.01] * 3, [0.0] * 3)
+    for axis in range(3):
+        xyz = np.zeros((3, 3))
+        assert quantise(xyz, [0.01] * 3, [0.0] * 3) is not None
+        xyz[1, axis] = value
+        assert quantise(xyz, [0.01] * 3, [0.0] * 3) is None
+    assert quantise(np.zeros((1, 3), np.float32), [0.01] * 3, [0.0] * 3) is None
 
 
 def test_bounds_skip_segments_without_points() -> None:

@@ -240,16 +240,20 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
         modality = found.modality
         click.echo(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     if dry_run:
+        from unistore.execute.memory import room
         from unistore.execute.preview import preview
         from unistore.execute.splits import parse_shares
+        from unistore.sizes import parse_bytes
 
         shares = None if common["split"] is None else parse_shares(common["split"])
+        limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")
         shown = preview(
             make_converter(modality, given),
             paths,
             codec=common["codec"],
             shares=shares,
             on_error=common["on_error"],
+            room=room(limit, common["workers"] if common["scheduler"] is None else None),
         )
         text = preview_text(shown, destination, common["workers"], common["memory"])
         click.echo(json.dumps(shown.to_json(), indent=1) if as_json else text)

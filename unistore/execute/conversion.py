@@ -46,6 +46,8 @@ class Conversion:
         Entered: where it is written, and the journal of what is done.
     memory
         Bytes that one step and its process may hold; None: not bounded.
+    room
+        Bytes that one step may hold to be faster.
     executor, progress
         Where steps run, and who is told.
     round
@@ -58,6 +60,7 @@ class Conversion:
     scan: Scan
     build: Build
     memory: int | None
+    room: int
     executor: Executor
     progress: Progress
     round: int = 0
@@ -134,7 +137,9 @@ class Conversion:
         keys = source_keys(self.scan)
         done = self._derived(spill, keys)
         todo = [source for source in range(len(guards)) if source not in done]
-        job = DeriveJob(converter=self.converter, scan=self.scan, guards=guards, spill=spill)
+        job = DeriveJob(
+            converter=self.converter, scan=self.scan, guards=guards, spill=spill, room=self.room
+        )
         self._steps(
             "reading",
             job,

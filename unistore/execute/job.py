@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.exclusion import about
 from unistore.converters.protocol import Converter, Facts, Planar, Scan, Source, Spacious
 from unistore.errors import ConversionError, InputError, Problem
+from unistore.execute.memory import ROOM, derive_memory
 from unistore.execute.planes import Parts, in_parts, task_memory
 from unistore.execute.spill import Spill, SpillWriter
 from unistore.execute.statistics import Moments
@@ -65,6 +66,8 @@ class DeriveJob:
     scan: Scan
     guards: tuple[Guard, ...]
     spill: Path
+    room: int = ROOM
+    """Bytes that a step may hold: a source that does with them is not sorted on disk."""
 
     def __call__(self, source: int) -> Outcome:
         """Derive one source, given by its index."""
@@ -80,7 +83,8 @@ class DeriveJob:
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
         if isinstance(self.converter, Spacious):
-            return self.converter.derive_in(writer.folder, self.scan, source, writer.emit)
+            folder = writer.folder if self.scan.sources[source].held > self.room else None
+            return self.converter.derive_in(folder, self.scan, source, writer.emit)
         return self.converter.derive(self.scan, source, writer.emit)
 
     def describe(self, source: int) -> str:
@@ -89,7 +93,7 @@ class DeriveJob:
 
     def need(self, source: int) -> int:
         """The source's own estimate."""
-        return self.scan.sources[source].memory
+        return derive_memory(self.scan.sources[source], self.room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,8 +253,10 @@ class ShardJob:
             return
         spill = Spill(self.spill / str(source))
         for column, target in out.items():
-            rows = spill.read(table, column, lo, hi)
-            self.converter.pack(self.scan, spilled, column, source, rows, target)
+            at = 0
+            for rows in spill.read(table, column, lo, hi):
+                self.converter.pack(self.scan, spilled, column, source, rows, target[at : at + len(rows)])
+                at += len(rows)
 
 
 def shard_statistics(table: TablePlan, blocks: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

@@ -6,13 +6,26 @@ with their encoded form while it is written. Layout and bytes never depend on an
 
 from __future__ import annotations
 
+from unistore.converters.protocol import Source
 from unistore.errors import InputError, Problem
 from unistore.plan import TablePlan
 
-__all__ = ["PROCESS", "check_fits", "most_workers", "shard_memory", "shown"]
+__all__ = [
+    "PROCESS",
+    "ROOM",
+    "check_fits",
+    "derive_memory",
+    "most_workers",
+    "room",
+    "shard_memory",
+    "shown",
+]
 
 PROCESS = 128 << 20
 """Bytes of one process before its first step: interpreter, libraries, plan (100 MB measured, with dask)."""
+
+ROOM = 512 << 20
+"""Bytes that a step may hold to be faster where no limit is given."""
 
 STEP = 16 << 20
 """Bytes of a shard task whatever its size: buffers, records, moments in float64, what malloc keeps."""
@@ -59,6 +72,28 @@ def most_workers(limit: int | None, wanted: int, need: int) -> int:
     if limit is None:
         return wanted
     return max(0, min(wanted, (limit - PROCESS) // (PROCESS + need)))
+
+
+def room(limit: int | None, workers: int | None) -> int:
+    """Bytes that a step may hold to be faster: so many that it takes the place of no other.
+
+    Parameters
+    ----------
+    limit
+        Bytes of all processes together; None: no limit.
+    workers
+        Wanted beside the converting process; 0: it does the steps itself; None: nobody knows how many.
+    """
+    if limit is None:
+        return ROOM
+    if workers is None:
+        return 0
+    return (limit - PROCESS) // workers - PROCESS if workers else limit - PROCESS
+
+
+def derive_memory(source: Source, room: int) -> int:
+    """Peak bytes of deriving a source where a step may hold `room` to be faster."""
+    return source.held if 0 < source.held <= room else source.memory
 
 
 def shard_memory(table: TablePlan, reading: int = 0) -> int:

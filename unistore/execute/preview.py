@@ -9,6 +9,7 @@ from typing import Any
 
 from unistore.converters.protocol import Converter, Scan
 from unistore.execute.job import guard_of
+from unistore.execute.memory import ROOM, derive_memory
 from unistore.execute.planes import task_memory
 from unistore.execute.planning import plan_options, versions
 from unistore.execute.skipping import check_mode, entry_of, scan_sound, with_skipped
@@ -95,12 +96,13 @@ def preview(
     codec: str = "fast",
     shares: Mapping[str, float] | None = None,
     on_error: str = "fail",
+    room: int = ROOM,
 ) -> Preview:
     """Scan and plan without writing anything.
 
     Parameters
     ----------
-    codec, shares, on_error
+    codec, shares, on_error, room
         As of `run`; problems that only the values show are not known yet.
 
     Raises
@@ -138,7 +140,7 @@ def preview(
         raw_bytes=sum(table.rows * table.row_bytes for table in tables),
         memory=max(
             [task_memory(converter, table, 0 if table.spilled else reading) for table in tables]
-            + [source.memory for source in scan.sources],
+            + [derive_memory(source, room) for source in scan.sources],
             default=0,
         ),
     )

@@ -17,6 +17,7 @@ from unistore.execute.destination import open_build
 from unistore.execute.executors import Executor, Serial
 from unistore.execute.failure import writing_failed
 from unistore.execute.job import Guard, guard_of
+from unistore.execute.memory import PROCESS, ROOM
 from unistore.execute.planning import plan_options, versions
 from unistore.execute.report import Report
 from unistore.execute.skipping import Skipping, check_mode, scan_sound
@@ -36,6 +37,7 @@ def run(
     restart: bool = False,
     work: Path | None = None,
     memory: int | None = None,
+    room: int = ROOM,
     on_error: str = "fail",
     executor: Executor | None = None,
     progress: Progress | None = None,
@@ -56,6 +58,8 @@ def run(
         For a destination in an object store: folder that holds the build folder; None: the current one.
     memory
         Bytes that one step and its process may hold at most; executors share it out between processes.
+    room
+        Bytes that one step may hold to be faster, as far as `memory` lets it; see `memory.room`.
     on_error
         ``"fail"``: any problem of any source refuses all. ``"skip"``: sources (or episodes) with problems of
         their own are left out; see `unistore.execute.skipping`.
@@ -91,6 +95,7 @@ def run(
                     scan=scan,
                     build=build,
                     memory=memory,
+                    room=room if memory is None else min(room, memory - PROCESS),
                     executor=executor or Serial(),
                     progress=progress or SILENT,
                     round=skipping.round,

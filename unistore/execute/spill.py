@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -55,12 +56,12 @@ class SpillWriter:
                 file.close()
 
     def emit(self, table: str, column: str, rows: NDArray[Any]) -> None:
-        """Append rows (axis 0) to a column.
+        """Append rows (axis 0) to a column; their dtype may be another than that of the rows before.
 
         Raises
         ------
         ValueError
-            If dtype or row shape differ from what was emitted before: a fault of the converter.
+            If the row shape differs from what was emitted before: a fault of the converter.
         ConversionError
             If the rows cannot be written.
         """
@@ -70,21 +71,23 @@ class SpillWriter:
             known = {
                 "table": table,
                 "column": column,
-                "dtype": rows.dtype.str,
                 "row_shape": list(rows.shape[1:]),
-                "rows": 0,
+                "runs": [],
                 "file": f"{len(self._columns)}.bin",
             }
             self._columns[key] = known
             self._files[key] = (self.folder / known["file"]).open("wb")
-        if known["dtype"] != rows.dtype.str or known["row_shape"] != list(rows.shape[1:]):
-            msg = f"{table}/{column}: emitted {rows.dtype.str} {rows.shape[1:]} after {known}"
+        if known["row_shape"] != list(rows.shape[1:]):
+            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {known}"
             raise ValueError(msg)
         try:
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
-        known["rows"] += len(rows)
+        runs: list[list[Any]] = known["runs"]
+        if not runs or runs[-1][0] != rows.dtype.str:
+            runs.append([rows.dtype.str, 0])
+        runs[-1][1] += len(rows)
 
     def finish(self, facts: Facts) -> None:
         """Write facts, wait until everything is on disk, then the same with the description."""
@@ -125,24 +128,32 @@ class Spill:
         ConversionError
             If columns of the table have different lengths: a fault of the converter.
         """
-        lengths = {c["column"]: c["rows"] for (name, _), c in self._columns.items() if name == table}
+        lengths = {
+            c["column"]: sum(rows for _, rows in c["runs"])
+            for (name, _), c in self._columns.items()
+            if name == table
+        }
         if len(set(lengths.values())) > 1:
             msg = f"{self._folder}: spilled columns of table {table!r} differ in length: {lengths}"
             raise ConversionError(msg)
         return next(iter(lengths.values()), 0)
 
-    def read(self, table: str, column: str, lo: int, hi: int) -> NDArray[Any]:
-        """Rows ``lo:hi`` of a column, (hi - lo, *row_shape)."""
+    def read(self, table: str, column: str, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+        """Rows ``lo:hi`` of a column, one run of the same dtype after the other, (n, *row_shape) each."""
         known = self._columns[table, column]
-        dtype, row_shape = np.dtype(known["dtype"]), tuple(known["row_shape"])
+        row_shape = tuple(known["row_shape"])
         items = int(np.prod(row_shape, dtype=np.int64))
-        flat = np.fromfile(
-            self._folder / known["file"],
-            dtype=dtype,
-            count=(hi - lo) * items,
-            offset=lo * items * dtype.itemsize,
-        )
-        if flat.size != (hi - lo) * items:
-            msg = f"{self._folder / known['file']}: spilled rows are missing; start over with --restart"
-            raise ConversionError(msg)
-        return flat.reshape(hi - lo, *row_shape)
+        start = offset = 0
+        for form, rows in known["runs"]:
+            row_bytes = items * np.dtype(form).itemsize
+            first, last = max(lo, start), min(hi, start + rows)
+            if first < last:
+                place = offset + (first - start) * row_bytes
+                file = self._folder / known["file"]
+                flat = np.fromfile(file, dtype=form, count=(last - first) * items, offset=place)
+                if flat.size != (last - first) * items:
+                    msg = f"{file}: spilled rows are missing; start over with --restart"
+                    raise ConversionError(msg)
+                yield flat.reshape(last - first, *row_shape)
+            start += rows
+            offset += rows * row_bytes

@@ -17,28 +17,33 @@ from unistore.execute.spill import Spill, SpillWriter
 DTYPES = st.sampled_from(["?", "u1", "<i2", ">i4", "<f2", "<f8", ">f8"])
 
 
+def read(spill: Spill, column: str, lo: int, hi: int) -> list[Any]:
+    """Values of rows, of any dtypes."""
+    return [value for part in spill.read("t", column, lo, hi) for value in part.tolist()]
+
+
 @settings(max_examples=30)  # every example waits for the disk
-@given(data=st.data(), dtype=DTYPES, row_shape=st.lists(st.integers(0, 3), max_size=2).map(tuple))
-def test_any_rows_in_any_parts(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, dtype: str, row_shape: tuple[int, ...]
+@given(data=st.data(), row_shape=st.lists(st.integers(0, 3), max_size=2).map(tuple))
+def test_any_rows_in_any_parts_of_any_dtypes(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, row_shape: tuple[int, ...]
 ) -> None:
     folder = tmp_path_factory.mktemp("spill") / "0"
-    counts = data.draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
-    parts = [data.draw(hnp.arrays(dtype, (count, *row_shape))) for count in counts]
+    forms = data.draw(st.lists(st.tuples(st.integers(0, 5), DTYPES), min_size=1, max_size=4))
+    parts = [data.draw(hnp.arrays(dtype, (count, *row_shape))) for count, dtype in forms]
     with SpillWriter(folder) as writer:
         for part in parts:
             writer.emit("t", "deep/column", part)
             writer.emit("t", "other", np.arange(len(part)))
         writer.finish({})
     spill = Spill(folder)
-    whole = np.concatenate(parts).astype(dtype)  # concatenating forgets the byte order
-    assert spill.rows("t") == len(whole)
-    lo = data.draw(st.integers(0, len(whole)))
-    hi = data.draw(st.integers(lo, len(whole)))
-    found = spill.read("t", "deep/column", lo, hi)
-    assert found.dtype == whole.dtype
-    assert found.shape == whole[lo:hi].shape
-    assert found.tobytes() == whole[lo:hi].tobytes()
+    rows = [row for part in parts for row in part]
+    assert spill.rows("t") == len(rows)
+    lo = data.draw(st.integers(0, len(rows)))
+    hi = data.draw(st.integers(lo, len(rows)))
+    found = [row for run in spill.read("t", "deep/column", lo, hi) for row in run]
+    assert [(row.dtype, row.shape, row.tobytes()) for row in found] == [
+        (row.dtype, row.shape, row.tobytes()) for row in rows[lo:hi]
+    ]
 
 
 def test_strided_rows(tmp_path: Path) -> None:
@@ -46,7 +51,7 @@ def test_strided_rows(tmp_path: Path) -> None:
     with SpillWriter(tmp_path / "0") as writer:
         writer.emit("t", "x", values[::2, ::-1])
         writer.finish({})
-    np.testing.assert_array_equal(Spill(tmp_path / "0").read("t", "x", 0, 3), values[::2, ::-1])
+    assert read(Spill(tmp_path / "0"), "x", 0, 3) == values[::2, ::-1].tolist()
 
 
 def test_facts_of_any_name(tmp_path: Path) -> None:
@@ -87,9 +92,7 @@ def test_a_source_without_rows(tmp_path: Path) -> None:
 def test_faults_of_a_converter_are_named(tmp_path: Path) -> None:
     with SpillWriter(tmp_path / "0") as writer:
         writer.emit("t", "x", np.zeros((2, 3), np.float32))
-        with pytest.raises(ValueError, match=r"t/x: emitted <f8 \(3,\) after"):
-            writer.emit("t", "x", np.zeros((2, 3), np.float64))
-        with pytest.raises(ValueError, match=r"t/x: emitted <f4 \(4,\) after"):
+        with pytest.raises(ValueError, match=r"t/x: emitted \(4,\) after"):
             writer.emit("t", "x", np.zeros((2, 4), np.float32))
         writer.emit("t", "y", np.zeros(3))
         writer.finish({})
@@ -103,4 +106,4 @@ def test_missing_rows_are_told(tmp_path: Path) -> None:
         writer.finish({})
     (tmp_path / "0/0.bin").write_bytes(b"short")
     with pytest.raises(ConversionError, match="--restart"):
-        Spill(tmp_path / "0").read("t", "x", 0, 100)
+        read(Spill(tmp_path / "0"), "x", 0, 100)
