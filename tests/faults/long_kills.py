@@ -3,8 +3,8 @@
 Three ways, each until it has made so many kills of each family's conversions:
 
 - ``converter``: a conversion in one process is killed, and some of them again while they resume;
-- ``workers``: a conversion with two dask workers loses one of them, or both at once, twice; it has to get
-  over that by itself;
+- ``workers``: a conversion with two workers loses one of them, or both at once, or the process that starts
+  them with both, twice; it has to get over that by itself;
 - ``together``: the converter and its workers are killed at once, and no process may be left.
 
 Then the same command runs undisturbed, with workers or without, and the store must equal, byte for byte, the
@@ -25,20 +25,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-import distributed  # noqa: F401 - once, before the processes that need it are forked
 import psutil
 from trials import FAMILIES, Case, Whole, ended, family, start
 
 import unistore.layout
-from unistore.execute.dask_executor import Dask
+from unistore.execute.processes import Processes
 
 WAYS = ("converter", "workers", "together")
 STRIKES = 2
 """Times that a conversion loses workers: a step that loses three is given up."""
+STARTER = 0.2
+"""Share of the strikes at the process that starts workers, which takes them with it."""
 AGAIN = 0.3
 """Share of the killed converters that are killed again."""
 
@@ -74,7 +76,7 @@ class Family:
         if not workers:
             self.case.convert(destination)
             return
-        with Dask(2) as executor:
+        with Processes(2) as executor:
             self.case.convert(destination, executor)
 
     def trial(self, way: str) -> None:
@@ -101,10 +103,7 @@ class Family:
         killed = 0
         for _ in range(STRIKES):
             self._wait(pid)
-            found = workers_of(pid)
-            for worker in self.chance.sample(found, min(len(found), self.chance.choice((1, 1, 2)))):
-                worker.kill()
-                killed += 1
+            killed += self._strike(pid)
         if not ended(pid):
             sys.exit(f"FAILED: {self.name}: the converter did not get over {killed} lost workers")
         return killed
@@ -112,15 +111,29 @@ class Family:
     def _kill_together(self, destination: Path) -> int:
         pid = start(partial(self.convert, destination, True))
         self._wait(pid)
-        found = workers_of(pid)
-        processes = [pid, *(worker.pid for worker in found)]
+        starter = starter_of(pid)
+        found = [*workers_of(pid), *([starter] if starter else [])]
+        processes = [pid, *(each.pid for each in found)]
         self.chance.shuffle(processes)
         for process in processes:
-            if process == pid or psutil.pid_exists(process):
+            with suppress(ProcessLookupError):  # one takes the others with it
                 os.kill(process, signal.SIGKILL)
         killed = not ended(pid)
         if psutil.wait_procs(found, timeout=20)[1]:
             sys.exit(f"FAILED: {self.name}: workers outlive their converter")
+        return killed
+
+    def _strike(self, pid: int) -> int:
+        """Kill a worker, or both, or the process that starts them; returns how many were killed."""
+        found, starter = workers_of(pid), starter_of(pid)
+        chosen = self.chance.sample(found, min(len(found), self.chance.choice((1, 1, 2))))
+        if starter is not None and self.chance.random() < STARTER:
+            chosen = [starter]
+        killed = 0
+        for process in chosen:
+            with suppress(psutil.NoSuchProcess):  # it was done
+                process.kill()
+                killed += 1
         return killed
 
     def _wait(self, pid: int) -> None:
@@ -132,12 +145,34 @@ class Family:
 
 def workers_of(pid: int) -> list[psutil.Process]:
     """Living workers of a converter."""
-    return [each for each in psutil.Process(pid).children() if each.status() != psutil.STATUS_ZOMBIE]
+    return [
+        each
+        for starter in psutil.Process(pid).children()
+        for each in children_of(starter)
+        if status_of(each.pid) != psutil.STATUS_ZOMBIE
+    ]
+
+
+def starter_of(pid: int) -> psutil.Process | None:
+    """The process that starts a converter's workers, if it lives."""
+    found = [each for each in psutil.Process(pid).children() if status_of(each.pid) != psutil.STATUS_ZOMBIE]
+    return found[0] if found else None
+
+
+def children_of(process: psutil.Process) -> list[psutil.Process]:
+    """Children, none of a process that is gone."""
+    try:
+        return process.children()
+    except psutil.NoSuchProcess:
+        return []
 
 
 def status_of(pid: int) -> str:
-    """State of a process that has not been waited for."""
-    return str(psutil.Process(pid).status())
+    """State of a process; one that is gone is a zombie's."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return str(psutil.STATUS_ZOMBIE)
 
 
 def table(families: list[Family]) -> str:

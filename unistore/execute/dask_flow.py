@@ -1,4 +1,4 @@
-"""The steps of one stage on their way through dask workers: handed out, collected, run again when lost."""
+"""The steps of one stage on their way through the workers of a dask cluster: handed out and collected."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import asyncio
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from unistore.errors import ConversionError
-from unistore.execute.dask_crew import Crew
 from unistore.execute.executors import Job
 from unistore.execute.job import Outcome
 
@@ -21,8 +20,6 @@ __all__ = ["Flow"]
 
 T = TypeVar("T")
 
-LOSSES = 3
-"""A step whose worker died this many times is given up."""
 BEAT = 0.5
 """Seconds between two looks at the workers."""
 
@@ -34,15 +31,12 @@ _finished: set[str] = set()
 class Flow(Generic[T]):
     """The steps of one stage on their way through the workers.
 
-    No more are handed out than workers can begin at once, or than there is memory for. Once a worker was
-    lost, none waits behind another, so that it is the step itself that is blamed for a further loss.
+    No more are handed out than workers can begin at once, or than there is memory for. How often a step may
+    lose its worker is the cluster's own setting (``distributed.scheduler.allowed-failures``).
     """
 
-    def __init__(
-        self, client: Any, crew: Crew | None, job: Job[T], room: int | None, tell: Callable[[str], None]
-    ) -> None:
+    def __init__(self, client: Any, job: Job[T], room: int | None, tell: Callable[[str], None]) -> None:
         self._client = client
-        self._crew = crew
         self._job = job
         self._room = room
         self._tell = tell
@@ -50,7 +44,6 @@ class Flow(Generic[T]):
         self._loaded: Any = None
         self._flying: dict[Any, int] = {}
         self._done: SimpleQueue[Any] = SimpleQueue()
-        self._losses: Counter[int] = Counter()
         self._members: set[str] | None = None
         self._gone: SimpleQueue[str] = SimpleQueue()
         self._looked = 0.0
@@ -59,8 +52,7 @@ class Flow(Generic[T]):
         """Hand out every item; yield those that are done."""
         from distributed import KilledWorker
 
-        if self._crew is None:
-            self._client.subscribe_topic("all", self._hear)
+        self._client.subscribe_topic("all", self._hear)
         needs = [self._job.need(item) for item in items]
         left = deque(range(len(items)))
         while left or self._flying:
@@ -75,27 +67,23 @@ class Flow(Generic[T]):
             try:
                 outcome = self._result(future)
             except KilledWorker as error:
-                self._count_loss(number, items[number], error)
-                left.appendleft(number)
-                continue
+                raise ConversionError(self._given_up(items[number])) from error
             future.release()
             yield items[number], outcome
         self._loaded = None
 
     def abandon(self) -> None:
-        """Take back what has not begun, and wait until what has is over (on an existing cluster)."""
-        if self._crew is None:
-            with suppress(Exception):  # a scheduler that is gone hands nothing out any more
-                self._client.cancel(list(self._flying), force=True)
-                self._client.run(_finish, self._name, on_error="ignore")
+        """Take back what has not begun, and wait until what has is over: nobody may end workers of others."""
+        with suppress(Exception):  # a scheduler that is gone hands nothing out any more
+            self._client.cancel(list(self._flying), force=True)
+            self._client.run(_finish, self._name, on_error="ignore")
         self._flying.clear()
         self._loaded = None
 
     def _may_fly(self, need: int, needs: list[int]) -> bool:
         if not self._flying:
             return True
-        workers = len(self._crew.pids) if self._crew is not None else len(self._members or ())
-        if len(self._flying) >= max(1, workers) * (1 if self._losses else 2):
+        if len(self._flying) >= max(1, len(self._members or ())) * 2:
             return False
         held = sum(needs[number] for number in self._flying.values())
         return self._room is None or held + need <= self._room
@@ -124,29 +112,14 @@ class Flow(Generic[T]):
             else:
                 return outcome
 
-    def _count_loss(self, number: int, item: T, error: Exception) -> None:
-        self._losses[number] += 1 if self._crew is not None else LOSSES  # a cluster counts by itself
-        if self._losses[number] < LOSSES:
-            return
-        if self._crew is None:
-            why = "died again and again (out of memory? --memory bounds it; a damaged file? --exclude it)"
-        else:
-            self._crew.tend()
-            why = f"died {LOSSES} times ({self._crew.cause}: "
-            if self._crew.cause == "killed by SIGKILL":
-                why += "out of memory? give --memory, or fewer --workers)"
-            else:
-                why += "a damaged file? look at it with 'unistore inspect', leave it out with --exclude)"
-        msg = (
-            f"{self._job.describe(item)}: its worker {why}; what was done is kept: the same command continues"
+    def _given_up(self, item: T) -> str:
+        return (
+            f"{self._job.describe(item)}: its worker died again and again (out of memory? --memory bounds "
+            "it; a damaged file? --exclude it); what was done is kept: the same command continues"
         )
-        raise ConversionError(msg) from error
 
     def _look(self) -> None:
-        """Replace lost workers; tell of those that an existing cluster lost."""
-        if self._crew is not None:
-            self._crew.tend()
-            return
+        """Tell of workers that the cluster lost."""
         if time.monotonic() - self._looked < BEAT:
             return
         self._looked = time.monotonic()
@@ -161,7 +134,7 @@ class Flow(Generic[T]):
             self._tell(f"worker {self._gone.get()} was lost; its steps run again on others")
 
     def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
-        """What the scheduler of an existing cluster says of its workers."""
+        """What the scheduler says of its workers."""
         if event[1].get("action") == "remove-worker":
             self._gone.put(event[1]["worker"])
 

@@ -34,9 +34,9 @@ def workers_of(count: int) -> Iterator[Executor]:
     if count == 0:
         yield Serial()
         return
-    from unistore.execute.dask_executor import Dask
+    from unistore.execute.processes import Processes
 
-    with Dask(count) as executor:
+    with Processes(count) as executor:
         yield executor
 
 

@@ -23,9 +23,9 @@ from unistore.cli.main import main
 from unistore.convert import convert, make_converter
 from unistore.converters.exclusion import Exclusion, about
 from unistore.errors import InputError
-from unistore.execute.dask_executor import Dask
 from unistore.execute.executors import Serial
 from unistore.execute.keys import source_keys
+from unistore.execute.processes import Processes
 from unistore.execute.runner import run
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
@@ -261,8 +261,10 @@ def test_on_workers_too(tmp_path: Path, family: str) -> None:
     write_family(family, tmp_path / "all")
     converter = make_converter(family, FAMILIES[family].options)
     serial = run(converter, [tmp_path / "all"], tmp_path / "serial", on_error="skip")
-    with Dask(2) as executor:
-        parallel = run(converter, [tmp_path / "all"], tmp_path / "dask", on_error="skip", executor=executor)
+    with Processes(2) as executor:
+        parallel = run(
+            converter, [tmp_path / "all"], tmp_path / "parallel", on_error="skip", executor=executor
+        )
     assert parallel.digest == serial.digest
     assert parallel.skipped == serial.skipped
 
