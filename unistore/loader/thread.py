@@ -1,10 +1,11 @@
-"""``workers=0``: batches are made ahead on one thread, which helps where decoding releases the GIL."""
+"""``workers=0``: batches are made ahead on one thread while the consumer computes, or when it wants them."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,11 @@ from unistore.loader.production import Arrival, Request
 from unistore.loader.slabs import SlabRing
 
 __all__ = ["ReadingThread"]
+
+WORTHWHILE = 0.001
+"""Seconds of every batch that a thread has to hide: handing batches over costs up to that."""
+PACE = 0.25
+"""Weight of the newest batch in how long batches take, and in how long the consumer is away."""
 
 
 class _Job(NamedTuple):
@@ -48,6 +54,11 @@ class ReadingThread:
     Slabs are ordinary memory here, reused so that no batch pays for fresh pages. While the consumer holds as
     many as the ring can spare, batches get memory of their own.
 
+    A thread works while the consumer is away. Where either takes little time, handing batches over and
+    waiting for the interpreter's lock costs more: datasets that read whole batches are then asked by the
+    consumer itself, when it wants a batch. Others are asked by the thread alone: what they open may belong to
+    a thread.
+
     Parameters
     ----------
     fetch, dataset
@@ -58,8 +69,13 @@ class ReadingThread:
 
     def __init__(self, fetch: Fetch, dataset: Any, ring: SlabRing) -> None:
         self._ring = ring
+        self._fetch, self._dataset = fetch, dataset
         self._generation = [0]
+        self._kept: deque[_Job] = deque()
         self._under_way = 0
+        self._ahead = True
+        self._away = self._making = 0.0
+        self._left: float | None = None
         self._ready: dict[int, tuple[_Done, bool]] = {}
         self._loans: list[_Loan] = []
         self._lent = 0
@@ -78,6 +94,8 @@ class ReadingThread:
         """See `Producer.begin`."""
         self._generation[0] += 1
         self._ready.clear()
+        self._kept.clear()
+        self._left = None
 
     @property
     def capacity(self) -> int:
@@ -86,25 +104,44 @@ class ReadingThread:
 
     def room(self) -> int:
         """See `Producer.room`."""
-        return self.capacity - self._under_way - len(self._ready)
+        return self.capacity - self._under_way - len(self._ready) - len(self._kept)
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        self._under_way += len(requests)
+        self._kept += [_Job(self._generation[0], request) for request in requests]
+        if self._ahead:
+            self._begin(len(self._kept))
+        return len(requests)
+
+    def _begin(self, count: int) -> None:
+        """Have the thread make the next batches, or with it at rest, one be made here."""
+        self._under_way += count
         loans = []
         while self._lent < self._under_way and (slab := self._ring.take()) is not None:
             loans.append(_Loan(slab.segment, self._ring.lend(slab, [])[0]))
             self._lent += 1
         self._loans += reversed(loans)
-        for request in requests:
-            self._jobs.put(_Job(self._generation[0], request))
-        return len(requests)
+        for _ in range(count):
+            job = self._kept.popleft()
+            if self._ahead:
+                self._jobs.put(job)
+            else:
+                self._done.put(_make(self._fetch, self._dataset, job, self._loans))
 
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
+        if self._fetch.packed and self._left is not None:
+            self._away += PACE * (time.perf_counter() - self._left - self._away)
+            self._ahead = min(self._away, self._making) > WORTHWHILE
+            if self._ahead:
+                self._begin(len(self._kept))
         while number not in self._ready:
+            if not self._under_way:
+                self._begin(1)
             self.settle()
         done, all_held = self._ready.pop(number)
+        self._making += PACE * (done.seconds - self._making)
+        self._left = time.perf_counter()
         if done.error is not None:
             raise done.error
         missed = done.needed > done.room and not all_held
@@ -130,6 +167,7 @@ class ReadingThread:
         if threading.current_thread() is not self._thread:
             self._thread.join()
         self._ready.clear()
+        self._kept.clear()
         self._loans.clear()
         self._ring.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import math
 import pickle
 import random
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from unistore.loader import Loader, SampleError
+from unistore.loader import Loader, SampleError, thread
 from unistore.loader.memory import Segment
 from unistore.loader.setup import HELD
 from unistore.loader.slabs import PREFETCHED, SlabRing
@@ -45,9 +46,10 @@ def remembered(view):
     return copy.deepcopy(np.asarray(view.tolist()))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_views_of_a_batch_stay_intact_while_ten_thousand_batches_flow(data, workers):
+@pytest.mark.parametrize(("workers", "worthwhile"), [(0, 0), (0, math.inf), (2, 0)])
+def test_views_of_a_batch_stay_intact_while_ten_thousand_batches_flow(data, workers, worthwhile, monkeypatch):
     """Views of the first three batches are held all the time; others come and go meanwhile."""
+    monkeypatch.setattr(thread, "WORTHWHILE", worthwhile)
     rng = random.Random(0)
     first, passing = [], []
     flowed = 0

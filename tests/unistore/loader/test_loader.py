@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from torch.utils.data import DataLoader
 
 import unistore
 from unistore.errors import InputError
-from unistore.loader import Loader, LoaderError
+from unistore.loader import Loader, LoaderError, thread
 from unistore.order_plan import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -35,6 +37,31 @@ def test_delivers_what_the_dataset_holds(data, workers):
         assert torch.equal(batch["x"], index[:, None] * 1000 + torch.arange(64))
         assert torch.equal(batch["offsets"].diff(), index % 5)
         assert torch.equal(batch["points"][:, 0], torch.repeat_interleave(index, index % 5).float())
+
+
+def test_without_workers_thread_and_consumer_take_turns_at_whole_batches_alone(data, monkeypatch):
+    def recording(kind):
+        class Recording(kind):
+            def __getitem__(self, index):
+                made_by.append(threading.get_ident())
+                return super().__getitem__(index)
+
+            if kind is data.Batched:
+
+                def read_batch(self, indices, allocate=np.empty):
+                    made_by.append(threading.get_ident())
+                    return super().read_batch(indices, allocate)
+
+        return Recording(400)
+
+    for kind, key in ((data.Batched, "index"), (data.Plain, "label")):
+        made_by = []
+        with Loader(recording(kind), 4, shuffle=False, workers=0) as loader:
+            for number, batch in enumerate(loader):
+                assert batch[key].tolist() == list(range(4 * number, 4 * number + 4))
+                monkeypatch.setattr(thread, "WORTHWHILE", math.inf if number // 10 % 2 else 0)
+        assert (threading.get_ident() in made_by) == (kind is data.Batched)
+        assert len(set(made_by)) == (2 if kind is data.Batched else 1)
 
 
 def test_order_does_not_depend_on_who_makes_batches(data):
