@@ -23,6 +23,8 @@ from unistore.schemas.tables import Field, Table
 
 __all__ = ["Agreement", "agree", "make_source", "make_tables"]
 
+_BUFFERS = 2 << 20
+"""Bytes held besides the voxels while files are read: counts, headers, what the allocator keeps."""
 _SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing")
 
 
@@ -204,7 +206,7 @@ def _held(volume: Volume) -> tuple[int, int]:
     slab = max(map(slab_bytes, headers), default=0)
     bands = any(header.fortran_order for header in headers)
     band = max(map(band_bytes, headers)) if bands else 0
-    return (len(volume.windows) + 4) * slab + 2 * band, max(map(list_bytes, headers), default=0)
+    return _BUFFERS + (len(volume.windows) + 4) * slab + 2 * band, max(map(list_bytes, headers), default=0)
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:

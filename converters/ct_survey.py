@@ -71,12 +71,12 @@ def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, Vo
     for box, (values, *given) in together([image, *masks.values()]):
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
-        found = {name: test(values) for name, test in tests.items() if name not in agreed}
-        for (name, result), ones in zip(agreed.items(), given, strict=True):
-            found[name] = tests[name](values)
-            _compare(found[name], ones, result)
-        for name, voxels in found.items():
-            counts[name][box[0]] += _per_plane(voxels)
+        at = dict(zip(masks, given, strict=True))
+        for name, test in tests.items():
+            found = test(values)
+            counts[name][box[0]] += _per_plane(found)
+            if name in at:
+                _compare(found, at[name], agreed[name])
     for name, result in agreed.items():
         result.ones += int(counts[name].sum())
     return Survey(counts, nan, agreed)

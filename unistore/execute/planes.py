@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from unistore.converters.protocol import Converter, Planar
 from unistore.execute.memory import STEP, shard_memory
 from unistore.plan import ArrayPlan, TablePlan
-from unistore.zarr3.writer import content_bytes
+from unistore.zarr3.writer import AHEAD, content_bytes
 
 __all__ = ["Parts", "in_parts", "part_planes", "task_memory"]
 
@@ -44,6 +44,9 @@ def in_parts(converter: Converter, table: TablePlan) -> bool:
 def task_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:
     """Peak bytes of one shard task, in whichever way it is written.
 
+    A converter that reads planes says all that it holds in ``reading``; rows of others may be there twice
+    while they are read, see `shard_memory`.
+
     Parameters
     ----------
     reading
@@ -51,11 +54,15 @@ def task_memory(converter: Converter, table: TablePlan, reading: int, *, streams
     streams
         Whether the destination takes a file piece by piece; else the encoded shard is held.
     """
-    if not in_parts(converter, table):
+    if not isinstance(converter, Planar) or table.spilled:
         return shard_memory(table, reading)
-    part = max(part_planes(array) * _plane_bytes(array) for array in table.arrays)
-    held = 0 if streams else max(array.field.row_bytes for array in table.arrays)
-    return STEP + 3 * part + held + reading  # the part, the one before it, and its encoded form
+    rows = min(table.shard_rows, table.rows)
+    largest = rows * max(array.field.row_bytes for array in table.arrays)
+    if in_parts(converter, table):
+        part = max(part_planes(array) * _plane_bytes(array) for array in table.arrays)
+        return STEP + 3 * part + (0 if streams else largest) + reading  # the part, the one before it, encoded
+    encoded = min(largest, AHEAD) if streams else largest
+    return STEP + rows * table.row_bytes + encoded + reading
 
 
 def part_planes(array: ArrayPlan) -> int:
