@@ -12,8 +12,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
+from unistore.converters.paths import expand
+from unistore.errors import InputError
+
 __all__ = ["Detection", "detect"]
 
+_HIDDEN = ("unreadable", "special")
 _FAMILIES = ("trajectory", "point_cloud", "spike", "ct", "rows")
 
 
@@ -43,9 +47,19 @@ def detect(paths: Sequence[Path]) -> Detection | None:
     ----------
     paths
         Files or folders as the user gave them.
+
+    Raises
+    ------
+    InputError
+        If none does, and folders cannot be listed or files are pipes or devices.
     """
     for family in _FAMILIES:
         found: Detection | None = import_module(f"unistore.converters.{family}").detect(paths)
         if found is not None:
             return found
+    try:
+        expand(paths, ("",))
+    except InputError as error:
+        if any(problem.kind in _HIDDEN for problem in error.problems):
+            raise
     return None

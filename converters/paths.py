@@ -13,7 +13,17 @@ from pathlib import Path
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["common_root", "expand", "is_inside", "natural_key", "printable", "relative_names", "split_of"]
+__all__ = [
+    "common_root",
+    "expand",
+    "is_inside",
+    "is_special",
+    "natural_key",
+    "printable",
+    "relative_names",
+    "special",
+    "split_of",
+]
 
 NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
 
@@ -91,10 +101,11 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     for path in paths:
         location = printable(str(path))
         if path.is_dir():
-            files, folders = _search(path)
+            files, folders, closed = _search(path)
             inside = [file for file in files if file.name.lower().endswith(tuple(suffixes))]
             problems += [_leaving(link) for link in (*inside, *folders) if not is_inside(link, paths)]
-            if not inside:
+            problems += closed
+            if not inside and not closed:
                 message = f"no {' or '.join(suffixes)} file in this folder"
                 problems.append(Problem(location, message, kind="missing"))
             found += inside
@@ -103,6 +114,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
         else:
             cure = "the link's target is gone" if path.is_symlink() else "check the path"
             problems.append(Problem(location, "does not exist", cure, "missing"))
+    problems += [special(printable(str(path))) for path in found if is_special(path)]
     if problems:
         raise InputError(problems)
     absolute = {path.parent.resolve() / path.name for path in found}
@@ -111,19 +123,40 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     return sorted(unique.values(), key=lambda path: natural_key(path.as_posix()))
 
 
-def _search(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Files below a folder, and the links to folders outside it; each real folder is entered once.
+def is_special(path: Path) -> bool:
+    """Whether a path is a pipe, a socket or a device: opening one may wait for ever."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def special(location: str) -> Problem:
+    """What is said of such a path."""
+    return Problem(location, "is a pipe, socket or device, not a file", "save its data as a file", "special")
+
+
+def _search(folder: Path) -> tuple[list[Path], list[Path], list[Problem]]:
+    """Files below a folder, links to folders outside it, and folders that cannot be listed.
+
+    Each real folder is entered once.
 
     Stores, and the folders of unfinished conversions, are no sources: what lies in them is not looked at.
     """
     files: list[Path] = []
     leaving: list[Path] = []
+    closed: list[Problem] = []
     root = folder.resolve()
     seen = {root}
     stack = [root]
     while stack:
-        with os.scandir(stack.pop()) as entries:
-            visible = [entry for entry in entries if not entry.name.startswith(".")]
+        current = stack.pop()
+        try:
+            if current != root and _is_store(current):
+                continue
+            with os.scandir(current) as entries:
+                visible = [entry for entry in entries if not entry.name.startswith(".")]
+        except OSError as error:
+            message = f"cannot be listed: {error.strerror}"
+            closed.append(Problem(printable(str(current)), message, "check the rights", "unreadable"))
+            continue
         for entry in visible:
             if not entry.is_dir():
                 files.append(Path(entry.path))
@@ -131,10 +164,10 @@ def _search(folder: Path) -> tuple[list[Path], list[Path]]:
             real = Path(entry.path).resolve()
             if not real.is_relative_to(root):
                 leaving.append(Path(entry.path))
-            elif real not in seen and not _is_store(real):
+            elif real not in seen:
                 seen.add(real)
                 stack.append(real)
-    return sorted(files), sorted(leaving)
+    return sorted(files), sorted(leaving), closed
 
 
 def _is_store(folder: Path) -> bool:

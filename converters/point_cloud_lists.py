@@ -61,7 +61,7 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
     for folder in _folders(files, roots):
         for path in sorted(folder.glob("*.txt")):
             match = _LIST.fullmatch(path.name)
-            if match is None:
+            if match is None or not path.is_file():
                 continue
             split = _NAMES.get(match[1].lower(), match[1].lower())
             lists.files.append(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unistore.converters.detection import Detection
 from unistore.converters.npy import npz_members
+from unistore.converters.paths import is_special
 from unistore.converters.spike_frames import SUFFIXES
 from unistore.errors import InputError
 
@@ -27,6 +28,8 @@ def detect(paths: Sequence[Path]) -> Detection | None:
 
 
 def _file(path: Path) -> Detection | None:
+    if is_special(path):
+        return None
     if path.suffix.lower() == ".dat":
         return Detection("spike", "stream", f"{path.name} is a headerless .dat stream")
     if path.suffix.lower() != ".npz":

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.exclusion import Exclusion, about
-from unistore.converters.paths import natural_key, printable, split_of
+from unistore.converters.paths import is_special, natural_key, printable, special, split_of
 from unistore.converters.spike_frames import ROLES, SUFFIXES, Frame, Recording, pair, runs_of
 from unistore.errors import Problem
 
@@ -70,7 +70,7 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
     if not recordings and not problems and exclusion:
         problems.append(Problem(f"{len(roots)} path(s)", "everything in them is left out", kind="empty"))
     if not recordings and not problems:
-        where = ", ".join(printable(str(root)) for root in roots)
+        where = ", ".join(printable(str(path)) for path in paths)
         message = f"no {folders['spike']}/ folder and no {', '.join(SUFFIXES['spike'])} file"
         problems.append(Problem(where, message, "name the folder with --spike-dir", "missing"))
     return Found(tuple(recordings), tuple(problems), tuple(notes))
@@ -130,6 +130,8 @@ class _Search:
             return
         if self._root.is_dir():
             self._folder(self._root, (self._root.resolve(),))
+        elif is_special(self._root):
+            self.problems.append(special(printable(str(self._root))))
         elif self._root.exists():
             self._single(self._root)
         else:
@@ -159,7 +161,17 @@ class _Search:
         paths.sort(key=lambda path: natural_key(path.name))
         if self._exclusion:
             paths = [path for path in paths if not self._exclusion.covers(self._name(path))]
-        return [path for path in paths if not path.is_symlink() or self._may_follow(path)]
+        return [
+            path
+            for path in paths
+            if (not path.is_symlink() or self._may_follow(path)) and not self._is_special(path)
+        ]
+
+    def _is_special(self, path: Path) -> bool:
+        found = path.suffix.lower() in _ANY_SUFFIX and is_special(path)
+        if found:
+            self.problems += about(self._name(path), [special(self._name(path))])
+        return found
 
     def _may_follow(self, link: Path) -> bool:
         wanted = link.suffix.lower() in _ANY_SUFFIX

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unistore.converters.detection import detect
 from unistore.converters.paths import expand, natural_key, printable, relative_names, split_of
 from unistore.errors import InputError
 
@@ -95,6 +99,32 @@ def test_all_wrong_paths_are_named(tmp_path: Path) -> None:
     messages = [problem.message for problem in caught.value.problems]
     assert messages == ["no .h5 or .npy file in this folder", "does not exist", "does not exist"]
     assert caught.value.problems[2].cure == "the link's target is gone"
+
+
+def test_pipes_are_refused_and_never_opened(tmp_path: Path) -> None:
+    touch(tmp_path / "in" / "1.h5")
+    for pipe in (tmp_path / "in" / "pipe.h5", tmp_path / "alone"):
+        os.mkfifo(pipe)
+    for asked in (lambda: expand([tmp_path / "in", tmp_path / "alone"], [".h5"]), lambda: detect([tmp_path])):
+        with pytest.raises(InputError) as caught:
+            asked()
+        assert {problem.kind for problem in caught.value.problems} == {"special"}
+        assert "pipe.h5: is a pipe, socket or device" in str(caught.value)
+    assert [path.name for path in expand([tmp_path / "in"], ["1.h5"])] == ["1.h5"]
+
+
+def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path / "1.h5", tmp_path / "closed" / "2.h5")
+    listed = os.scandir
+
+    def scandir(path: Path) -> Any:
+        if path.name == "closed":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(InputError, match=r"closed: cannot be listed: Permission denied \(check the rights\)"):
+        expand([tmp_path], [".h5"])
 
 
 def test_a_file_is_taken_whatever_its_name(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from unistore.errors import StoreError
 from unistore.inspection.blocks import Block
 
 __all__ = ["describe_zarr", "is_store", "is_zarr", "stores_inside", "zarr_blocks"]
@@ -21,8 +22,18 @@ def is_zarr(path: Path) -> bool:
 
 
 def is_store(path: Path) -> bool:
-    """Whether a Zarr hierarchy says that it is a unistore store, whatever state it is in."""
-    attributes = _document(path / "zarr.json").get("attributes")
+    """Whether a Zarr hierarchy says that it is a unistore store, whatever state it is in.
+
+    Raises
+    ------
+    StoreError
+        If its root document cannot be read.
+    """
+    root = path / "zarr.json"
+    if root.exists() and not os.access(root, os.R_OK):
+        msg = f"{root}: cannot be read (Permission denied); mend the rights"
+        raise StoreError(msg)
+    attributes = _document(root).get("attributes")
     return isinstance(attributes, dict) and "unistore" in attributes
 
 

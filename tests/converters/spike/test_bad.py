@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -231,6 +232,14 @@ def test_a_stream_cut_while_it_is_converted(tmp_path: Path, sequences: Callable[
     with pytest.raises(InputError) as error:
         converter.read(scan, "frames", 0, 0, 1, out)
     assert error.value.problems[0].kind == "truncated"
+
+
+def test_pipes_are_refused_and_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "001.dat")
+    (found,) = problems(tmp_path).values()
+    assert found.kind == "special"
+    (found,) = problems(tmp_path / "001.dat").values()
+    assert found.kind == "special"
 
 
 def test_nothing_to_convert(tmp_path: Path) -> None:
