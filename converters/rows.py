@@ -105,7 +105,8 @@ class RowsConverter:
         merged, differences = reconcile([(each.part.name, each.columns) for each in found], self.columns)
         problems += differences
         if not problems and not sum(each.rows for each in found):
-            problems.append(Problem(f"{len(files)} file(s)", "hold no rows", kind="empty"))
+            names = ", ".join(each.part.name for each in found[:5]) + (", …" if len(found) > 5 else "")
+            problems.append(Problem(names, "no rows", "check what wrote it", "empty"))
         if not problems and not merged:
             problems.append(Problem(f"{len(files)} files", "have no array in common", CURE, "columns"))
         if problems:

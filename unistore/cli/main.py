@@ -107,4 +107,6 @@ def _message(error: Exception) -> str:
         return str(error)
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return f"out of memory: {error or 'nothing more can be allocated'}; give --memory, or fewer workers"
     return f"{type(error).__name__}: {error} (unexpected; add --debug for the traceback)"

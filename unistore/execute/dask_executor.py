@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, InputError
 from unistore.execute.dask_flow import Flow
 from unistore.execute.dask_logs import silent
 from unistore.execute.executors import Job
@@ -64,7 +64,7 @@ class Dask:
         ConversionError
             If the cluster gave a step up (names the step), or the scheduler is gone.
         InputError
-            If one step alone is more than `memory`.
+            If one step alone is more than `memory`, or the scheduler's address is none.
         """
         todo = list(items)
         if not todo:
@@ -95,6 +95,9 @@ class Dask:
             except OSError as error:
                 msg = f"{self._scheduler}: no dask scheduler answers there; start one with 'dask scheduler'"
                 raise ConversionError(msg) from error
+            except ValueError as error:
+                msg = f"--scheduler {self._scheduler}: expected an address, as in tcp://host:8786 ({error})"
+                raise InputError(msg) from error
             self._client = client
             self._stack = stack.pop_all()
 

@@ -136,6 +136,10 @@ def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest
         (["convert", "arrays", "o.zarr", "--colour"], "is an option of trajectory"),
         (["convert", "arrays", "o.zarr", "--nonsense"], "No such option '--nonsense'"),
         (["convert", "rows", "arrays", "o.zarr", "--codec", "fastest"], "is not one of"),
+        (
+            ["convert", "rows", "arrays", "o.zarr", "--scheduler", "nonsense"],
+            "--scheduler nonsense: expected an address, as in tcp://host:8786",
+        ),
         (["convert", "rows", "arrays", "o.zarr", "--map", "x"], "--map x: expected NAME=DATASET"),
         (
             ["convert", "spike", "arrays", "o.zarr", "--voxels", "five"],

@@ -117,6 +117,17 @@ def test_errors_of_the_system_are_one_line(
     assert json.loads(capsys.readouterr().out) == {"error": "a/b: Permission denied", "problems": []}
 
 
+def test_out_of_memory_is_no_surprise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def greedy(path: str) -> None:
+        np.empty(2**62, np.uint8)
+
+    monkeypatch.setattr(import_module("unistore.inspect"), "inspect", greedy)
+    assert call("a/b") == 1
+    assert capsys.readouterr().err.startswith("error: out of memory: Unable to allocate")
+
+
 def test_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
     out = capsys.readouterr().out
