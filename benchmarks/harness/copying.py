@@ -15,6 +15,8 @@ import point_cloud
 import spike
 import trajectory
 
+from harness.memory import disk
+
 __all__ = ["FAMILIES", "Family", "make_source"]
 
 COLUMNS = ("x", "y", "z", "classification")
@@ -49,16 +51,29 @@ class Family:
     uncompressed: bool
 
 
-def make_source(name: str, folder: Path, *, quick: bool) -> Path:
-    """Folder of the sources of a family, made where it is missing."""
-    source = folder / "source"
+def make_source(name: str, folder: Path, *, quick: bool, megabytes: int | None = None) -> Path:
+    """Folder of the sources of a family, made where it is missing.
+
+    Parameters
+    ----------
+    name, folder
+        Of the family, and of all that belongs to it.
+    quick
+        Make little, and take it once.
+    megabytes
+        Take what is made so often that it is about so many; None: as often as the family says.
+    """
+    source = folder / (f"source-{megabytes}" if megabytes else "source")
     if source.exists():
         return source
     part, family = folder / "part", FAMILIES[name]
     first = part / "copy_0"
     first.mkdir(parents=True)
     family.make(first, quick)
-    for number in range(1, 1 if quick else family.copies):
+    copies = 1 if quick else family.copies
+    if megabytes:
+        copies = max(1, round(megabytes * 1e6 / disk([first])))
+    for number in range(1, copies):
         for file in sorted(path for path in first.rglob("*") if path.is_file()):
             inside = file.relative_to(first).as_posix()
             link = part / f"copy_{number}" / inside

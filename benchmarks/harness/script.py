@@ -60,6 +60,8 @@ class Options:
         Files to write.
     flag
         Whether the benchmark's own option was given.
+    megabytes
+        Size of the sources, where the benchmark lets it be chosen; None: its own.
     """
 
     folder: Path
@@ -70,10 +72,14 @@ class Options:
     json: Path | None
     markdown: Path | None
     flag: bool = False
+    megabytes: int | None = None
 
 
-def parse(about: str | None, name: str, **flag: str) -> Options:
-    """Read the command line of the benchmark `name`; `flag` is one more option, with its description."""
+def parse(about: str | None, name: str, *, sized: bool = False, **flag: str) -> Options:
+    """Read the command line of the benchmark `name`.
+
+    `flag` is one more option, with its description; `sized`: ``--megabytes`` is one, too.
+    """
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="less data, three short rounds")
     parser.add_argument("--rounds", type=int, help="rounds (9; 3 when quick)")
@@ -82,6 +88,8 @@ def parse(about: str | None, name: str, **flag: str) -> Options:
     parser.add_argument("--json", type=Path, help="write what was measured there")
     parser.add_argument("--markdown", type=Path, help="write the tables there")
     parser.add_argument("--folder", type=Path, help="of the data (default: in the temporary folder, kept)")
+    if sized:
+        parser.add_argument("--megabytes", type=int, help="of sources (default: the benchmark's own size)")
     for extra, text in flag.items():
         parser.add_argument(f"--{extra}", dest="flag", action="store_true", help=text)
     given = parser.parse_args()
@@ -97,6 +105,7 @@ def parse(about: str | None, name: str, **flag: str) -> Options:
         json=given.json,
         markdown=given.markdown,
         flag=getattr(given, "flag", False),
+        megabytes=getattr(given, "megabytes", None),
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 __all__ = ["Spread", "Threads", "in_turn"]
 
 KEPT = (32 << 20) - (64 << 10)
@@ -46,7 +48,7 @@ class Threads:
     """
 
     def __init__(self, count: int) -> None:
-        bytearray(KEPT)
+        np.empty(KEPT, np.uint8)
         self._pool = ThreadPoolExecutor(count, "unistore-encode")
 
     def stop(self) -> None:
