@@ -154,8 +154,17 @@ def servers() -> None:
     forkserver.ensure_running()
 
 
+@pytest.fixture(scope="session")
+def frozen() -> None:
+    """Have collections leave out what torch and other tests have made."""
+    import torch  # noqa: F401  at the first use of a loader otherwise
+
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
-def nothing_left() -> Iterator[None]:
+def nothing_left(frozen: None) -> Iterator[None]:
     """Fail if a test leaves processes, descriptors or shared memory behind."""
     gc.collect()
     before = descriptors(), children()

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 def shared_memory():
-    """Named shared memory of this process; other processes of the machine have theirs in the same folder."""
-    names = (path.name for path in Path("/dev/shm").iterdir())
+    """Named shared memory of this process; other processes have theirs, and folders, in the same place."""
+    names = (path.name for path in Path("/dev/shm").iterdir() if path.is_file())
     return sorted(name for name in names if str(os.getpid()) in name or "unistore" in name)
 
 

@@ -31,7 +31,7 @@ def read_by_tensorstore(folder: str | Path) -> Any:
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     ndim = draw(st.integers(1, 4))
-    largest = (0, 60, 12, 7, 5)[ndim]
+    largest = (0, 40, 9, 5, 4)[ndim]
     shape = tuple(draw(st.integers(0, largest)) if draw(st.booleans()) else largest for _ in range(ndim))
     chunk = tuple(draw(st.integers(1, extent + 2)) for extent in shape)
     return {
