@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,6 +40,7 @@ __all__ = [
     "shard_statistics",
     "source_digest",
     "write_array",
+    "write_parts",
 ]
 
 SHOWN = 4
@@ -120,8 +122,8 @@ class ShardJob:
         Rows that are written in parts are read, encoded and written here.
         """
         table = self.plan.table(task.table)
-        if in_parts(self.converter, table):
-            outcome = self._write_parts(task, table, spread)
+        if parts := self.parts(task):
+            outcome = self._write_parts(task, parts, spread)
             return lambda: outcome
         try:
             assembled = self._assemble(task)
@@ -205,38 +207,46 @@ class ShardJob:
             raise InputError(problems)
         return blocks, digests, contents if len(digests) == 1 else {}
 
-    def _write_parts(self, task: ShardTask, table: TablePlan, spread: Spread) -> Outcome:
-        """Write one row, a column after the other, some planes at a time."""
+    def parts(self, task: ShardTask) -> list[Parts]:
+        """Columns of a task whose row is read in parts, to be taken one after the other; else none.
+
+        Parts that cannot be read raise an `InputError` with the problems of their source.
+        """
+        table = self.plan.table(task.table)
+        if not in_parts(self.converter, table):
+            return []
         (piece,) = table.pieces(task.lo, task.hi)
         source, guard = self.scan.sources[piece.source], self.guards[piece.source]
-        files: dict[str, Entry] = {}
+
+        def read(column: str, lo: int, hi: int, block: NDArray[Any]) -> None:
+            try:
+                with _reading(source, guard):
+                    self._planar.read_planes(self.scan, table.name, piece.source, lo, hi, {column: block})
+            except InputError as error:
+                raise InputError(_problems(error, source)) from error
+
+        return [Parts(array, partial(read, array.column)) for array in table.arrays]
+
+    def pieces(self, task: ShardTask, parts: Sequence[Parts]) -> list[Any]:
+        """Source and digest of a row, once all its parts have been taken; see `assemble`."""
+        (piece,) = self.plan.table(task.table).pieces(task.lo, task.hi)
+        return [[piece.source, _joined_digest({each.array.column: each.content for each in parts})]]
+
+    def _write_parts(self, task: ShardTask, parts: Sequence[Parts], spread: Spread) -> Outcome:
+        """Write one row, a column after the other, some planes at a time."""
         try:
             with self.target.together() as together:
-                for array in table.arrays:
-
-                    def read(lo: int, hi: int, block: NDArray[Any], column: str = array.column) -> None:
-                        out = {column: block}
-                        with _reading(source, guard):
-                            self._planar.read_planes(self.scan, table.name, piece.source, lo, hi, out)
-
-                    parts = Parts(array, read)
-                    encoded = encode_parts(metadata_of(array, self.plan.codec), parts, spread)
-                    written = together.put(shard_key(array, task.number), encoded)
-                    files[array.column] = Entry(
-                        key=written.key,
-                        bytes=written.bytes,
-                        checksum=written.checksum,
-                        rows=(task.lo, task.hi),
-                        content=parts.content,
-                    )
+                files = [
+                    write_parts(together, self.plan.codec, task.number, task.lo, each, spread)
+                    for each in parts
+                ]
         except InputError as error:
-            return Outcome(problems=_problems(error, source))
-        contents = {column: str(file.content) for column, file in files.items()}
+            return Outcome(problems=error.problems)
         record = {
             "step": "shard",
             "task": task.id,
-            "files": [file.to_json() for file in files.values()],
-            "pieces": [[piece.source, _joined_digest(contents)]],
+            "files": [file.to_json() for file in files],
+            "pieces": self.pieces(task, parts),
             "statistics": {},
         }
         return Outcome(record)
@@ -311,6 +321,21 @@ def write_array(
         checksum=written.checksum,
         rows=(lo, lo + len(block)),
         content=content or content_digest(block),
+    )
+
+
+def write_parts(
+    files: Files, codec: str, number: int, lo: int, parts: Parts, spread: Spread = in_turn
+) -> Entry:
+    """Encode row `lo`, given in parts, as shard `number` of its array and write it."""
+    metadata = metadata_of(parts.array, codec)
+    written = files.put(shard_key(parts.array, number), encode_parts(metadata, parts, spread))
+    return Entry(
+        key=written.key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=(lo, lo + 1),
+        content=parts.content,
     )
 
 

@@ -81,17 +81,17 @@ class Parts:
     Parameters
     ----------
     array
-        The array.
+        The array; kept as ``array``.
     read
         Reads planes of its row.
     """
 
     def __init__(self, array: ArrayPlan, read: ReadPlanes) -> None:
-        self._array, self._read = array, read
+        self.array, self._read = array, read
         self._content = xxhash.xxh3_128()
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
-        array, step = self._array, part_planes(self._array)
+        array, step = self.array, part_planes(self.array)
         for lo in range(0, array.shape[1], step):
             hi = min(lo + step, array.shape[1])
             block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)

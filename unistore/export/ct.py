@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from unistore.store.reader import Store
 __all__ = ["Volume", "files", "volumes"]
 
 _SLAB = 32 << 20
+"""Bytes of voxels at a time."""
+_POINTS = 1 << 18
+"""Points set at a time: as indices they take 24 bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +57,7 @@ class Volume:
             return None
         path = f"{VOLUMES}/image"
         dtype = self.store.array(path).dtype
-        return Values(self.extent, dtype, lambda: self._slabs(path, self.extent[2]))
+        return Values(self.extent, dtype, lambda: self._slabs(path, self.extent[2], dtype.itemsize))
 
     def has(self, group: str) -> bool:
         """Whether it has a window, mask or distance field."""
@@ -66,7 +70,7 @@ class Volume:
         """A window or mask as voxels of 0 and 1, (D, H, W) u1."""
         if self.store.has(f"{group}/mask"):
             return Values(self.extent, np.dtype(np.uint8), lambda: self._bits(f"{group}/mask"))
-        return Values(self.extent, np.dtype(np.uint8), lambda: iter([self._filled(group)]))
+        return Values(self.extent, np.dtype(np.uint8), lambda: self._filled(group))
 
     def points(self, group: str) -> tuple[Values, Values]:
         """Coordinates (n, 3) and values (n,) of a window or distance field."""
@@ -78,28 +82,49 @@ class Volume:
         )
         return coords, values
 
-    def _slabs(self, path: str, width: int) -> Iterator[NDArray[Any]]:
-        """Its part of a padded array, some layers at a time."""
+    def _slabs(self, path: str, width: int, voxel: int) -> Iterator[NDArray[Any]]:
+        """Its part of a padded array, some layers of chunks at a time; `voxel`: its bytes, unpacked."""
         array = self.store.array(path)
         depth, height, _ = self.extent
-        layer = max(1, height * width * array.dtype.itemsize)
         tile = array.chunk_shape[1]
-        step = max(tile, _SLAB // layer // tile * tile)
+        step = max(tile, self._step(voxel) // tile * tile)
         for lo in range(0, depth, step):
             hi = min(depth, lo + step)
             yield array.read_box([self.number, lo, 0, 0], [self.number + 1, hi, height, width])[0]
 
+    def _step(self, voxel: int) -> int:
+        """Planes of about `_SLAB` bytes."""
+        return max(1, _SLAB // (max(1, prod(self.extent[1:])) * voxel))
+
     def _bits(self, path: str) -> Iterator[NDArray[np.uint8]]:
         width = self.extent[2]
-        for slab in self._slabs(path, -(-width // 8)):
+        for slab in self._slabs(path, -(-width // 8), 1):
             yield np.unpackbits(slab, axis=2, count=width, bitorder="little")
 
-    def _filled(self, group: str) -> NDArray[np.uint8]:
-        out = np.zeros(self.extent, np.uint8)
-        coords, _ = self.points(group)
-        for block in coords.blocks():
-            out[tuple(block.astype(np.int64).T)] = 1
-        return out
+    def _filled(self, group: str) -> Iterator[NDArray[np.uint8]]:
+        """Points, which stand in C order, as voxels of 1."""
+        depth, *plane = self.extent
+        points = self._listed(group)
+        listed = next(points, None)
+        step = self._step(1)
+        for lo in range(0, depth, step):
+            hi = min(depth, lo + step)
+            out = np.zeros((hi - lo, *plane), np.uint8)
+            while listed is not None:
+                ends = int(np.searchsorted(listed[:, 0], hi))
+                at = listed[:ends].astype(np.int64)
+                out[at[:, 0] - lo, at[:, 1], at[:, 2]] = 1
+                if ends < len(listed):
+                    listed = listed[ends:]
+                    break
+                listed = next(points, None)
+            yield out
+
+    def _listed(self, group: str) -> Iterator[NDArray[Any]]:
+        """Coordinates of a window, `_POINTS` at a time."""
+        for block in self.points(group)[0].blocks():
+            for first in range(0, len(block), _POINTS):
+                yield block[first : first + _POINTS]
 
 
 def volumes(store: Store) -> Iterator[Volume]:

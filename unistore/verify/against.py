@@ -19,6 +19,7 @@ from unistore.errors import InputError, Problem, StoreError
 from unistore.execute.executors import Executor
 from unistore.execute.finish import merged_statistics, source_digests
 from unistore.execute.job import Outcome, ShardJob, shard_statistics
+from unistore.execute.planes import Parts
 from unistore.plan import Plan, ShardTask
 from unistore.progress import Progress
 from unistore.store.reader import Store
@@ -116,16 +117,25 @@ class _ShardStep:
     job: ShardJob
 
     def __call__(self, task: ShardTask) -> Outcome:
+        found = _Found()
         try:
-            blocks, pieces = self.job.assemble(task)
+            pieces, statistics = self._compare(task, found)
         except InputError as error:
             return Outcome(problems=error.problems)
+        record = {"task": task.id, "pieces": pieces, "statistics": statistics}
+        return Outcome({"values": found.stored_values, "record": record}, tuple(found.problems))
+
+    def _compare(self, task: ShardTask, found: _Found) -> tuple[list[Any], dict[str, Any]]:
+        """Compare; gives digests of the pieces, and statistics."""
+        if parts := self.job.parts(task):
+            for each in parts:
+                _compare_parts(self.store, task.lo, each, found)
+            return self.job.pieces(task, parts), {}
+        blocks, pieces = self.job.assemble(task)
         table = self.job.plan.table(task.table)
-        found = _Found()
         for array in table.arrays:
             _compare_rows(self.store, array.field.path, task.lo, blocks[array.column], found)
-        record = {"task": task.id, "pieces": pieces, "statistics": shard_statistics(table, blocks)}
-        return Outcome({"values": found.stored_values, "record": record}, tuple(found.problems))
+        return pieces, shard_statistics(table, blocks)
 
     def describe(self, task: ShardTask) -> str:
         return self.job.describe(task)
@@ -169,26 +179,44 @@ def _task_bytes(plan: Plan, task: ShardTask) -> int:
     return (task.hi - task.lo) * plan.table(task.table).row_bytes
 
 
+def _compare_parts(store: Store, row: int, parts: Parts, outcome: _Found) -> None:
+    """Compare a row, some planes at a time; all of it is read, for its digest."""
+    at, alike = 0, True
+    for block in parts:
+        if alike:
+            alike = _compare_box(store, parts.array.field.path, (row, at), block, outcome)
+        at += block.shape[1]
+
+
 def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outcome: _Found) -> None:
-    shape = expected.shape[1:]
-    hi = lo + len(expected)
-    if hi > store.array(path).shape[0]:
-        message = f"has {store.array(path).shape[0]} rows, the sources make {hi}"
-        outcome.problems.append(Problem(path, message, _CURE, "source"))
-        return
     step = max(1, _PIECE // max(1, expected[:1].nbytes))
-    for at in range(lo, hi, step):
-        stop = min(hi, at + step)
-        try:
-            stored = store.array(path).read_box([at, *(0 for _ in shape)], [stop, *shape])
-        except StoreError as error:
-            outcome.problems.append(Problem(path, str(error), kind="unreadable"))
+    for at in range(0, len(expected), step):
+        if not _compare_box(store, path, (lo + at,), expected[at : at + step], outcome):
             return
-        outcome.stored_values += stored.size
-        found = difference(stored, expected[at - lo : stop - lo], at)
-        if found is not None:
-            outcome.problems.append(Problem(path, f"{found} (store, sources)", _CURE, "source"))
-            return
+
+
+def _compare_box(
+    store: Store, path: str, corner: tuple[int, ...], expected: NDArray[Any], outcome: _Found
+) -> bool:
+    """Whether an array holds what is expected from a corner on (0 on the axes that it does not name)."""
+    low = [*corner, *(0 for _ in expected.shape[len(corner) :])]
+    high = [first + extent for first, extent in zip(low, expected.shape, strict=True)]
+    array = store.array(path)
+    if high[0] > array.shape[0]:
+        message = f"has {array.shape[0]} rows, the sources make {high[0]}"
+        outcome.problems.append(Problem(path, message, _CURE, "source"))
+        return False
+    try:
+        stored = array.read_box(low, high)
+    except StoreError as error:
+        outcome.problems.append(Problem(path, str(error), kind="unreadable"))
+        return False
+    outcome.stored_values += stored.size
+    found = difference(stored, expected, low[0])
+    if found is not None:
+        planes = f"planes {low[1]}:{high[1]} of " if len(corner) > 1 else ""
+        outcome.problems.append(Problem(path, f"{planes}{found} (store, sources)", _CURE, "source"))
+    return found is None
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from unistore.execute.executors import Executor
 from unistore.execute.finish import metadata_documents, source_digests
-from unistore.execute.job import Outcome, ShardJob, metadata_of, shard_key, shard_statistics, write_array
+from unistore.execute.job import (
+    Outcome,
+    ShardJob,
+    metadata_of,
+    shard_key,
+    shard_statistics,
+    write_array,
+    write_parts,
+)
+from unistore.execute.planes import LARGE, part_planes
+from unistore.execute.planes import Parts as RowParts
 from unistore.execute.target import Folder
+from unistore.export.reading import row_blocks
 from unistore.plan import ArrayPlan, ShardTask
 from unistore.progress import Progress
 from unistore.store.manifest import Entry
@@ -21,7 +34,7 @@ from unistore.verify.rebuilt import Rebuilt
 from unistore.verify.steps import in_order
 from unistore.zarr3.array import Array
 from unistore.zarr3.storage import LocalStorage
-from unistore.zarr3.writer import content_digest, write_shard
+from unistore.zarr3.writer import content_bytes, content_digest, write_shard
 
 __all__ = ["Part", "Remade", "parts_of", "read_entry", "remake"]
 
@@ -155,6 +168,8 @@ class _RemakeStep:
     whole: bool
 
     def __call__(self, task: ShardTask) -> Outcome:
+        if parts := self.job.parts(task):
+            return self._in_parts(task, parts)
         blocks, pieces = self.job.assemble(task)
         table = self.job.plan.table(task.table)
         entries, contents = {}, {}
@@ -167,6 +182,22 @@ class _RemakeStep:
             if self.whole and not array.is_empty:
                 contents[key] = content_digest(block)
         record = {"task": task.id, "pieces": pieces, "statistics": shard_statistics(table, blocks)}
+        return Outcome({"entries": entries, "contents": contents, "record": record})
+
+    def _in_parts(self, task: ShardTask, parts: Sequence[RowParts]) -> Outcome:
+        """The same for a row that is read in parts: only what is wanted, unless the whole is."""
+        entries, contents = {}, {}
+        for each in parts:
+            key = shard_key(each.array, task.number)
+            if key in self.wanted:
+                codec = self.job.plan.codec
+                entries[key] = write_parts(self.job.target, codec, task.number, task.lo, each)
+            elif self.whole:
+                deque(each, maxlen=0)
+            if self.whole:
+                contents[key] = each.content
+        pieces = self.job.pieces(task, parts) if self.whole else []
+        record = {"task": task.id, "pieces": pieces, "statistics": {}}
         return Outcome({"entries": entries, "contents": contents, "record": record})
 
     def describe(self, task: ShardTask) -> str:
@@ -213,12 +244,25 @@ def read_entry(folder: Path, part: Part, line: Entry, codec: str) -> Entry:
         return Entry(key=part.key, bytes=line.bytes, checksum=line.checksum)
     path = part.array.field.path
     array = Array(LocalStorage(folder), path, metadata_of(part.array, codec), sealed=True)
-    rest = array.shape[1:]
-    block = array.read_box([part.lo, *(0 for _ in rest)], [part.hi, *rest])
+    content = xxhash.xxh3_128()
+    for block in _blocks(array, part.array, part.lo, part.hi):
+        content.update(content_bytes(block))
     return Entry(
         key=part.key,
         bytes=line.bytes,
         checksum=line.checksum,
         rows=(part.lo, part.hi),
-        content=content_digest(block),
+        content=content.hexdigest(),
     )
+
+
+def _blocks(array: Array, plan: ArrayPlan, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+    """Rows ``lo:hi`` in C order, some at a time, or some planes of one where rows are large."""
+    if plan.field.row_bytes <= LARGE:
+        yield from row_blocks(array, lo, hi)
+        return
+    step, (planes, *rest) = part_planes(plan), plan.shape[1:]
+    for row in range(lo, hi):
+        for plane in range(0, planes, step):
+            low, high = [row, plane, *(0 for _ in rest)], [row + 1, min(planes, plane + step), *rest]
+            yield array.read_box(low, high)

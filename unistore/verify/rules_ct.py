@@ -100,13 +100,21 @@ def masks(view: View) -> Iterator[Problem]:
             yield from offsets_problems(f"{group}/offsets", offsets, total, "voxels")
             counts = np.diff(offsets)
         for volume, (depth, height, width) in enumerate(extent):
-            bits = view.rows(path, volume, volume + 1)[0]
-            inside = np.unpackbits(bits[:depth, :height], axis=2, bitorder="little")[:, :, :width]
-            ones, every = int(inside.sum(dtype=np.int64)), int(np.bitwise_count(bits).sum(dtype=np.int64))
+            ones = every = 0
+            for lo, bits in view.planes(path, volume):
+                ones += _count(bits[: max(0, depth - lo), :height], width)
+                every += _count(bits, 8 * bits.shape[2])
             if ones != every:
                 yield broken(path, f"volume {volume} has {every - ones} bits outside its extent")
             if counts is not None and ones != counts[volume]:
                 yield broken(path, f"volume {volume} has {ones} voxels, its offsets count {counts[volume]}")
+
+
+def _count(bits: NDArray[np.uint8], width: int) -> int:
+    """Bits that are set among the first `width` of the last axis."""
+    whole, rest = divmod(width, 8)
+    ones = int(np.bitwise_count(bits[:, :, :whole]).sum(dtype=np.int64))
+    return ones + int(np.bitwise_count(bits[:, :, whole : whole + 1] & ((1 << rest) - 1)).sum(dtype=np.int64))
 
 
 def presence(view: View) -> Iterator[Problem]:

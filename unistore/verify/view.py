@@ -72,6 +72,15 @@ class View:
         for lo in range(0, shape[0], step):
             yield lo, self.rows(path, lo, min(shape[0], lo + step))
 
+    def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """One row of an array in blocks along axis 1, each with the number of its first plane."""
+        (count, *rest), array = self.shape(path)[1:], self.store.array(path)
+        layer = array.chunk_shape[1]
+        step = layer * max(1, BLOCK // max(1, layer * prod(rest) * array.dtype.itemsize))
+        for lo in range(0, count, step):
+            low, high = [row, lo, *(0 for _ in rest)], [row + 1, min(count, lo + step), *rest]
+            yield lo, array.read_box(low, high)[0]
+
 
 Rule = Callable[[View], Iterator[Problem]]
 """One rule: yields every way in which a store breaks it."""
