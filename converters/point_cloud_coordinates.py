@@ -20,7 +20,7 @@ _STEP = 1 << 14
 
 
 def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float]) -> NDArray[np.int32] | None:
-    """Integers q with ``float64(q) * scale + offset`` equal to each coordinate, bit for bit; None if none are.
+    """Integers q with ``float64(q) * scale + offset`` equal to each coordinate, bit for bit, or None.
 
     The rounding is that of LAS readers (ASPRS LAS 1.4 R15, 2.4: "coordinate = record × scale + offset"). Bits
     are compared, so the sign of a zero counts and NaN never passes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,10 @@ class Segments:
         rows = np.zeros((hi - lo, *row_shape), base)
         number = int(np.searchsorted(offsets, lo, side="right")) - 1
         while number < len(self._keys) and offsets[number] < hi:
-            path, group = self._group(number)
             start, end = offsets[number : number + 2].tolist()
             first, last = max(lo, start), min(hi, end)
-            dataset = self._dataset(group, path, key)
-            location = place(self._name, f"{path}/{key}")
+            dataset = self._member(number, key)
+            location = place(self._name, f"segments/{self._keys[number]}/{key}")
             if isinstance(dataset, Problem):
                 self.problems[dataset] = None
             elif dataset.shape != (end - start, *row_shape) or hdf5.native(dataset.dtype) != base:
@@ -119,9 +119,9 @@ class Segments:
         """
         problems: list[Problem] = []
         wrong: dict[str, list[Problem]] = {}
-        for path, group in self._groups():
-            dataset = self._dataset(group, path, "indices")
-            location = place(self._name, f"{path}/indices")
+        for number, key in enumerate(self._keys):
+            dataset = self._member(number, "indices")
+            location = place(self._name, f"segments/{key}/indices")
             if isinstance(dataset, Problem):
                 problems.append(dataset)
             elif dataset.dtype.kind not in "iu" or dataset.ndim != 1:
@@ -145,6 +145,22 @@ class Segments:
         if not isinstance(group, h5py.Group):
             raise InputError(Problem(place(self._name, path), "is no group", _CURE, "format"))
         return path, group
+
+    def _member(self, number: int, key: str) -> h5py.Dataset | Problem:
+        """A dataset of a segment, opened at once where no link could lead elsewhere."""
+        links = self._parent.id.links
+        name = self._keys[number].encode("utf-8", "surrogateescape")
+        inside = name + b"/" + key.encode("utf-8", "surrogateescape")
+        with suppress(KeyError, OSError, RuntimeError):  # what is wrong is told by the long way
+            if {links.get_info(each).type for each in (name, inside)} == {h5py.h5l.TYPE_HARD}:
+                item = h5py.h5o.open(self._parent.id, inside)
+                if isinstance(item, h5py.h5d.DatasetID):
+                    dataset = h5py.Dataset(item)
+                    location = place(self._name, f"segments/{self._keys[number]}/{key}")
+                    problems = hdf5.check_dataset(dataset, location)
+                    return problems[0] if problems else dataset
+        path, group = self._group(number)
+        return self._dataset(group, path, key)
 
     def _dataset(self, group: h5py.Group, path: str, key: str) -> h5py.Dataset | Problem:
         """A dataset of a segment, if it is there and its values can be read."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.point_cloud_order import Read
-from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Scratch, cut, grouped
+from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Scratch, cut, grouped, position
 from unistore.converters.point_cloud_voxels import cells_of, unique_tuples
 
 __all__ = ["LargeGrid"]
@@ -106,7 +106,7 @@ class LargeGrid:
         sizes = np.bincount(bucket_of, counts).astype(np.int64)
         with self._scratch.another() as scratch:
             axes = {str(number): ("<i4", ()) for number in range(3)}
-            points = Buckets(scratch, sizes, {**axes, "at": ("<i8", ())})
+            points = Buckets(scratch, sizes, {**axes, "at": (position(self._points), ())})
             for step in steps:
                 order, cuts = cut(bucket_of[(cells(*step, axis) - lowest) // width])
                 for key in points.columns:

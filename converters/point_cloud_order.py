@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut
+from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut, position
 
 __all__ = ["Order", "Read", "gather"]
 
@@ -50,7 +50,7 @@ class Order:
 
     def __init__(self, rows: int, pieces: Iterable[Iterable[Rows]], scratch: Scratch, *, rest: bool) -> None:
         self.rows = rows
-        self.column = scratch.column(("<u4" if rows <= 1 << 32 else "<i8", ()), rows)
+        self.column = scratch.column((position(rows), ()), rows)
         lengths, total = [], 0
         for piece in pieces:
             before = total
@@ -75,12 +75,12 @@ class Order:
     def __len__(self) -> int:
         return int(self._rest[-1])
 
-    def of(self, block: int) -> Iterator[tuple[Ints, Ints]]:
+    def of(self, block: int) -> Iterator[tuple[Rows, Rows]]:
         """Rows of a block of the source, counted in the block, and their positions; where nothing is held."""
         assert self._turned is not None
         rows, at = self._turned.columns["row"], self._turned.columns["at"]
         for lo, hi in self._turned.pieces(block, BLOCK):
-            yield rows.read(lo, hi).astype(np.int64), at.read(lo, hi)
+            yield rows.read(lo, hi), at.read(lo, hi)
         first, last = self._rest[block : block + 2].tolist()
         if last > first:
             yield self._left(block), np.arange(first, last)
@@ -91,7 +91,7 @@ class Order:
         counts = np.zeros(max(1, -(-self.rows // BLOCK)), np.int64)
         for lo, hi in steps:
             counts += np.bincount(self.column.read(lo, hi) // BLOCK, minlength=len(counts))
-        turned = Buckets(scratch, counts, {"row": ("<u4", ()), "at": ("<i8", ())})
+        turned = Buckets(scratch, counts, {"row": ("<u4", ()), "at": (position(self._total), ())})
         for lo, hi in steps:
             source = self.column.read(lo, hi)
             order, cuts = cut(source // BLOCK)
@@ -181,6 +181,13 @@ class _Sorted:
             lo, hi = self._buckets.bounds[block : block + 2].tolist()
             values = self._buckets.columns[self._key].read(lo, hi)
             placed = np.empty_like(values)
-            placed[self._buckets.columns[""].read(lo, hi)] = values
+            _rows_of(placed)[self._buckets.columns[""].read(lo, hi)] = _rows_of(values)
             self._last = block, placed
         return self._last[1]
+
+
+def _rows_of(values: NDArray[Any]) -> NDArray[Any]:
+    """Rows as single items, which are placed faster."""
+    if values.ndim == 1 or not len(values):
+        return values
+    return values.reshape(len(values), -1).view(f"V{values.dtype.itemsize * values[0].size}")[:, 0]

@@ -21,6 +21,9 @@ from unistore.converters.protocol import Source
 
 __all__ = ["Points", "open_points"]
 
+_STEP = 1 << 18
+"""Rows whose axes are put side by side while they are in the processor's cache."""
+
 
 class Points(Protocol):
     """One open file. Every method raises `InputError` where values cannot be read or are contradictory.
@@ -74,8 +77,10 @@ class _Columns:
         if len(paths) == 1:
             return self._read(paths[0], lo, hi)[:, :3].astype(dtype, copy=False)
         xyz = np.empty((hi - lo, 3), dtype)
-        for axis, path in enumerate(paths):
-            xyz[:, axis] = self._read(path, lo, hi)
+        for first in range(lo, hi, _STEP):
+            last = min(first + _STEP, hi)
+            for axis, path in enumerate(paths):
+                xyz[first - lo : last - lo, axis] = self._read(path, first, last)
         return xyz
 
     def column(self, key: str, lo: int, hi: int) -> NDArray[Any]:

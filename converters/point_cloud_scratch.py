@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import ConversionError
 
-__all__ = ["BLOCK", "Buckets", "Column", "Form", "Scratch", "cut", "grouped"]
+__all__ = ["BLOCK", "Buckets", "Column", "Form", "Scratch", "cut", "grouped", "position"]
 
 BLOCK = 1 << 19
 """Points worked on at a time."""
@@ -160,7 +160,12 @@ class Buckets:
             yield lo, min(lo + limit, end)
 
 
-def cut(buckets: Ints) -> tuple[Ints | None, list[tuple[int, int, int]]]:
+def position(rows: int) -> str:
+    """Dtype of a position among so many rows."""
+    return "<u4" if rows <= 1 << 32 else "<i8"
+
+
+def cut(buckets: NDArray[np.integer[Any]]) -> tuple[Ints | None, list[tuple[int, int, int]]]:
     """Sort rows by their buckets, keeping the order inside each.
 
     Returns
