@@ -110,13 +110,12 @@ def convert(
     _check_options(codec, workers)
     paths = source_paths(sources)
     chosen = modality or detect_modality(paths).modality
-    converter = make_converter(chosen, options)
     shares = None if split is None else parse_shares(split)
     limit = None if memory is None else parse_bytes(memory, "--memory")
 
     def start(executor: Any) -> Report:
         return run(
-            converter,
+            make_converter(chosen, options),
             paths,
             destination,
             codec=codec,
@@ -141,7 +140,7 @@ def convert(
             return start(cluster)
     from unistore.execute.processes import Processes
 
-    imports = (type(converter).__module__,)
+    imports = CONVERTERS.get(_name(chosen), ())[:1]
     with Processes(workers, memory=limit, imports=imports, tell=tell) as processes:
         return start(processes)
 
@@ -220,7 +219,7 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
     InputError
         If the modality is unknown or an option is not one of its converter's.
     """
-    name = modality.replace("-", "_")
+    name = _name(modality)
     if name not in CONVERTERS:
         msg = f"unknown modality {modality!r}; one of: {', '.join(CONVERTERS)}"
         raise InputError(msg)
@@ -242,6 +241,10 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
         for option, value in options.items()
     }
     return cast("Converter", converter_class(**given))
+
+
+def _name(modality: str) -> str:
+    return modality.replace("-", "_")
 
 
 def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:

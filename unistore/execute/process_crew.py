@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -162,10 +163,7 @@ class Crew:
         assert starter is not None
         self.workers, self._starter = [], None
         for worker in workers:  # none writes any more once its end of the connection is closed
-            with suppress(EOFError, OSError):
-                while worker.connection.poll(GRACE):
-                    worker.connection.recv_bytes()
-            worker.connection.close()
+            _await_end(worker.connection)
         cause = _cause(starter.stop())
         self._lost += 1
         if self._lost >= STARTERS:
@@ -209,14 +207,14 @@ class _Starter:
 
     def stop(self) -> int:
         """Hang up: it ends its workers and itself. Returns its exit code, negative if it was killed."""
-        self._connection.close()
-        if not self._imported:  # so that nobody waits until it has
+        if self._imported:
+            with socket.socket(fileno=os.dup(self._connection.fileno())) as half, suppress(OSError):
+                half.shutdown(socket.SHUT_WR)
+        else:  # nobody waits until it has
             self._process.kill()
-        try:
-            return self._process.wait(GRACE)
-        except subprocess.TimeoutExpired:
+        if not _await_end(self._connection):
             self._process.kill()
-            return self._process.wait()
+        return self._process.wait()
 
     def _ask(self, what: int, theirs: Connection | None = None) -> int:
         try:
@@ -235,6 +233,17 @@ class _Starter:
             msg = f"worker processes cannot start: {answer}; what was done is kept: --workers 0 does without"
             raise ConversionError(msg)
         return answer
+
+
+def _await_end(connection: Connection) -> bool:
+    """Wait until the other side has ended, whatever it still says; False if it does not."""
+    with connection:
+        try:
+            while connection.poll(GRACE):
+                connection.recv_bytes()
+        except (EOFError, OSError):
+            return True
+    return False
 
 
 def _cause(code: int) -> str:
