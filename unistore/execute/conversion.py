@@ -20,7 +20,7 @@ from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
 from unistore.execute.keys import source_keys, task_keys
 from unistore.execute.memory import check_fits
 from unistore.execute.planes import task_memory
-from unistore.execute.planning import plan_conversion
+from unistore.execute.planning import Planned, plan_conversion
 from unistore.execute.report import Report
 from unistore.execute.spill import Spill
 from unistore.plan import Plan, plan_table
@@ -78,9 +78,7 @@ class Conversion:
         """
         self._check_memory()
         guards = tuple(guard_of(source) for source in self.scan.sources)
-        facts = self._derive(guards)
-        settled = self.converter.settle(self.scan, facts)
-        planned = plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))
+        planned = self._plan(guards, codec, shares)
         plan = planned.plan
         check_schema(plan, planned.attributes)
         resumed = self._write_shards(guards, plan, planned.spilled)
@@ -95,7 +93,7 @@ class Conversion:
         report = Report(
             destination=self.build.destination,
             modality=plan.modality,
-            samples=settled.samples,
+            samples=len(planned.codes),
             sources=len(self.scan.sources),
             source_bytes=sum(size for guard in guards for _, size, _ in guard),
             raw_bytes=sum(int(np.prod(a.shape[:1])) * a.field.row_bytes for a in plan.arrays()),
@@ -111,6 +109,11 @@ class Conversion:
         self.build.move_into_place()
         self.build.remove()
         return report
+
+    def _plan(self, guards: tuple[Guard, ...], codec: str, shares: Mapping[str, float] | None) -> Planned:
+        """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
+        settled = self.converter.settle(self.scan, self._derive(guards))
+        return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))
 
     def _check_memory(self) -> None:
         """Refuse, before anything is read, what is known by now to take too much: derived tables are not."""
@@ -137,9 +140,7 @@ class Conversion:
         keys = source_keys(self.scan)
         done = self._derived(spill, keys)
         todo = [source for source in range(len(guards)) if source not in done]
-        job = DeriveJob(
-            converter=self.converter, scan=self.scan, guards=guards, spill=spill, room=self.room
-        )
+        job = DeriveJob(converter=self.converter, scan=self.scan, guards=guards, spill=spill, room=self.room)
         self._steps(
             "reading",
             job,

@@ -28,32 +28,32 @@ class Planned:
 
     Attributes
     ----------
-    scan, settled, plan
-        What was found, what was settled, what will be written.
+    scan, plan
+        What was found, what will be written.
     attributes
         The root's attributes as far as they are known.
     groups
         Attributes of groups below the root, by path.
     codes
         (samples,) u1: split code a sample.
+    arrays
+        The converter's own index arrays.
+    spilled
+        Final form of the spilled tables, by name.
     """
 
     scan: Scan
-    settled: Settled
     plan: Plan
     attributes: Mapping[str, Any]
     groups: Mapping[str, Mapping[str, Any]]
     codes: NDArray[np.uint8]
-
-    @property
-    def spilled(self) -> dict[str, Table]:
-        """Final form of the spilled tables, by name."""
-        return {table.name: table for table in self.settled.spilled}
+    arrays: IndexArrays
+    spilled: Mapping[str, Table]
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
         """Every index array; `digests` are the content digests of the sources, (F, 16) u1."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
-        return [*self.settled.arrays, *shared_index(self.scan, main_rows, digests, self.codes)]
+        return [*self.arrays, *shared_index(self.scan, main_rows, digests, self.codes)]
 
 
 def plan_conversion(
@@ -84,11 +84,12 @@ def plan_conversion(
     )
     return Planned(
         scan=scan,
-        settled=settled,
         plan=plan,
         attributes=root_attributes(scan, settled, plan),
         groups={**settled.groups, "splits": {"names": list(names)}},
         codes=codes,
+        arrays=settled.arrays,
+        spilled={table.name: table for table in settled.spilled},
     )
 
 

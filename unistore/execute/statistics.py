@@ -45,15 +45,23 @@ class Moments:
     def _of_block(cls, rows: NDArray[Any]) -> Moments:
         values = rows.astype(np.float64)
         finite = np.isfinite(values)
+        others = ~finite
         count = finite.sum(axis=0, dtype=np.int64)
-        safe = np.where(finite, values, 0.0)
-        mean = safe.sum(axis=0) / np.maximum(count, 1)
+        np.copyto(values, np.inf, where=others)
+        low = values.min(axis=0, initial=np.inf)
+        np.copyto(values, -np.inf, where=others)
+        high = values.max(axis=0, initial=-np.inf)
+        np.copyto(values, 0.0, where=others)
+        mean = values.sum(axis=0) / np.maximum(count, 1)
+        np.subtract(values, mean, out=values)
+        np.copyto(values, 0.0, where=others)
+        np.square(values, out=values)
         return cls(
             count=np.asarray(count),
             mean=np.asarray(mean),
-            deviation=np.asarray((np.where(finite, values - mean, 0.0) ** 2).sum(axis=0)),
-            low=np.asarray(np.where(finite, values, np.inf).min(axis=0, initial=np.inf)),
-            high=np.asarray(np.where(finite, values, -np.inf).max(axis=0, initial=-np.inf)),
+            deviation=np.asarray(values.sum(axis=0)),
+            low=np.asarray(low),
+            high=np.asarray(high),
         )
 
     def merge(self, other: Moments) -> Moments:
