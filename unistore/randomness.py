@@ -18,6 +18,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 _U64 = (1 << 64) - 1
+_MARKED = 32
+"""Population for each draw up to which draws are marked in it, which costs less than to sort them."""
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -95,12 +97,21 @@ def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
         # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
         free = total - len(found)
         draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
-        found = np.sort(np.concatenate((found, rng.integers(0, total, draws, dtype=dtype))))
-        found = found[np.concatenate(([True], found[1:] != found[:-1]))]
+        found = _different(total, np.concatenate((found, rng.integers(0, total, draws, dtype=dtype))))
         missing = count - len(found)
     if missing < 0:
         found = found[_without(len(found), rng.choice(len(found), -missing, replace=False, shuffle=False))]
     return found.astype(np.int64)
+
+
+def _different(total: int, drawn: NDArray[Any]) -> NDArray[Any]:
+    """The different ones of numbers below `total`, ascending."""
+    if total > _MARKED * len(drawn):
+        ordered = np.sort(drawn)
+        return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
+    marked = np.zeros(total, np.bool_)
+    marked[drawn] = True
+    return np.flatnonzero(marked).astype(drawn.dtype)
 
 
 def _without(total: int, left_out: NDArray[np.int64]) -> NDArray[np.int64]:

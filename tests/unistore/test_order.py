@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unistore import randomness
 from unistore.order import At, Permutation, Shuffle
 from unistore.randomness import below, generator, subset, words
 
@@ -98,6 +99,16 @@ def test_every_subset_is_equally_likely(count: int) -> None:
     assert set(seen) == set(itertools.combinations(range(5), count))
     expected = draws / 10
     assert sum((n - expected) ** 2 / expected for n in seen.values()) < 45  # 9 degrees of freedom
+
+
+def test_a_subset_is_the_same_whether_draws_are_marked_or_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for total, count in ((1, 1), (9, 4), (5_000, 40), (70_000, 9_000)):
+        found = []
+        for marked in (0, 10**9):
+            monkeypatch.setattr(randomness, "_MARKED", marked)
+            found.append(subset(total, count, generator(1, 2, 3)))
+        np.testing.assert_array_equal(*found)
+        assert found[0].dtype == found[1].dtype == np.int64
 
 
 def test_a_subset_of_a_large_population() -> None:

@@ -75,8 +75,9 @@ class Crew:
     ring
         Where batches are decoded.
     in_turn
-        Whether workers take batches in turn, which keeps the lanes of a block shuffle apart; else the one
-        with the least to do gets the next.
+        Whether workers take batches in turn, which keeps the lanes of a block shuffle apart. Else the one
+        with the least to do gets the next; and the first one gets all while it keeps ahead of the consumer by
+        itself, as every further process that takes part costs the others time and cache.
     """
 
     def __init__(self, orders: Orders, start_method: str, ring: SlabRing, *, in_turn: bool = False) -> None:
@@ -136,8 +137,9 @@ class Crew:
         """See `Producer.submit`."""
         outgoing: dict[_Worker, tuple[list[Loan], list[Task], list[int]]] = {}
         accepted = 0
+        alone = not self._in_turn and self._ahead()
         for request in requests:
-            worker = self._next_worker(request.number)
+            worker = self._workers[0] if alone else self._next_worker(request.number)
             size = request.indices.nbytes
             if worker.tasks and worker.queued + size > QUEUED_BYTES:
                 break
@@ -177,6 +179,15 @@ class Crew:
         if self._in_turn:
             return self._workers[number % len(self._workers)]
         return min(self._workers, key=lambda worker: len(worker.tasks))
+
+    def _ahead(self) -> bool:
+        """Whether all that was asked for is made, and half of what may be made ahead still waits."""
+        if len(self._workers) == 1:
+            return True
+        for worker in self._workers:
+            if worker.tasks:
+                self._receive(worker)
+        return 2 * len(self._ready) >= self.capacity and not any(worker.tasks for worker in self._workers)
 
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""

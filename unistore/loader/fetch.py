@@ -168,14 +168,19 @@ def sample_error(
         except Exception as alone:  # noqa: BLE001 - whatever a dataset raises is what is looked for
             culprit, error = index, alone
             break
-    text = "".join(traceback.format_exception(error))
-    kind = f"{type(error).__name__}: {error}"
     if culprit is None:
-        listed = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
-        return SampleError(f"the batch of samples {listed} (epoch {epoch}): {kind}", None, "", text)
+        return batch_error(error, indices, epoch)
     source = _source(dataset, culprit)
     named = f" ({source})" if source else ""
-    return SampleError(f"sample {culprit}{named}, epoch {epoch}: {kind}", culprit, source, text)
+    message = f"sample {culprit}{named}, epoch {epoch}: {type(error).__name__}: {error}"
+    return SampleError(message, culprit, source, "".join(traceback.format_exception(error)))
+
+
+def batch_error(error: BaseException, indices: Sequence[int], epoch: int) -> SampleError:
+    """Name the samples of a batch of which none alone is known to have failed."""
+    listed = ", ".join(map(str, indices[:8])) + (", …" if len(indices) > 8 else "")
+    message = f"the batch of samples {listed} (epoch {epoch}): {type(error).__name__}: {error}"
+    return SampleError(message, None, "", "".join(traceback.format_exception(error)))
 
 
 def _source(dataset: Any, index: int) -> str:

@@ -125,6 +125,7 @@ class Loader:
         self.seed = seed
         self.placement: Placement = place(
             batch_size=batch_size,
+            seed=seed,
             prefetch=prefetch,
             start_method=start_method,
             rank=rank,

@@ -18,6 +18,7 @@ from unistore.workers import plan
 
 __all__ = ["Placement", "place", "sequence_for", "workers_for"]
 
+_SHUFFLE = "expected True, False, 'blocks' or a sequence of unistore.order_plan"
 PLAIN_BLOCK = 256
 """Samples of a block where a dataset cannot tell which samples share chunks."""
 
@@ -45,6 +46,7 @@ class Placement:
 def place(
     *,
     batch_size: int,
+    seed: int,
     prefetch: int,
     start_method: str | None,
     rank: int | None,
@@ -61,8 +63,10 @@ def place(
     problems = [
         Problem(name, f"must be a whole number of at least 1, got {value!r}", kind="option")
         for name, value in (("batch_size", batch_size), ("prefetch", prefetch))
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1
+        if not _whole(value) or value < 1
     ]
+    if not _whole(seed):
+        problems.append(Problem("seed", f"must be a whole number, got {seed!r}", kind="option"))
     known = multiprocessing.get_all_start_methods()
     wished = start_method or getattr(dataset, "start_method", None)
     method = wished or ("fork" if sys.platform == "linux" else "spawn")
@@ -78,6 +82,10 @@ def place(
     if problems:
         raise InputError(problems)
     return Placement(rank=found_rank, world_size=found_size, start_method=method, prefetch=int(prefetch))
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -118,6 +126,8 @@ def sequence_for(
         Options that contradict each other, or indices outside the dataset.
     """
     if not isinstance(shuffle, (bool, str)):
+        if not isinstance(shuffle, EpochSequence):
+            raise InputError(Problem("shuffle", f"is {shuffle!r}, {_SHUFFLE}", kind="option"))
         if subset is not None or weights is not None:
             raise InputError(Problem("shuffle", "a sequence of its own leaves no room for subset or weights"))
         return shuffle
@@ -141,8 +151,7 @@ def sequence_for(
         together = getattr(dataset, "open_blocks", GROUP * LANES)
         sequence = BlockShuffle.within(_blocks(dataset, chosen), together, seed, deal=batch_size)
     else:
-        message = f"is {shuffle!r}, expected True, False or 'blocks'"
-        raise InputError(Problem("shuffle", message, kind="option"))
+        raise InputError(Problem("shuffle", f"is {shuffle!r}, {_SHUFFLE}", kind="option"))
     return sequence if chosen is None else Subset(sequence, chosen)
 
 

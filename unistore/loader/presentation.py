@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from unistore.packed import Batch
@@ -20,11 +21,18 @@ def present(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
     collate
         A `unistore.Collate`; None: the packed one.
     """
-    from unistore.collate import collate as packed
+    packed, samples, memory = _torch_side()
+    return (collate or packed)(samples(batch, memory()))
+
+
+@cache
+def _torch_side() -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any], Callable[[], Any]]:
+    """What deals with tensors, imported with the first batch."""
+    from unistore.collate import Collate
     from unistore.sample import Samples
     from unistore.tensors import Memory
 
-    return (collate or packed)(Samples(batch, Memory()))
+    return Collate(), Samples, Memory
 
 
 def pin(batch: Any) -> Any:

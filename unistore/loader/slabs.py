@@ -80,6 +80,15 @@ class SlabRing:
         Bytes that all slabs together may take; at least two slabs are allowed whatever their size.
     least
         Batches that are decoded ahead however large they are, as far as the budget allows it.
+
+    Attributes
+    ----------
+    slab_size
+        Bytes; 0 until the size of a batch is known.
+    limit
+        Slabs that may exist.
+    batches_in_flight
+        Batches that may be decoded ahead: one until its size is known, then what fits into the budget.
     """
 
     def __init__(self, *, in_flight: int, held: int, budget: int, least: int = 2) -> None:
@@ -93,24 +102,15 @@ class SlabRing:
         self._returned: deque[Slab | None] = deque()
         self._on_loan = 0
         self._needs: deque[int] = deque(maxlen=REMEMBERED)
-        self.slab_size = 0
+        self._resize(0)
 
-    @property
-    def limit(self) -> int:
-        """Slabs that may exist."""
-        wanted = self._ahead + self._held
-        return wanted if not self.slab_size else max(2, min(wanted, self._budget // self.slab_size))
-
-    @property
-    def _ahead(self) -> int:
-        """Batches wanted ahead: as many as asked for, but of large ones `PREFETCHED` bytes at most."""
-        few = max(self._least, PREFETCHED // max(1, self.slab_size))
-        return min(self._in_flight, few)
-
-    @property
-    def batches_in_flight(self) -> int:
-        """Batches that may be decoded ahead: one until its size is known, then what fits into the budget."""
-        return max(1, min(self._ahead, self.limit - 1)) if self.slab_size else 1
+    def _resize(self, size: int) -> None:
+        """Settle the size of slabs, and with it how many there are."""
+        self.slab_size = size
+        # as many ahead as asked for, but of large ones `PREFETCHED` bytes at most
+        ahead = min(self._in_flight, max(self._least, PREFETCHED // max(1, size)))
+        self.limit = max(2, min(ahead + self._held, self._budget // max(1, size)))
+        self.batches_in_flight = max(1, min(ahead, self.limit - 1)) if size else 1
 
     def take(self) -> Slab | None:
         """Return a slab for one batch, perhaps without memory yet; None: the batch then brings its own."""
@@ -170,7 +170,7 @@ class SlabRing:
         if needed > self.slab_size:
             usual = float(np.quantile(np.array(self._needs), MOST, method="inverted_cdf"))
             if usual > self.slab_size:
-                self.slab_size = round_up(int(usual + min(usual / HEADROOM, MOST_HEADROOM)))
+                self._resize(round_up(int(usual + min(usual / HEADROOM, MOST_HEADROOM))))
                 free, self._free = self._free, []
                 for slab in free:
                     self.put(slab)
@@ -186,7 +186,7 @@ class SlabRing:
             slab.retire()
         self._slabs.clear()
         self._free.clear()
-        self.slab_size = 0
+        self._resize(0)
 
     def _collect(self) -> None:
         while self._returned:

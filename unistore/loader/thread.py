@@ -13,7 +13,7 @@ import numpy as np
 
 from unistore.loader.arena import Arena
 from unistore.loader.errors import SampleError
-from unistore.loader.fetch import Fetch, sample_error
+from unistore.loader.fetch import Fetch, batch_error, sample_error
 from unistore.loader.memory import Segment
 from unistore.loader.production import Arrival, Request
 from unistore.loader.slabs import SlabRing
@@ -213,6 +213,12 @@ def _make(fetch: Fetch, dataset: Any, job: _Job, loans: list[_Loan]) -> _Done:
         batch = fetch(indices, request.epoch, arena.allocate)
     except Exception as error:  # noqa: BLE001 - a dataset may raise anything; the consumer raises it
         failed = sample_error(error, fetch, dataset, indices, request.epoch, np.empty)
+        failed.__cause__ = error
+        return _Done(job.generation, request.number, room, error=failed)
+    except BaseException as error:  # sys.exit in a dataset: without the thread its consumer waits for ever
+        if threading.current_thread() is threading.main_thread():
+            raise
+        failed = batch_error(error, indices, request.epoch)
         failed.__cause__ = error
         return _Done(job.generation, request.number, room, error=failed)
     spent = time.perf_counter() - started

@@ -80,6 +80,18 @@ class _Packer(pickle.Pickler):
         self.described.append(description)
         return len(self.described) - 1
 
+    def packed(self, batch: Any) -> list[tuple[Any, ...]] | None:
+        """Describe a batch of packed keys, which needs no pickling; None for any other."""
+        if type(batch) is not dict:
+            return None
+        found = []
+        for key, value in batch.items():
+            if type(key) is not str or type(value) is not Packed or value.values.dtype.hasobject:
+                return None
+            shared = self._array(value.offsets), value.group, self._array(value.shapes)
+            found.append((key, (self._array(value.values), *shared)))
+        return found
+
     def _array(self, array: NDArray[Any] | None) -> Any:
         return None if array is None or array.dtype.hasobject else self._once(array, array, None)
 
@@ -140,24 +152,34 @@ class _Unpacker(pickle.Unpickler):
         self,
         file: io.BytesIO,
         described: Sequence[tuple[Any, ...]],
-        memory: Sequence[Any],
         buffers: Sequence[memoryview],
-        copy: bool,
+        build: _Builder,
     ) -> None:
         super().__init__(file, buffers=buffers)
         self._described = described
+        self._build = build
+
+    def persistent_load(self, number: int) -> Any:
+        """Build what `_Packer.persistent_id` described."""
+        description = self._described[number]
+        if len(description) == PACKED:
+            return self._build.packed(*description)
+        return self._build.array(description)
+
+
+class _Builder:
+    """Builds what `_Packer` described, arrays as views or private copies."""
+
+    __slots__ = ("_copy", "_memory")
+
+    def __init__(self, memory: Sequence[Any], copy: bool) -> None:
         self._memory = memory
         self._copy = copy
 
-    def persistent_load(self, number: int) -> Any:
-        """Build what `_Packer.persistent_id` described, arrays as views or private copies."""
-        description = self._described[number]
-        if len(description) == PACKED:
-            values, offsets, group, shapes = description
-            return Packed(self._array(values), self._array(offsets), group, self._array(shapes))
-        return self._array(description)
+    def packed(self, values: Any, offsets: Any, group: str, shapes: Any) -> Packed:
+        return Packed(self.array(values), self.array(offsets), group, self.array(shapes))
 
-    def _array(self, description: tuple[Any, ...] | None) -> Any:
+    def array(self, description: tuple[Any, ...] | None) -> Any:
         if description is None:
             return None
         segment, offset, dtype, shape, strides, tensor_dtype = description
@@ -165,7 +187,7 @@ class _Unpacker(pickle.Unpickler):
         if offset < 0:
             array = np.empty(shape, dtype)
         else:
-            array = np.ndarray(shape, dtype, buffer=self._memory[segment], offset=offset, strides=strides)
+            array = np.ndarray(shape, dtype, self._memory[segment], offset, strides)
             if self._copy:
                 array = np.array(array, copy=True, order="K")
         if tensor_dtype is None:
@@ -188,8 +210,12 @@ def encode(batch: Any, arena: Arena) -> Message:
     """
     file = io.BytesIO()
     packer = _Packer(file, arena)
-    packer.dump(batch)
-    message = pickle.dumps((file.getvalue(), packer.described, packer.buffers), protocol=5)
+    described = packer.packed(batch)
+    if described is None:
+        packer.dump(batch)
+        message = pickle.dumps((file.getvalue(), packer.described, packer.buffers), protocol=5)
+    else:
+        message = pickle.dumps((None, described, ()), protocol=5)
     if len(message) <= INLINE_BYTES:
         return message
     memory = arena.allocate((len(message),), np.dtype(np.uint8))
@@ -219,8 +245,11 @@ def decode(message: Message, memory: Sequence[Any], *, copy: bool = False) -> An
     if not isinstance(message, bytes):
         message = bytes(part(*message))
     stream, described, out_of_band = pickle.loads(message)  # noqa: S301 - from our own process
+    build = _Builder(memory, copy)
+    if stream is None:
+        return {key: build.packed(*description) for key, description in described}
     buffers = []
     for segment, offset, length, readonly in out_of_band:
         view = part(segment, offset, length) if length else memoryview(bytearray())
         buffers.append(view.toreadonly() if readonly else view)
-    return _Unpacker(io.BytesIO(stream), described, memory, buffers, copy).load()
+    return _Unpacker(io.BytesIO(stream), described, buffers, build).load()

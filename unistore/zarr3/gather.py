@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from unistore.zarr3.cache import CHUNKS
@@ -18,6 +19,9 @@ __all__ = ["gather", "gather_chunk_rows", "gather_scalar"]
 Index = tuple[Any, ...]
 Place = tuple[Index, Index]
 """Positions in a chunk, and where they go in the output."""
+
+_WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+"""Numbers that the last axis is copied as where it has so many bytes: numpy would loop over each row."""
 
 
 def gather_chunk_rows(reader: ChunkReader, wanted: list[int], out: NDArray[Any]) -> None:
@@ -123,4 +127,11 @@ def _whole_chunk(places: list[Place], out: NDArray[Any], chunk_shape: tuple[int,
 
 def _copy(chunk: NDArray[Any], places: list[Place], out: NDArray[Any]) -> None:
     for source, place in places:
-        out[place] = chunk[source]
+        part = chunk[source]
+        whole = _WHOLE.get(part.shape[-1] * part.itemsize) if part.ndim > 1 else None
+        if whole is not None and type(place[0]) is slice:
+            target = out[place]
+            if target.strides[-1] == part.strides[-1] == part.itemsize:
+                target.view(whole)[...] = part.view(whole)
+                continue
+        out[place] = part

@@ -217,3 +217,19 @@ def test_large_chunks_are_not_kept(
     array = volumes(write, tmp_path)
     same_bits(array.read_box([1, 2, 2], [3, 8, 10]), VOLUMES[1:3, 2:8, 2:10])
     assert CHUNKS.nbytes == 0
+
+
+@pytest.mark.parametrize(("dtype", "chunk"), [("u1", 8), ("i2", 4), ("f4", 2), ("u1", 2), ("?", 4), ("f8", 1)])
+def test_boxes_whose_rows_in_a_chunk_have_the_size_of_a_number(
+    tmp_path: Path, write: Any, dtype: str, chunk: int
+) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 200, (7, 10, 33)).astype(dtype)
+    array = write(tmp_path, values, (2, 4, chunk), (4, 8, 40))
+    for _ in range(20):
+        lo = rng.integers(0, values.shape)
+        hi = rng.integers(lo, values.shape) + 1
+        expected = values[tuple(map(slice, lo, hi))]
+        np.testing.assert_array_equal(array.read_box(lo, hi), expected)
+    rows = rng.integers(0, 7, 5)
+    np.testing.assert_array_equal(array.read_rows(rows), values[rows])
