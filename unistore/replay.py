@@ -19,7 +19,6 @@ from unistore.loader.arena import Arena
 from unistore.loader.presentation import present
 from unistore.loader.slabs import SlabRing
 from unistore.randomness import below, words
-from unistore.samples.columns import whole
 from unistore.samples.transitions import Transitions
 from unistore.store.reader import Store
 
@@ -248,5 +247,5 @@ def _read_statistics(store: Store) -> tuple[NDArray[np.float64], NDArray[np.floa
     held = store.attributes.get("statistics", {}).get("steps/action")
     if held is not None and None not in (*np.ravel(held["mean"]), *np.ravel(held["std"])):
         return np.array(held["mean"], np.float64), np.array(held["std"], np.float64)
-    actions = whole(store.array("steps/action")).astype(np.float64)
+    actions = store.array("steps/action").read().astype(np.float64)
     return actions.mean(axis=0), actions.std(axis=0)

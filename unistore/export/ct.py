@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.export.files import File, Form, Values, array_values, converted
-from unistore.export.reading import all_rows, row_blocks
+from unistore.export.reading import row_blocks
 from unistore.schemas.ct import MASKS, SDF, VOLUMES, WINDOWS
 from unistore.store.reader import Store
 
@@ -74,7 +74,7 @@ class Volume:
 
     def points(self, group: str) -> tuple[Values, Values]:
         """Coordinates (n, 3) and values (n,) of a window or distance field."""
-        lo, hi = all_rows(self.store.array(f"{group}/offsets"))[self.number : self.number + 2].tolist()
+        lo, hi = self.store.array(f"{group}/offsets").read(self.number, self.number + 2).tolist()
         found = [self.store.array(f"{group}/{name}") for name in ("coords", "values")]
         coords, values = (
             Values((hi - lo, *array.shape[1:]), array.dtype, partial(row_blocks, array, lo, hi))
@@ -129,7 +129,7 @@ class Volume:
 
 def volumes(store: Store) -> Iterator[Volume]:
     """Every volume of a store."""
-    extents = all_rows(store.array(f"{VOLUMES}/extent")).tolist()
+    extents = store.array(f"{VOLUMES}/extent").read().tolist()
     names = store.text(f"{VOLUMES}/name")
     known = store.has(f"{VOLUMES}/source_dtype/data")
     dtypes = store.text(f"{VOLUMES}/source_dtype") if known else [""] * len(names)

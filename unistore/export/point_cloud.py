@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import StoreError
 from unistore.export.files import File, Values, array_values
-from unistore.export.reading import SourceRows, all_rows, sources_of
+from unistore.export.reading import SourceRows, sources_of
 from unistore.schemas.point_cloud import NO_SEGMENT, POINTS, SEGMENTS
 from unistore.store.reader import Store
 
@@ -128,10 +128,10 @@ def clouds(store: Store) -> Iterator[Cloud]:
     layouts = store.text("sources/layout")
     sources = sources_of(store)
     headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(sources)
-    owner, numbers = (all_rows(store.array(f"{SEGMENTS}/{name}")) for name in ("source", "number"))
-    offsets = all_rows(store.array(f"{SEGMENTS}/offsets"))
+    owner, numbers = (store.array(f"{SEGMENTS}/{name}").read() for name in ("source", "number"))
+    offsets = store.array(f"{SEGMENTS}/offsets").read()
     quantised = store.array(f"{POINTS}/xyz").dtype.kind == "i"
-    scales = [all_rows(store.array(f"sources/{name}")) for name in ("scale", "offset")] if quantised else []
+    scales = [store.array(f"sources/{name}").read() for name in ("scale", "offset")] if quantised else []
     for source in sources:
         first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
         yield Cloud(

@@ -13,7 +13,7 @@ from unistore.export.files import Values
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["SourceRows", "all_rows", "row_blocks", "row_values", "source_dtype", "sources_of"]
+__all__ = ["SourceRows", "row_blocks", "row_values", "source_dtype", "sources_of"]
 
 BLOCK = 32 << 20
 """Bytes read at a time."""
@@ -30,17 +30,12 @@ class SourceRows(NamedTuple):
 
 def sources_of(store: Store) -> list[SourceRows]:
     """Every source of a store, in order."""
-    first = all_rows(store.array("sources/first_row")).tolist()
-    rows = all_rows(store.array("sources/rows")).tolist()
+    first = store.array("sources/first_row").read().tolist()
+    rows = store.array("sources/rows").read().tolist()
     return [
         SourceRows(number, name, lo, lo + count)
         for number, (name, lo, count) in enumerate(zip(store.text("sources/path"), first, rows, strict=True))
     ]
-
-
-def all_rows(array: Array) -> NDArray[Any]:
-    """A whole array."""
-    return array.read_box([0] * len(array.shape), array.shape)
 
 
 def row_blocks(array: Array, lo: int, hi: int) -> Iterator[NDArray[Any]]:

@@ -13,7 +13,6 @@ from unistore.convert import CONVERTERS
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.export.files import File
 from unistore.export.naming import Names
-from unistore.export.reading import all_rows
 from unistore.export.workplace import workplace
 from unistore.export.writing import write
 from unistore.progress import SILENT, Progress
@@ -79,7 +78,7 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
     """Write every file; returns the counts of `Exported`."""
     names = Names()
     work.mkdir()
-    sizes = all_rows(store.array("sources/bytes")).tolist()
+    sizes = store.array("sources/bytes").read().tolist()
     progress.begin("writing", sum(sizes))
     count = total = 0
     current = 0

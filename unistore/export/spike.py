@@ -95,7 +95,7 @@ class Frame:
         table = file_table_name(image)
         if self.store.has(f"{table}/data"):
             lo, hi = self.store.array(f"{table}/offsets").read_rows([self.number, self.number + 1]).tolist()
-            return np.asarray(self.store.array(f"{table}/data").read_box([lo], [hi]))
+            return np.asarray(self.store.array(f"{table}/data").read(lo, hi))
         height, width = self._row(IMAGE_EXTENT).tolist()
         array = self.store.array(f"{FRAMES}/{image}")
         return np.asarray(array.read_box([self.number, 0, 0, 0], [self.number + 1, height, width, 3])[0])

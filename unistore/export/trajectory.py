@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.export.files import File, Values, array_values, converted
-from unistore.export.reading import all_rows, row_blocks, row_values
+from unistore.export.reading import row_blocks, row_values
 from unistore.schemas.trajectory import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
@@ -77,11 +77,11 @@ class Run:
         """Bytes of the kept frame of every step, (n,) u1 each; `path` is that of their ``data``."""
         data, bounds = self.store.array(path), self._frame_bounds(path)
         for lo, hi in pairwise(bounds.tolist()):
-            yield data.read_box([lo], [hi])
+            yield data.read(lo, hi)
 
     def _frame_bounds(self, path: str) -> NDArray[np.int64]:
         offsets = self.store.array(f"{path.removesuffix('data')}offsets")
-        bounds: NDArray[np.int64] = offsets.read_box([int(self.bounds[0])], [int(self.bounds[-1]) + 1])
+        bounds: NDArray[np.int64] = offsets.read(int(self.bounds[0]), int(self.bounds[-1]) + 1)
         return bounds
 
     def _frames(self, path: str) -> Values:
@@ -106,8 +106,8 @@ class Run:
 
     def _uncut(self, array: Array, lo: int, hi: int) -> Values:
         """``truncated`` as recorded: episodes that the recording's end cut are not marked."""
-        cut = self.store.array(f"{EPISODES}/cut").read_box([self.first], [self.last])
-        recorded = array.read_box([lo], [hi])
+        cut = self.store.array(f"{EPISODES}/cut").read(self.first, self.last)
+        recorded = array.read(lo, hi)
         recorded[self.bounds[1:][cut] - 1 - lo] = False
         return array_values(recorded)
 
@@ -115,8 +115,8 @@ class Run:
 def runs(store: Store) -> Iterator[tuple[int, str, list[Run]]]:
     """Number and name of every source, and its runs."""
     grouped = _is_grouped(store)
-    owner = all_rows(store.array(f"{EPISODES}/source"))
-    bounds = all_rows(store.array(f"{EPISODES}/offsets"))
+    owner = store.array(f"{EPISODES}/source").read()
+    bounds = store.array(f"{EPISODES}/offsets").read()
     names = store.text(f"{EPISODES}/name")
     for number, source in enumerate(store.text("sources/path")):
         first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
@@ -189,7 +189,7 @@ def _masks(store: Store, parts: Sequence[Run]) -> dict[str, Values]:
     found: dict[str, Values] = {}
     for path in store.paths():
         if path.startswith(group) and parts:
-            listed = store.array(path).read_box([parts[0].first], [parts[-1].last])
+            listed = store.array(path).read(parts[0].first, parts[-1].last)
             names = [
                 p.group.removeprefix("data/").encode()
                 for p, chosen in zip(parts, listed, strict=True)

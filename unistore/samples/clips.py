@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
-from unistore.samples.columns import Column, SourceNames, whole
+from unistore.samples.columns import Column, SourceNames
 from unistore.samples.crops import Boxes, Crop
 from unistore.samples.frames import Box, FrameField, frame_field, frame_fields
 from unistore.samples.protocol import SOURCE, Picks, chosen, require
@@ -103,12 +103,12 @@ class ClipReader:
         assert not isinstance(kind.crop, int)
         self._length = kind.length
         self._crop = Crop(kind.crop, kind.random)
-        self._field_extents = whole(store.array(SPIKE_EXTENT)).astype(np.int64)
+        self._field_extents = store.array(SPIKE_EXTENT).read().astype(np.int64)
         images = store.has(IMAGE_EXTENT)
         self._image_extents = (
-            whole(store.array(IMAGE_EXTENT)).astype(np.int64) if images else self._field_extents
+            store.array(IMAGE_EXTENT).read().astype(np.int64) if images else self._field_extents
         )
-        self._sequences = whole(store.array(SEQUENCE_OFFSETS))
+        self._sequences = store.array(SEQUENCE_OFFSETS).read()
         self._starts = self._find_starts(kind.stride, units)
         keys = ("voxel", "spike", "spike_packed", "blur", "sharp")
         self._fields = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}

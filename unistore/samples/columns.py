@@ -10,15 +10,10 @@ from numpy.typing import NDArray
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["Column", "SourceNames", "whole"]
+__all__ = ["Column", "SourceNames"]
 
 _KEPT = 32 << 20
 """Bytes up to which an index array is kept in memory; larger ones are read where needed."""
-
-
-def whole(array: Array) -> NDArray[Any]:
-    """All values of an array."""
-    return array.read_box([0] * len(array.shape), array.shape)
 
 
 class Column:
@@ -33,7 +28,7 @@ class Column:
     def __init__(self, array: Array) -> None:
         self._array = array
         size = int(np.prod(array.shape, dtype=np.int64)) * array.dtype.itemsize
-        self._values = whole(array) if size <= _KEPT else None
+        self._values = array.read() if size <= _KEPT else None
 
     def __len__(self) -> int:
         return int(self._array.shape[0])
@@ -49,7 +44,7 @@ class Column:
     def lengths(self, rows: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Of offsets: how many values each row has; None: all rows."""
         if rows is None:
-            return np.diff(whole(self._array) if self._values is None else self._values)
+            return np.diff(self._array.read() if self._values is None else self._values)
         lo, hi = self.ranges(rows)
         return hi - lo
 
@@ -69,7 +64,7 @@ class SourceNames:
     def __init__(self, store: Store, column: str | None = None) -> None:
         self._names = np.array(store.text("sources/path"), np.str_)
         self._column = None if column is None else Column(store.array(column))
-        self._first = whole(store.array("sources/first_row")) if column is None else None
+        self._first = store.array("sources/first_row").read() if column is None else None
 
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.str_]:
         """Source name of each row, (k,) of fixed-width unicode."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed, placed
-from unistore.samples.columns import Column, SourceNames, whole
+from unistore.samples.columns import Column, SourceNames
 from unistore.samples.coordinates import Dequantiser, relative, staging
 from unistore.samples.protocol import INDEX, SOURCE, Picks, chosen, require
 from unistore.samples.spans import Spans
@@ -168,8 +168,8 @@ class _Coordinates:
         self._origin = Column(store.array("segments/origin"))
         self._source = Column(store.array("segments/source"))
         self._quantised = self._array.dtype == np.int32
-        self._scale = whole(store.array("sources/scale")) if self._quantised else None
-        self._offset = whole(store.array("sources/offset")) if self._quantised else None
+        self._scale = store.array("sources/scale").read() if self._quantised else None
+        self._offset = store.array("sources/offset").read() if self._quantised else None
         self._dequantisers: dict[int, Dequantiser] = {}
 
     def read(self, rows: NDArray[np.int64], spans: Spans, allocate: Allocate) -> NDArray[np.floating]:

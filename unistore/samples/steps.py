@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError
 from unistore.packed import Packed, offsets_from_lengths
-from unistore.samples.columns import SourceNames, whole
+from unistore.samples.columns import SourceNames
 from unistore.samples.images import KeptImages
 from unistore.samples.protocol import INDEX, SOURCE
 from unistore.schemas.trajectory import (
@@ -140,7 +140,7 @@ class Episodes:
 
     def __init__(self, store: Store, units: NDArray[np.int64] | None) -> None:
         self._store = store
-        self.offsets: NDArray[np.int64] = whole(store.array(f"{EPISODES}/offsets"))
+        self.offsets: NDArray[np.int64] = store.array(f"{EPISODES}/offsets").read()
         self.used = np.arange(len(self.offsets) - 1) if units is None else units
 
     def rows(self, skip: int = 0, leave: int = 0, stride: int = 1) -> NDArray[np.int64]:

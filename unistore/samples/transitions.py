@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.packed import Allocate, Batch, placed
-from unistore.samples.columns import Column, whole
+from unistore.samples.columns import Column
 from unistore.samples.protocol import Picks, chosen, require
 from unistore.samples.steps import (
     NEXT_PREFIX,
@@ -71,7 +71,7 @@ class TransitionReader:
         self._episodes = Episodes(store, units)
         self._rows = None if units is None and not kind.only_valid else self._episodes.rows()
         if kind.only_valid and self._rows is not None:
-            useful = whole(store.array(_VALID)) | whole(store.array("steps/terminated"))
+            useful = store.array(_VALID).read() | store.array("steps/terminated").read()
             self._rows = self._rows[useful[self._rows]]
         self._valid = Column(store.array(_VALID))
         self._labels = self._episodes.labels(set(fields))

@@ -122,14 +122,14 @@ class Store:
 
     def text(self, path: str) -> list[str]:
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
-        offsets = _all_rows(self.array(f"{path}/offsets")).tolist()
-        data = _all_rows(self.array(f"{path}/data")).tobytes()
+        offsets = self.array(f"{path}/offsets").read().tolist()
+        data = self.array(f"{path}/data").read().tobytes()
         return [data[lo:hi].decode() for lo, hi in pairwise(offsets)]
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
         """Split code of every sample, (samples,) u1, and the names by code; no names: no splits."""
         names: list[str] = self.group("splits").get("names", [])
-        return _all_rows(self.array("splits/code")), names
+        return self.array("splits/code").read(), names
 
     def _root_attributes(self) -> dict[str, Any]:
         try:
@@ -192,7 +192,3 @@ class Store:
 
 def _open(path: str, cache: tuple[str, str | int] | None) -> Store:
     return Store(path) if cache is None else Store(path, cache_dir=cache[0], cache_limit=cache[1])
-
-
-def _all_rows(array: Array) -> NDArray[Any]:
-    return array.read_box([0] * len(array.shape), array.shape)

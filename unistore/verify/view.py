@@ -15,6 +15,7 @@ from unistore.execute.executors import Executor
 from unistore.execute.job import Outcome
 from unistore.store.reader import Store
 from unistore.verify.steps import in_order
+from unistore.zarr3.array import Array
 
 __all__ = ["Rule", "UnreadableError", "View", "first_row", "run_rules"]
 
@@ -51,26 +52,28 @@ class View:
 
     def shape(self, path: str) -> tuple[int, ...]:
         """Shape of an array."""
-        if path in self._damaged:
-            raise UnreadableError(path)
-        return self.store.array(path).shape
+        return self._array(path).shape
 
     def whole(self, path: str) -> NDArray[Any]:
         """All of an array."""
-        return self.rows(path, 0, self.shape(path)[0])
+        return self._array(path).read()
 
     def rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
         """Rows ``lo:hi`` of an array."""
-        shape = self.shape(path)
-        return self.store.array(path).read_box([lo, *(0 for _ in shape[1:])], [hi, *shape[1:]])
+        return self._array(path).read(lo, hi)
 
     def blocks(self, path: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """All rows of an array in blocks, each with the number of its first row."""
-        shape, array = self.shape(path), self.store.array(path)
-        step = max(1, BLOCK // max(1, prod(shape[1:]) * array.dtype.itemsize))
+        array = self._array(path)
+        step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
         step = step // array.chunk_shape[0] * array.chunk_shape[0] or step
-        for lo in range(0, shape[0], step):
-            yield lo, self.rows(path, lo, min(shape[0], lo + step))
+        for lo in range(0, len(array), step):
+            yield lo, array.read(lo, min(len(array), lo + step))
+
+    def _array(self, path: str) -> Array:
+        if path in self._damaged:
+            raise UnreadableError(path)
+        return self.store.array(path)
 
     def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """One row of an array in blocks along axis 1, each with the number of its first plane."""

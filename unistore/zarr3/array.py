@@ -93,6 +93,13 @@ class Array:
             raise TypeError(msg)
         return self.shape[0]
 
+    def read(self, lo: int = 0, hi: int | None = None) -> NDArray[Any]:
+        """Read rows ``lo:hi`` of axis 0, to its end where None: with no arguments, the whole array."""
+        if not self.shape:
+            return self.read_box([], [])
+        rest = self.shape[1:]
+        return self.read_box([lo, *(0 for _ in rest)], [len(self) if hi is None else hi, *rest])
+
     def read_box(self, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Read the box ``lo <= i < hi``.
 
