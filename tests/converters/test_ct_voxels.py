@@ -117,7 +117,7 @@ def test_nan_is_counted_and_in_no_window(tmp_path: Path, order: str) -> None:
     assert found.counts["all"].sum() == array.size - 7
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     width=st.one_of(st.integers(1, 5000), st.floats(1e-3, 5000), st.just(2.0**40)),
     level=st.one_of(st.integers(-3000, 3000), st.floats(-3000, 3000), st.just(-1e6)),

@@ -96,7 +96,7 @@ def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None
         assert list(tmp_path.iterdir()) == []
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.integers(0, 2**32),
     st.integers(1, 400),

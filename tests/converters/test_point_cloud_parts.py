@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -94,7 +94,6 @@ def brute_force(xyz: np.ndarray, lengths: list[int], size: float):
     return coords, counts, voxels, point_voxel
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 12), min_size=1, max_size=6), st.integers(0, 2**32), st.booleans(), st.booleans()
 )
@@ -140,7 +139,6 @@ def windows_of(x: np.ndarray, y: np.ndarray, *options):
         return partition, partition.order.column.read(0, len(partition.order))
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 2**32), st.integers(1, 200), st.integers(1, 9), st.one_of(st.none(), st.integers(9, 30))
 )

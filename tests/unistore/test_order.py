@@ -16,7 +16,7 @@ from unistore.randomness import below, generator, subset, words
 
 
 @given(length=st.integers(0, 5000), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_permutation_is_a_bijection(length: int, seed: int, epoch: int) -> None:
     found = Permutation(length, seed, epoch)(np.arange(length))
     assert np.array_equal(np.sort(found), np.arange(length))
@@ -76,7 +76,7 @@ def test_below_covers_its_range_evenly() -> None:
 
 
 @given(total=st.integers(0, 400), data=st.data(), seed=st.integers(0, 2**64 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_subset_is_ascending_and_of_its_size(total: int, data: st.DataObject, seed: int) -> None:
     count = data.draw(st.integers(0, total))
     found = subset(total, count, generator(seed, 0, 0))

@@ -51,7 +51,7 @@ def test_every_sample_once_an_epoch(number):
         assert not np.array_equal(whole[0], whole[1])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(0, 30), max_size=40),
     group=st.integers(1, 6),

@@ -48,7 +48,7 @@ def there_and_back(batch, size=1 << 16, *, copy=False):
     return decode(encode(batch, memory.arena), memory.leases(), copy=copy)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     array=npst.arrays(
         st.one_of(

@@ -11,7 +11,7 @@ from unistore.remote.ranges import coalesce
 RANGES = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400), st.integers(1, 60)), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ranges=RANGES, gap=st.integers(0, 50), limit=st.integers(1, 200))
 def test_requests_cover_the_ranges(ranges: list[tuple[str, int, int]], gap: int, limit: int) -> None:
     keys, offsets, sizes = ([each[part] for each in ranges] for part in range(3))
@@ -30,7 +30,7 @@ def test_requests_cover_the_ranges(ranges: list[tuple[str, int, int]], gap: int,
     assert [min(request.members) for request in requests] == sorted(min(r.members) for r in requests)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ranges=RANGES)
 def test_ranges_come_in_the_order_asked_for(ranges: list[tuple[str, int, int]]) -> None:
     content = {key: bytes((number * 7 + ord(key)) % 251 for number in range(500)) for key in "abc"}
