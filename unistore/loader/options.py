@@ -18,7 +18,7 @@ from unistore.workers import plan
 
 __all__ = ["Placement", "place", "sequence_for", "workers_for"]
 
-_SHUFFLE = "expected True, False, 'blocks' or a sequence of unistore.order_plan"
+_SHUFFLE = "expected True, False or 'blocks', or a sequence of unistore.order_plan"
 PLAIN_BLOCK = 256
 """Samples of a block where a dataset cannot tell which samples share chunks."""
 
@@ -126,7 +126,7 @@ def sequence_for(
         Options that contradict each other, or indices outside the dataset.
     """
     if not isinstance(shuffle, (bool, str)):
-        if not isinstance(shuffle, EpochSequence):
+        if not hasattr(shuffle, "indices"):
             raise InputError(Problem("shuffle", f"is {shuffle!r}, {_SHUFFLE}", kind="option"))
         if subset is not None or weights is not None:
             raise InputError(Problem("shuffle", "a sequence of its own leaves no room for subset or weights"))

@@ -249,12 +249,13 @@ def test_empty_datasets_and_short_ones(data):
 
 def test_wrong_options_are_named_together(data):
     with pytest.raises(InputError) as caught:
-        Loader(data.Batched(), 0, prefetch=0, start_method="teleport", rank=3, world_size=2)
+        Loader(data.Batched(), 0, seed=1.5, prefetch=0, start_method="teleport", rank=3, world_size=2)
     assert {problem.location for problem in caught.value.problems} == {
-        "batch_size", "prefetch", "start_method", "rank",
+        "batch_size", "seed", "prefetch", "start_method", "rank",
     }  # fmt: skip
-    with pytest.raises(InputError, match="expected True, False or 'blocks'"):
-        Loader(data.Batched(), 1, "sometimes")
+    for shuffle in ("sometimes", 1, None):
+        with pytest.raises(InputError, match="expected True, False or 'blocks'"):
+            Loader(data.Batched(), 1, shuffle)
     with pytest.raises(InputError, match="200 samples"):
         Loader(data.Batched(), 1, subset=[200])
     with pytest.raises(TypeError, match="map-style"):
