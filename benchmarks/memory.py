@@ -21,7 +21,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,21 +47,45 @@ def rows(folder: Path, size: int) -> None:
         file["label"] = np.arange(count) % 10
 
 
+STEP = 1 << 20
+"""Points made at a time."""
+
+
+def points(file: h5py.File, count: int) -> None:
+    """Columns of points scattered over a square of 10 km, in centimetres, class and intensity."""
+    header = file.create_group("header")
+    for axis in "xyz":
+        header.attrs[f"{axis}_scale"], header.attrs[f"{axis}_offset"] = 0.01, 0.0
+    forms = {**dict.fromkeys("xyz", "f8"), "classification": "i4", "intensity": "u2"}
+    columns = {key: file.create_dataset(f"data/{key}", (count,), form) for key, form in forms.items()}
+    for lo in range(0, count, STEP):
+        hi = min(lo + STEP, count)
+        for axis in "xyz":
+            columns[axis][lo:hi] = RNG.integers(0, 1_000_000, hi - lo) * 0.01
+        columns["classification"][lo:hi] = RNG.integers(0, 9, hi - lo)
+        columns["intensity"][lo:hi] = RNG.integers(0, 60_000, hi - lo)
+
+
 def clouds(folder: Path, size: int) -> None:
-    """One PointSuite file of segments of 20,000 points."""
+    """One PointSuite file of segments of 20,000 points, each scattered over the whole file."""
     count = size // 38
     with h5py.File(folder / "a.h5", "w") as file:
-        header = file.create_group("header")
-        for axis in "xyz":
-            header.attrs[f"{axis}_scale"], header.attrs[f"{axis}_offset"] = 0.01, 0.0
-            file[f"data/{axis}"] = RNG.integers(0, 1_000_000, count) * 0.01
-        file["data/classification"] = RNG.integers(0, 9, count).astype("i4")
-        file["data/intensity"] = RNG.integers(0, 60_000, count).astype("u2")
-        owner = RNG.integers(0, max(1, count // 20_000), count)
-        order = np.argsort(owner, kind="stable")
-        bounds = np.searchsorted(owner[order], np.arange(owner.max() + 2))
-        for number, (lo, hi) in enumerate(pairwise(bounds)):
-            file[f"segments/segment_{number:04d}/indices"] = order[lo:hi]
+        points(file, count)
+        segments = max(1, count // 20_000)
+        for number in range(segments):
+            file[f"segments/segment_{number:04d}/indices"] = np.arange(number, count, segments)
+
+
+def tiles(folder: Path, size: int) -> None:
+    """One file without segments: half of its points in one window, one of them far from all others."""
+    count = size // 30
+    with h5py.File(folder / "a.h5", "w") as file:
+        points(file, count)
+        for lo in range(0, count, STEP):
+            hi = min(lo + STEP, count) - (min(lo + STEP, count) - lo) // 2
+            for axis in "xyz":
+                file[f"data/{axis}"][lo:hi] = RNG.integers(0, 10_000, hi - lo) * 0.01
+        file["data/x"][-1] = 10_000_000.0
 
 
 def volumes(folder: Path, size: int) -> None:
@@ -97,13 +120,20 @@ def episodes(folder: Path, size: int) -> None:
                 group[f"obs/{camera}_image"], group[f"next_obs/{camera}_image"] = frames[:-1], frames[1:]
 
 
-FAMILIES: dict[str, tuple[Callable[[Path, int], None], dict[str, Any]]] = {
-    "rows": (rows, {}),
-    "point_cloud": (clouds, {"voxel_size": [0.5]}),
-    "ct": (volumes, {"windows": ["lung", "bone"], "sparse": "coords"}),
-    "spike": (streams, {"height": 360, "width": 640, "voxels": [5]}),
-    "trajectory": (episodes, {}),
+FAMILIES: dict[str, tuple[str, Callable[[Path, int], None], dict[str, Any]]] = {
+    "rows": ("rows", rows, {}),
+    "point_cloud": ("point_cloud", clouds, {"voxel_size": [0.5]}),
+    "windows": (
+        "point_cloud",
+        tiles,
+        {"segment": "window:100", "max_points": 1_500_000, "voxel_size": [0.5]},
+    ),
+    "segment": ("point_cloud", tiles, {"voxel_size": [0.5]}),
+    "ct": ("ct", volumes, {"windows": ["lung", "bone"], "sparse": "coords"}),
+    "spike": ("spike", streams, {"height": 360, "width": 640, "voxels": [5]}),
+    "trajectory": ("trajectory", episodes, {}),
 }
+"""Modality, what makes its source, options; ``windows`` and ``segment``: clouds cut into windows, and not."""
 
 
 def status(name: str) -> int:
@@ -138,7 +168,7 @@ class Measuring(Serial):
 def measure(family: str, sources: Path, out: Path) -> None:
     """Convert in this process and print what was measured, as JSON."""
     executor = Measuring()
-    report = run(make_converter(family, FAMILIES[family][1]), [sources], out, executor=executor)
+    report = run(make_converter(FAMILIES[family][0], FAMILIES[family][2]), [sources], out, executor=executor)
     largest = max(need for steps in executor.steps.values() for _, need in steps)
     print(
         json.dumps(
@@ -186,8 +216,8 @@ def peak_of_all(
     thread = threading.Thread(target=sample)
     thread.start()
     try:
-        options = FAMILIES[family][1]
-        report = convert(sources, out, family, workers=workers, memory=limit, progress=Telling(), **options)
+        modality, _, options = FAMILIES[family]
+        report = convert(sources, out, modality, workers=workers, memory=limit, progress=Telling(), **options)
     finally:
         stop.set()
         thread.join()
@@ -237,7 +267,7 @@ def compare(given: argparse.Namespace) -> bool:
             with tempfile.TemporaryDirectory(prefix="unistore-memory-", dir=given.work) as folder:
                 place = Path(folder)
                 (place / "in").mkdir()
-                FAMILIES[family][0](place / "in", megabytes * MB)
+                FAMILIES[family][1](place / "in", megabytes * MB)
                 alone = child("--measure", family, str(place / "in"), str(place / "alone"))
                 shutil.rmtree(place / "alone")
                 both = limited(family, place, alone["bound"], given.workers) if given.workers else None

@@ -16,16 +16,14 @@ __all__ = ["derive_memory", "held_memory"]
 _FIXED = 16 << 20
 _POINT = 100
 """Bytes a point of a block: coordinates, their cells or positions, order, a column."""
-_VOXELISE = 200
+_VOXELISE = 150
 """Bytes a point of the block whose voxels are counted: cells, keys, order, inverse, voxels of another."""
-_WINDOWS = 100
+_WINDOWS = 60
 """Bytes a point of the block that is cut into windows: x, y, window, order, of up to two blocks."""
 _ORDER = 6
 """Bytes a point that is brought into order and held: its row, masks."""
-_CUT = 24 + 32
-"""Bytes a point that is cut into windows and held: coordinates, row, window, x and y."""
-_GRID = 24 + 20 + 8
-"""Bytes a point of a segment of more than a block and held: coordinates, cells, voxel."""
+_GRID = 24
+"""Bytes a point of a segment of more than a block and held, beside coordinates: cells, positions, voxel."""
 
 
 def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
@@ -50,11 +48,14 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
 
 def held_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
     """Bytes that `derive_points` holds at its peak without a folder; see `derive_memory`."""
-    cut, large = windows and layout.kind == COLUMNS, voxels and layout.points > BLOCK
-    each = (_ORDER if cut or layout.kind == INDICES else 0) + (_CUT if cut else 0) + (_GRID if large else 0)
-    if cut or layout.kind == INDICES:  # a column after the other
-        axis = 8 if len(layout.xyz) == 3 else 0
-        each += max(3 * np.dtype(layout.xyz_dtype).itemsize * 9 // 8 + axis, *_widths(layout), 0)
+    axis = np.dtype(layout.xyz_dtype).itemsize
+    grid = 3 * axis + _GRID if voxels and layout.points > BLOCK else 0
+    if windows and layout.kind == COLUMNS:  # beside coordinates: row, window, x and y
+        each = _ORDER + 3 * axis + max(16 + 2 * axis, grid, *_widths(layout), 0)
+    elif layout.kind == INDICES:  # one column after the other is held, and coordinates are looked at
+        each = _ORDER + max(3 * axis + 3 + grid, *_widths(layout), 0)
+    else:
+        each = grid
     return derive_memory(layout, voxels=voxels, windows=windows) + layout.points * each
 
 
