@@ -219,7 +219,9 @@ def test_large_chunks_are_not_kept(
     assert CHUNKS.nbytes == 0
 
 
-@pytest.mark.parametrize(("dtype", "chunk"), [("u1", 8), ("i2", 4), ("f4", 2), ("u1", 2), ("?", 4), ("f8", 1)])
+@pytest.mark.parametrize(
+    ("dtype", "chunk"), [("u1", 8), ("i2", 4), ("f4", 2), ("u1", 2), ("?", 4), ("f8", 1)]
+)
 def test_boxes_whose_rows_in_a_chunk_have_the_size_of_a_number(
     tmp_path: Path, write: Any, dtype: str, chunk: int
 ) -> None:
