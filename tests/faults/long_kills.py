@@ -1,17 +1,18 @@
 """Kill converters, workers, and converters with their workers at random moments, over all families.
 
-Three ways, each until it has made so many kills of each family's conversions:
+Four ways, each until it has made so many kills of each family's conversions:
 
 - ``converter``: a conversion in one process is killed, and some of them again while they resume;
 - ``workers``: a conversion with two workers loses one of them, or both at once, or the process that starts
   them with both, twice; it has to get over that by itself;
-- ``together``: the converter and its workers are killed at once, and no process may be left.
+- ``together``: the converter and its workers are killed at once, and no process may be left;
+- ``cluster``: a conversion on a dask cluster that was started by hand loses a worker, twice.
 
 Then the same command runs undisturbed, with workers or without, and the store must equal, byte for byte, the
 one of an uninterrupted conversion in one process, with nothing beside it. Ends with a table in Markdown.
 
     python tests/faults/long_kills.py
-    python tests/faults/long_kills.py --family ct --converter 20 --workers 20 --together 5
+    python tests/faults/long_kills.py --family ct --converter 20 --workers 20 --together 5 --cluster 5
 """
 
 from __future__ import annotations
@@ -25,18 +26,22 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import distributed  # noqa: F401 - once, before the processes that need it are forked
 import psutil
+from cluster import Cluster
 from trials import FAMILIES, Case, Whole, ended, family, start
 
 import unistore.layout
+from unistore.execute.dask_executor import Dask
 from unistore.execute.processes import Processes
+from unistore.store.names import build_folder
 
-WAYS = ("converter", "workers", "together")
+WAYS = ("converter", "workers", "together", "cluster")
 STRIKES = 2
 """Times that a conversion loses workers: a step that loses three is given up."""
 STARTER = 0.2
@@ -52,6 +57,7 @@ class Family:
     name: str
     work: Path
     chance: random.Random
+    cluster: Cluster
     tally: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -79,13 +85,18 @@ class Family:
         with Processes(2) as executor:
             self.case.convert(destination, executor)
 
+    def convert_on_cluster(self, destination: Path) -> None:
+        """The command with ``--scheduler``."""
+        with Dask(self.cluster.address) as executor:
+            self.case.convert(destination, executor)
+
     def trial(self, way: str) -> None:
         """Kill one conversion in a way, resume it, check the store."""
         number = self.tally["stores"]
         destination = self.work / f"{self.name}-{number}" / "out.zarr"
         kill: Callable[[Path], int] = getattr(self, f"_kill_{way}")
         killed = kill(destination)
-        while way != "workers" and self.chance.random() < AGAIN:
+        while way in ("converter", "together") and self.chance.random() < AGAIN:
             killed += kill(destination)
         ended(start(partial(self.convert, destination, self.chance.random() < (way != "converter") / 2)))
         self.whole.check(destination, f"{self.name}, {way}, store {number}")
@@ -121,6 +132,23 @@ class Family:
         killed = not ended(pid)
         if psutil.wait_procs(found, timeout=20)[1]:
             sys.exit(f"FAILED: {self.name}: workers outlive their converter")
+        return killed
+
+    def _kill_cluster(self, destination: Path) -> int:
+        pid = start(partial(self.convert_on_cluster, destination))
+        journal = build_folder(destination) / "journal.jsonl"
+        while not journal.exists() and status_of(pid) != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        killed = 0
+        for _ in range(STRIKES):
+            time.sleep(self.chance.uniform(0, self.seconds[True] / STRIKES))
+            if status_of(pid) != psutil.STATUS_ZOMBIE:
+                self.cluster.strike(self.chance)
+                killed += 1
+        if not ended(pid):
+            sys.exit(
+                f"FAILED: {self.name}: the converter did not get over {killed} lost workers of the cluster"
+            )
         return killed
 
     def _strike(self, pid: int) -> int:
@@ -177,8 +205,10 @@ def status_of(pid: int) -> str:
 
 def table(families: list[Family]) -> str:
     """The figures in Markdown."""
-    lines = ["| family | converter | workers | converter with workers | stores, all identical |"]
-    lines.append("|---|--:|--:|--:|--:|")
+    lines = [
+        "| family | converter | workers | converter with workers | dask workers | stores, all identical |"
+    ]
+    lines.append("|---|--:|--:|--:|--:|--:|")
     total: Counter[str] = Counter()
     for each in families:
         total.update(each.tally)
@@ -196,6 +226,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--converter", type=int, default=25, help="converters to kill, a family")
     parser.add_argument("--workers", type=int, default=25, help="workers to kill, a family")
     parser.add_argument("--together", type=int, default=5, help="both to kill, a family")
+    parser.add_argument("--cluster", type=int, default=25, help="workers of a dask cluster, a family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
@@ -203,10 +234,16 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     unistore.layout.SHARD = 8 << 10  # many small shards
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work) as folder:
+    with ExitStack() as stack:
+        folder, own = (
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work))
+            for _ in range(2)
+        )
+        cluster = Cluster(Path(own))
+        stack.callback(cluster.stop)
         chance = random.Random(given.seed)
         names = [given.family] if given.family else list(FAMILIES)
-        families = [Family(name, Path(folder).resolve(), chance) for name in names]
+        families = [Family(name, Path(folder).resolve(), chance, cluster) for name in names]
         for way in WAYS:
             for each in families:
                 while each.tally[way] < getattr(given, way):

@@ -119,6 +119,7 @@ def _ended(worker: int) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited where the converter ignores it
     die_with(int(sys.argv[1]))
     serve(Connection(0), sys.argv[2:])
     os._exit(0)  # nothing is left to do, and somebody waits

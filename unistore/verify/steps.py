@@ -36,7 +36,7 @@ def workers_of(count: int) -> Iterator[Executor]:
         return
     from unistore.execute.processes import Processes
 
-    with Processes(count) as executor:
+    with Processes(count, imports=("unistore.verify.run",)) as executor:
         yield executor
 
 
