@@ -15,7 +15,7 @@ import pytest
 import zarr
 
 import unistore
-from unistore.cli.main import main
+from unistore.cli.main import cli, main
 from unistore.errors import InputError, StoreError
 from unistore.execute.executors import Serial
 from unistore.execute.lock import Lock
@@ -244,8 +244,9 @@ def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
     recorded = {**SPELLED[family], "split": {"train": 0.8, "val": 0.2}, "exclude": ["a b", "c"]}
     words = shlex.split(convert_command(family, ["in put"], "out.zarr", recorded))
     command = convert.commands[words[2]]
-    parsed = command.make_context(words[2], words[3:]).params
-    untouched = command.make_context(words[2], ["in put", "out.zarr"]).params
+    parent = cli.make_context("unistore", ["convert"])  # a command keeps the help option of its first context
+    parsed = command.make_context(words[2], words[3:], parent).params
+    untouched = command.make_context(words[2], ["in put", "out.zarr"], parent).params
     changed = {name: value for name, value in parsed.items() if value != untouched[name]}
     assert changed.pop("split") == "train=0.8,val=0.2"
     assert json.loads(json.dumps(changed)) == {**SPELLED[family], "exclude": ["a b", "c"]}
