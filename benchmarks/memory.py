@@ -30,8 +30,9 @@ import psutil
 
 from unistore.convert import convert, make_converter
 from unistore.execute.executors import Serial
-from unistore.execute.memory import PROCESS, shown
+from unistore.execute.memory import PROCESS
 from unistore.execute.runner import run
+from unistore.sizes import size
 
 MB = 1_000_000
 RNG = np.random.default_rng(0)
@@ -291,17 +292,17 @@ def limited(family: str, place: Path, bound: int, workers: int) -> dict[str, Any
 
 def table(family: str, alone: dict[str, Any], both: dict[str, Any] | None, workers: int) -> str:
     """Lines of the table: each kind of step, the process, and all processes."""
-    begin = f"| {family} | {shown(alone['bytes'])} |"
+    begin = f"| {family} | {size(alone['bytes'])} |"
     lines = []
     for kind, steps in alone["steps"].items():
         most, need = (max(values) for values in zip(*steps, strict=True))
         ratio = need / max(1, most)
-        lines.append(f"{begin} {kind} | {len(steps)} | {shown(most)} | {shown(need)} | {ratio:.2f} | | |")
+        lines.append(f"{begin} {kind} | {len(steps)} | {size(most)} | {size(need)} | {ratio:.2f} | | |")
     peak, bound = alone["peak"], alone["bound"]
-    lines.append(f"{begin} in one process | | {shown(peak)} | {shown(bound)} | {bound / peak:.2f} | | |")
+    lines.append(f"{begin} in one process | | {size(peak)} | {size(bound)} | {bound / peak:.2f} | | |")
     if both:
-        what = f"{workers} workers of {shown(bound - PROCESS)}"
-        lines.append(f"{begin} {what} | | | | | {shown(both['peak'])} | {shown(both['limit'])} |")
+        what = f"{workers} workers of {size(bound - PROCESS)}"
+        lines.append(f"{begin} {what} | | | | | {size(both['peak'])} | {size(both['limit'])} |")
     return "\n".join(lines)
 
 

@@ -14,8 +14,9 @@ from unistore.diagnosis.advice import Advice, StoreFacts, advise, remarks
 from unistore.diagnosis.machine import Machine, look_at_machine
 from unistore.diagnosis.place import look_at_place
 from unistore.diagnosis.speed import forks_safely, measure
-from unistore.inspection.blocks import Block, count_of, plain, size
+from unistore.inspection.blocks import Block, count_of, plain
 from unistore.samples.locality import samples_of_a_chunk
+from unistore.sizes import size
 
 __all__ = ["Checkup", "check_up"]
 

@@ -6,7 +6,7 @@ import re
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["parse_bytes"]
+__all__ = ["parse_bytes", "size"]
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -35,3 +35,14 @@ def parse_bytes(text: str | int, what: str) -> int:
         message = f"is {text!r}, expected a size as in 4GB, 800MB or 2GiB"
         raise InputError(Problem(what, message, kind="option"))
     return int(size)
+
+
+def size(count: float | None) -> str:
+    """Bytes for people, in powers of 1000; ``"?"`` where unknown."""
+    if count is None:
+        return "?"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.execute.memory import PROCESS, check_fits, most_workers
-from unistore.execute.memory import shown as size
-from unistore.sizes import parse_bytes
+from unistore.sizes import parse_bytes, size
 
 if TYPE_CHECKING:
     from unistore.execute.preview import Preview

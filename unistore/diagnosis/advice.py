@@ -10,7 +10,7 @@ from typing import Any
 from unistore.diagnosis.machine import Machine
 from unistore.diagnosis.place import OBJECT_STORE, Place
 from unistore.diagnosis.speed import Speed
-from unistore.inspection.blocks import size
+from unistore.sizes import size
 from unistore.workers import plan
 
 __all__ = ["Advice", "StoreFacts", "advise", "remarks"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from unistore.converters.protocol import Source
 from unistore.errors import InputError, Problem
 from unistore.plan import TablePlan
+from unistore.sizes import size
 
 __all__ = [
     "PROCESS",
@@ -18,7 +19,6 @@ __all__ = [
     "most_workers",
     "room",
     "shard_memory",
-    "shown",
 ]
 
 PROCESS = 128 << 20
@@ -29,15 +29,6 @@ ROOM = 512 << 20
 
 STEP = 16 << 20
 """Bytes of a shard task whatever its size: buffers, records, moments in float64, what malloc keeps."""
-
-
-def shown(count: float) -> str:
-    """Bytes for people: ``"1.5 GB"``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def check_fits(limit: int | None, need: int, what: str) -> None:
@@ -58,10 +49,10 @@ def check_fits(limit: int | None, need: int, what: str) -> None:
     total = PROCESS + need
     if limit is not None and total > limit:
         message = (
-            f"{shown(limit)} is too little: {shown(PROCESS)} for the process + {shown(need)} for {what} = "
-            f"{shown(total)}"
+            f"{size(limit)} is too little: {size(PROCESS)} for the process + {size(need)} for {what} = "
+            f"{size(total)}"
         )
-        raise InputError(Problem("--memory", message, f"give at least {shown(total * 1.005)}", "memory"))
+        raise InputError(Problem("--memory", message, f"give at least {size(total * 1.005)}", "memory"))
 
 
 def most_workers(limit: int | None, wanted: int, need: int) -> int:

@@ -8,9 +8,10 @@ from typing import Self, TypeVar
 
 from unistore.execute.executors import Job, Serial
 from unistore.execute.job import Outcome
-from unistore.execute.memory import PROCESS, check_fits, most_workers, shown
+from unistore.execute.memory import PROCESS, check_fits, most_workers
 from unistore.execute.process_crew import Crew
 from unistore.execute.process_flow import Flow
+from unistore.sizes import size
 
 __all__ = ["Processes"]
 
@@ -98,7 +99,7 @@ class Processes:
         count = most_workers(self._memory, wanted, most)
         if count < wanted:
             alone = "" if count else ": converting in this process alone"
-            self._tell(f"memory for {count} worker(s) of {shown(PROCESS)} + {shown(most)} each{alone}")
+            self._tell(f"memory for {count} worker(s) of {size(PROCESS)} + {size(most)} each{alone}")
         return count
 
 

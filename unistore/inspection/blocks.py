@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unistore.converters.paths import printable
 
-__all__ = ["Block", "count_of", "plain", "size"]
+__all__ = ["Block", "count_of", "plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,17 +63,6 @@ def _aligned(block: Block) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]
-
-
-def size(count: float | None) -> str:
-    """Bytes for people, in powers of 1000; ``"?"`` where unknown."""
-    if count is None:
-        return "?"
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def count_of(number: int, noun: str) -> str:

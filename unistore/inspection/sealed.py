@@ -11,10 +11,11 @@ import numpy as np
 import xxhash
 
 from unistore.errors import StoreError
-from unistore.inspection.blocks import Block, count_of, size
+from unistore.inspection.blocks import Block, count_of
 from unistore.inspection.commands import spelled_options
 from unistore.inspection.snippets import snippet
 from unistore.remote.storage import local_path
+from unistore.sizes import size
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import REPORT, ROOT, build_folder
 from unistore.store.reader import Store

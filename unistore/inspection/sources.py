@@ -9,8 +9,9 @@ from unistore.convert import make_converter
 from unistore.converters.detection import Detection
 from unistore.errors import InputError, Problem
 from unistore.execute.preview import preview
-from unistore.inspection.blocks import Block, count_of, size
+from unistore.inspection.blocks import Block, count_of
 from unistore.inspection.commands import convert_command
+from unistore.sizes import size
 
 __all__ = ["describe_sources", "source_blocks"]
 

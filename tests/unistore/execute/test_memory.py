@@ -19,13 +19,13 @@ from unistore.converters import ct_slabs
 from unistore.converters.ct import CtConverter
 from unistore.errors import InputError
 from unistore.execute import planes
-from unistore.execute.memory import PROCESS, STEP, check_fits, most_workers, shard_memory, shown
+from unistore.execute.memory import PROCESS, STEP, check_fits, most_workers, shard_memory
 from unistore.execute.planes import task_memory
 from unistore.execute.runner import run
 from unistore.plan import plan_table
 from unistore.schemas.ct import coords_field, values_field
 from unistore.schemas.tables import Field, Table
-from unistore.sizes import parse_bytes
+from unistore.sizes import parse_bytes, size
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests/data"
@@ -71,9 +71,9 @@ def test_the_arithmetic_of_a_refusal() -> None:
     with pytest.raises(InputError) as caught:
         check_fits(3 * 10**8, 5 * 10**8, "rows 0:7 of table 'rows' (from a.h5)")
     assert str(caught.value) == (
-        f"--memory: 300.0 MB is too little: {shown(PROCESS)} for the process + 500.0 MB for "
-        f"rows 0:7 of table 'rows' (from a.h5) = {shown(PROCESS + 5 * 10**8)} (give at least "
-        f"{shown((PROCESS + 5 * 10**8) * 1.005)})"
+        f"--memory: 300.0 MB is too little: {size(PROCESS)} for the process + 500.0 MB for "
+        f"rows 0:7 of table 'rows' (from a.h5) = {size(PROCESS + 5 * 10**8)} (give at least "
+        f"{size((PROCESS + 5 * 10**8) * 1.005)})"
     )
 
 
@@ -178,5 +178,5 @@ def test_estimates_hold_against_real_conversions(tmp_path: Path, family: str) ->
     assert found["steps"]
     for kind, steps in found["steps"].items():
         measured, estimated = (max(values) for values in zip(*steps, strict=True))
-        assert estimated <= 3 * measured + 2 * STEP, f"{kind}: far more than {shown(measured)}"
+        assert estimated <= 3 * measured + 2 * STEP, f"{kind}: far more than {size(measured)}"
     assert found["bound"] <= PROCESS + 3 * found["peak"]
