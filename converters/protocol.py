@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Converter", "Emit", "Facts", "Planar", "Scan", "Settled", "Source", "Spacious"]
+__all__ = ["Concurrent", "Converter", "Emit", "Facts", "Planar", "Scan", "Settled", "Source", "Spacious"]
 
 Facts = Mapping[str, NDArray[Any]]
 """Small arrays that a source contributes to the index (segment lengths, origins, …)."""
@@ -199,3 +199,13 @@ class Spacious(Protocol):
         None: everything is held in memory, which is faster.
         """
         ...
+
+
+@runtime_checkable
+class Concurrent(Protocol):
+    """A converter of sources that share no file: ``read`` may be at work on several of them at once.
+
+    For files that are opened and decoded without HDF5, which threads may not share.
+    """
+
+    concurrent: ClassVar[bool]

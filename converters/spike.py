@@ -77,6 +77,7 @@ class SpikeConverter:
     """
 
     modality: ClassVar[str] = MODALITY
+    concurrent: ClassVar[bool] = True
 
     height: int | None = None
     width: int | None = None

@@ -14,6 +14,9 @@ from unistore.zarr3.threads import Spread, Threads
 
 __all__ = ["Executor", "Job", "Serial", "Threaded"]
 
+MOST = 8
+"""Threads that encode, at most: more of them wait for the one that writes."""
+
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 
@@ -39,7 +42,7 @@ class Halved(Protocol[T_contra]):
     """A job whose steps read first."""
 
     def begin(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
-        """Do what only the calling thread may do: read. What is returned does the rest, on any thread."""
+        """Read: on the calling thread, but for what threads may share. What is returned does the rest."""
         ...
 
 
@@ -66,8 +69,8 @@ class Serial:
 class Threaded:
     """In this process, in order, on its cores: a step is read while the one before is encoded and written.
 
-    The calling thread reads all sources, so that no two threads share an HDF5 file; one thread writes, and
-    others encode for it. They start with the first step and end with the last, however that is.
+    The calling thread reads HDF5 files, so that no two threads share one; one thread writes, and others
+    encode for it, and decode images. They start with the first step and end with the last, however that is.
 
     Parameters
     ----------
@@ -75,12 +78,13 @@ class Threaded:
         Bytes that this process may hold; None: not bounded. Where it cannot hold two steps, one is finished
         before the next is begun.
     cores
-        Threads that encode; None: as many as there are usable cores. One core does one step after the other.
+        Threads that encode; None: as many as there are usable cores, and at most `MOST`. One core does one
+        step after the other.
     """
 
     def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
         self._memory = memory
-        self._cores = int(usable_cores()) if cores is None else cores
+        self._cores = min(MOST, int(usable_cores())) if cores is None else cores
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""

@@ -14,14 +14,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import about
-from unistore.converters.protocol import Converter, Facts, Planar, Scan, Source, Spacious
+from unistore.converters.protocol import Concurrent, Converter, Facts, Planar, Scan, Source, Spacious
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.memory import ROOM, derive_memory
 from unistore.execute.planes import Parts, in_parts, task_memory
 from unistore.execute.spill import Spill, SpillWriter
 from unistore.execute.statistics import Moments
 from unistore.execute.target import Files, Folder, Target
-from unistore.plan import ArrayPlan, Plan, ShardTask, TablePlan
+from unistore.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
 from unistore.schemas.tables import Table
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
@@ -45,6 +45,8 @@ __all__ = [
 
 SHOWN = 4
 """Sources that a message names."""
+AHEAD = 16
+"""Pieces of a task that may be read before the first of them is looked at."""
 
 _Assembled: TypeAlias = tuple[dict[str, NDArray[Any]], list[Any], dict[str, str]]
 
@@ -126,7 +128,7 @@ class ShardJob:
             outcome = self._write_parts(task, parts, spread)
             return lambda: outcome
         try:
-            assembled = self._assemble(task)
+            assembled = self._assemble(task, spread)
         except InputError as error:
             problems = error.problems
             return lambda: Outcome(problems=problems)
@@ -178,10 +180,10 @@ class ShardJob:
         InputError
             With the problems of all its sources that cannot be read.
         """
-        blocks, digests, _ = self._assemble(task)
+        blocks, digests, _ = self._assemble(task, in_turn)
         return blocks, digests
 
-    def _assemble(self, task: ShardTask) -> _Assembled:
+    def _assemble(self, task: ShardTask, spread: Spread) -> _Assembled:
         """What `assemble` gives, and the digests of whole blocks as far as they are known: of one piece."""
         table = self.plan.table(task.table)
         rows = task.hi - task.lo
@@ -189,23 +191,27 @@ class ShardJob:
             array.column: _filled((rows, *array.shape[1:]), array.field.dtype, array.field.fill)
             for array in table.arrays
         }
-        digests = []
-        contents: dict[str, str] = {}
-        problems: list[Problem] = []
-        for piece in table.pieces(task.lo, task.hi):
+        pieces = list(table.pieces(task.lo, task.hi))
+
+        def read(piece: Piece) -> tuple[dict[str, str], tuple[Problem, ...]]:
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
             source = self.scan.sources[piece.source]
             try:
                 with _reading(source, self.guards[piece.source]):
                     self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
-                problems += _problems(error, source)
-            else:
-                contents = {column: content_digest(rows) for column, rows in out.items()}
-                digests.append([piece.source, _joined_digest(contents)])
-        if problems:
+                return {}, _problems(error, source)
+            return {column: content_digest(rows) for column, rows in out.items()}, ()
+
+        turns = spread if isinstance(self.converter, Concurrent) and not table.spilled else in_turn
+        read_pieces = list(turns(read, pieces, AHEAD))
+        if problems := [problem for _, found in read_pieces for problem in found]:
             raise InputError(problems)
-        return blocks, digests, contents if len(digests) == 1 else {}
+        digests = [
+            [piece.source, _joined_digest(contents)]
+            for piece, (contents, _) in zip(pieces, read_pieces, strict=True)
+        ]
+        return blocks, digests, read_pieces[0][0] if len(pieces) == 1 else {}
 
     def parts(self, task: ShardTask) -> list[Parts]:
         """Columns of a task whose row is read in parts, to be taken one after the other; else none.

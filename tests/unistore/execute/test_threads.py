@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.ct import CtConverter
+from unistore.converters.spike import SpikeConverter
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute import planes
 from unistore.execute.executors import Threaded
@@ -221,3 +222,31 @@ def test_a_child_forked_meanwhile_can_convert(tmp_path: Path, toys: Path, toy: A
     child.kill()
     outcomes.close()
     assert code == 0
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_threads_read_sources_only_where_the_converter_says_so(
+    tmp_path: Path, toys: Path, toy: Any, concurrent: bool
+) -> None:
+    alone = run(toy(), [toys], tmp_path / "alone.zarr")
+    readers = set()
+
+    class Noting(toy):  # type: ignore[misc]
+        def read(self, *arguments: Any) -> None:
+            readers.add(threading.get_ident())
+            super().read(*arguments)
+
+    Noting.__name__ = toy.__name__
+    if concurrent:
+        Noting.concurrent = True
+    threaded = run(Noting(), [toys], tmp_path / "threads.zarr", executor=Threaded(cores=3))
+    assert threaded.digest == alone.digest
+    assert (readers == {threading.get_ident()}) == (not concurrent)
+
+
+def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.layout.SHARD", 1 << 20)
+    converter = SpikeConverter(height=250, width=400, voxels=(5,))
+    alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
+    threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Threaded(cores=3))
+    assert threaded.digest == alone.digest
