@@ -24,11 +24,10 @@ from unistore.converters.ct_settle import settle
 from unistore.converters.ct_volume import VolumeReader
 from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.paths import common_root, printable, relative_names
-from unistore.converters.protocol import Emit, Facts, Scan, Settled
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled
 from unistore.errors import InputError, Problem
 from unistore.schemas import ct as schema
 from unistore.schemas.ct_windows import Window, parse_window
-from unistore.schemas.tables import Table
 
 __all__ = ["CtConverter", "detect"]
 
@@ -36,7 +35,7 @@ SPARSE = ("auto", "coords", "mask")
 
 
 @dataclass(frozen=True)
-class CtConverter:
+class CtConverter(Converter):
     """Converts folders of CT volumes (see `unistore.converters.ct_layout` for what a volume's files are).
 
     Attributes
@@ -171,18 +170,6 @@ class CtConverter:
     ) -> None:
         """Read planes of the one row of ``volumes``, ``masks`` or ``windows``; see `Planar.read_planes`."""
         VolumeReader.of(scan, source).read_planes(table, lo, hi, out)
-
-    def pack(
-        self,
-        scan: Scan,
-        table: Table,
-        column: str,
-        source: int,
-        rows: NDArray[Any],
-        out: NDArray[Any],
-    ) -> None:
-        """No table of a CT scan is spilled, so there is nothing to pack."""
-        raise NotImplementedError
 
 
 def _place(root: Path, path: Path) -> str:

@@ -31,7 +31,7 @@ from unistore.converters.point_cloud_settle import (
     settle_points,
     tables,
 )
-from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud import MODALITY, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
@@ -47,7 +47,7 @@ Found = tuple[str, Path, Layout]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PointCloudConverter:
+class PointCloudConverter(Converter):
     """Converts point clouds.
 
     Attributes

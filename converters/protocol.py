@@ -135,7 +135,7 @@ class Settled:
 
 
 class Converter(Protocol):
-    """Reads one family of sources. Implementations are frozen dataclasses whose fields are the options."""
+    """Reads one family of sources: base of frozen dataclasses whose fields are the options."""
 
     modality: ClassVar[str]
 
@@ -161,7 +161,7 @@ class Converter(Protocol):
 
     def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
         """Read a source once, emit its rows of every spilled table, and return its index facts."""
-        ...
+        return {}
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays and final spilled tables; ``facts`` in source order (empty if nothing is derived)."""
@@ -171,7 +171,7 @@ class Converter(Protocol):
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
         """Copy spilled rows of one dtype into the shard's memory, converting to the settled one."""
-        ...
+        np.copyto(out, rows, casting="same_kind")
 
 
 @runtime_checkable

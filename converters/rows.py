@@ -24,7 +24,7 @@ from unistore.converters.exclusion import Exclusion, about
 from unistore.converters.hdf5 import place
 from unistore.converters.npy_parts import Part, parts_of
 from unistore.converters.paths import expand, printable, relative_names, split_of
-from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
 from unistore.converters.rows_forms import CURE, common_length, fields_of, form_problems, nesting
 from unistore.errors import InputError, Problem
 from unistore.schemas.rows import MODALITY, TABLE, row_field
@@ -55,7 +55,7 @@ class _Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsConverter:
+class RowsConverter(Converter):
     """Converts plain arrays.
 
     Attributes
@@ -216,22 +216,12 @@ class RowsConverter:
                                 values = rows if inner is None else rows[inner]
                                 np.copyto(targets[column], values, casting="same_kind")
 
-    def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
-        """Nothing is derived: rows are read straight into shards."""
-        return {}
-
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """One sample a row."""
         rows = [source.rows[TABLE] for source in scan.sources]
         return Settled(
             arrays=(), samples=sum(rows), sample_source=np.repeat(np.arange(len(rows), dtype=np.int64), rows)
         )
-
-    def pack(
-        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
-    ) -> None:
-        """Copy rows; never called by a runner, since no table is spilled."""
-        np.copyto(out, rows, casting="same_kind")
 
 
 def _arrays(part: Part, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import Exclusion
-from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
 from unistore.converters.spike_detection import detect
 from unistore.converters.spike_existing import existing_orientation
 from unistore.converters.spike_folders import find_recordings
@@ -35,7 +35,6 @@ from unistore.converters.spike_tables import (
 )
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike import FRAMES, IMAGES, MODALITY, file_table_name
-from unistore.schemas.tables import Table
 
 __all__ = ["SpikeConverter", "detect"]
 
@@ -45,7 +44,7 @@ Columns = Literal["exact", "intersection"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeConverter:
+class SpikeConverter(Converter):
     """Converts spike recordings.
 
     Attributes
@@ -255,16 +254,6 @@ class SpikeConverter:
             return
         image = next(image for image in IMAGES if file_table_name(image) == table)
         read_file_bytes(scan.sources[source], image, lo, hi, out["data"])
-
-    def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
-        """Nothing is derived: rows are read straight into shards."""
-        return {}
-
-    def pack(
-        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
-    ) -> None:
-        """Copy rows; never called by a runner, since no table is spilled."""
-        np.copyto(out, rows, casting="same_kind")
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Extents, sequences, and where kept images begin. One sample a frame.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.columns import Columns, check_mode
@@ -16,7 +15,7 @@ from unistore.converters.detection import Detection
 from unistore.converters.exclusion import Exclusion
 from unistore.converters.hdf5 import SUFFIXES, open_hdf5
 from unistore.converters.paths import expand, relative_names, split_of
-from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.converters.trajectory_derive import derive_memory, derive_source
 from unistore.converters.trajectory_files import EVIDENCE, Found, inspect, recognise
 from unistore.converters.trajectory_images import Colour
@@ -26,7 +25,6 @@ from unistore.converters.trajectory_read import Reader
 from unistore.converters.trajectory_settle import settle_episodes
 from unistore.converters.trajectory_tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem
-from unistore.schemas.tables import Table
 from unistore.schemas.trajectory import EPISODES, MODALITY, STEPS
 
 __all__ = ["TrajectoryConverter", "detect"]
@@ -35,7 +33,7 @@ Images = Literal["raw", "keep"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryConverter:
+class TrajectoryConverter(Converter):
     """Converts robot trajectories.
 
     Attributes
@@ -246,12 +244,6 @@ class TrajectoryConverter:
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Episodes, their names, attributes and masks; where next observations lie; kept frames."""
         return settle_episodes(scan, self._layout(scan), facts)
-
-    def pack(
-        self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
-    ) -> None:
-        """Copy bytes of kept frames."""
-        np.copyto(out, rows)
 
 
 def _mixed(looks: Sequence[Found], names: Sequence[str]) -> list[Problem]:
