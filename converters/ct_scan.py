@@ -12,6 +12,7 @@ import numpy as np
 from unistore.converters.columns import promote
 from unistore.converters.ct_headers import Volume
 from unistore.converters.ct_slabs import band_bytes, slab_bytes
+from unistore.converters.ct_survey import most_shares
 from unistore.converters.ct_voxels import list_bytes
 from unistore.converters.npy import read_header
 from unistore.converters.paths import natural_key
@@ -206,7 +207,8 @@ def _held(volume: Volume) -> tuple[int, int]:
     slab = max(map(slab_bytes, headers), default=0)
     bands = any(header.fortran_order for header in headers)
     band = max(map(band_bytes, headers)) if bands else 0
-    return _BUFFERS + (len(volume.windows) + 4) * slab + 2 * band, max(map(list_bytes, headers), default=0)
+    slabs = most_shares(headers) * (len(volume.windows) + 4)
+    return _BUFFERS + slabs * slab + 2 * band, max(map(list_bytes, headers), default=0)
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:

@@ -1,6 +1,6 @@
 """A three-dimensional ``.npy`` file read a slab at a time, in the order of the file.
 
-No function here holds a whole volume, nor a part of it that grows with its depth: a slab is half a megabyte
+No function here holds a whole volume, nor a part of it that grows with its depth: a slab is a megabyte
 of consecutive bytes, so Fortran-ordered files (the last axis slowest) are as cheap to read as C-ordered ones.
 Only where planes are wanted in their order is a Fortran-ordered file read more than once, once a `BAND`.
 """
@@ -23,6 +23,7 @@ __all__ = [
     "Slab",
     "VoxelFile",
     "band_bytes",
+    "in_one_order",
     "planes",
     "read_image",
     "slab_bytes",
@@ -30,7 +31,7 @@ __all__ = [
     "together",
 ]
 
-SLAB = 512 << 10
+SLAB = 1 << 20
 """Bytes of a slab: it stays in a core's own cache through every comparison made on it."""
 BAND = 32 << 20
 """Bytes of planes that are taken out of Fortran-ordered files at once."""
@@ -72,37 +73,37 @@ class Slab:
     values: NDArray[Any]
 
 
-def slabs(file: VoxelFile, lo: int = 0, hi: int | None = None, count: int | None = None) -> Iterator[Slab]:
+def slabs(file: VoxelFile, lo: int = 0, hi: int | None = None) -> Iterator[Slab]:
     """Cut planes ``lo:hi`` into slabs along the file's slowest axis (depth; width in Fortran order).
-
-    Parameters
-    ----------
-    count
-        Extent of a slab on that axis; None: as many as make `SLAB` bytes.
 
     Raises
     ------
     InputError
         The file ends early.
     """
+    depth, _, width = file.header.shape
+    hi = depth if hi is None else hi
+    every, count = slice(None), _count(file.header)
+    if file.header.fortran_order:
+        for first, values in _cut(file, 0, width, count):
+            yield Slab((every, every, slice(first, first + values.shape[2])), values[lo:hi])
+        return
+    for first, values in _cut(file, lo, hi, count):
+        yield Slab((slice(first - lo, first - lo + len(values)), every, every), values)
+
+
+def _cut(file: VoxelFile, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Voxels ``begin:end`` of the slowest axis, `count` at a time: the first's number, and (d, h, w)."""
     header = file.header
     depth, height, width = header.shape
-    hi = depth if hi is None else hi
-    fortran = header.fortran_order
-    begin, end, plane = (0, width, (height, depth)) if fortran else (lo, hi, (height, width))
-    count = _count(header) if count is None else count
+    plane = (height, depth) if header.fortran_order else (height, width)
     buffer = np.empty((max(0, min(count, end - begin)), *plane), header.dtype)
-    every = slice(None)
     with open_flat(file.path, header, file.location) as read:
         for first in range(begin, end, count):
-            last = min(first + count, end)
-            block = buffer[: last - first]
+            block = buffer[: min(count, end - first)]
             read(first * math.prod(plane), block)
             values = _native(block)
-            if fortran:
-                yield Slab((every, every, slice(first, last)), values.T[lo:hi])
-            else:
-                yield Slab((slice(first - lo, last - lo), every, every), values)
+            yield first, values.T if header.fortran_order else values
 
 
 def slab_bytes(header: NpyHeader) -> int:
@@ -126,10 +127,18 @@ def _plane_bytes(header: NpyHeader) -> int:
     return height * (depth if header.fortran_order else width) * header.dtype.itemsize
 
 
-def together(files: Sequence[VoxelFile]) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
+def together(
+    files: Sequence[VoxelFile], share: int = 0, of: int = 1
+) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
     """Voxels of files of one shape, the same places of all of them at once; each file is read once.
 
     Where one of them is Fortran-ordered and another is not, that one is read once a `BAND`.
+
+    Parameters
+    ----------
+    share, of
+        Take one of so many shares of the volume, from 0 on; they can be read at the same time. Of files of
+        different orders there is one share.
 
     Yields
     ------
@@ -137,14 +146,25 @@ def together(files: Sequence[VoxelFile]) -> Iterator[tuple[Box, list[NDArray[Any
         As in `Slab`, with the voxels of every file.
     """
     headers = [file.header for file in files]
-    if len({header.fortran_order for header in headers}) == 1:
-        count = min(map(_count, headers))
-        for several in zip(*(slabs(file, count=count) for file in files), strict=True):
-            yield several[0].box, [slab.values for slab in several]
-        return
     every = slice(None)
+    if in_one_order(headers):
+        fortran, count = headers[0].fortran_order, min(map(_count, headers))
+        extent = headers[0].shape[2 if fortran else 0]
+        cuts = -(-extent // count)
+        begin, end = (min(extent, cuts * number // of * count) for number in (share, share + 1))
+        for several in zip(*(_cut(file, begin, end, count) for file in files), strict=True):
+            first, values = several[0]
+            last = first + values.shape[2 if fortran else 0]
+            box = (every, every, slice(first, last)) if fortran else (slice(first, last), every, every)
+            yield box, [values for _, values in several]
+        return
     for lo, hi in _bands(headers, 0, headers[0].shape[0]):
         yield (slice(lo, hi), every, every), [_box(file, lo, hi) for file in files]
+
+
+def in_one_order(headers: Sequence[NpyHeader]) -> bool:
+    """Whether all files have the same slowest axis."""
+    return len({header.fortran_order for header in headers}) == 1
 
 
 def planes(file: VoxelFile, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct_inside import Inside
-from unistore.converters.ct_slabs import VoxelFile, slabs, together
+from unistore.converters.ct_slabs import SLAB, VoxelFile, in_one_order, slab_bytes, slabs, together
+from unistore.converters.npy import NpyHeader
+from unistore.workers import usable_cores
 
-__all__ = ["Agreed", "Ones", "Survey", "ones_of", "survey"]
+__all__ = ["Agreed", "Ones", "Survey", "most_shares", "ones_of", "survey"]
+
+THREADS = 4
+"""Threads that look at a volume at the same time, at most."""
 
 
 @dataclass(slots=True)
@@ -52,7 +58,7 @@ class Ones:
 
 
 def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, VoxelFile]) -> Survey:
-    """Look at every voxel of an image, and at the same voxels of masks, once.
+    """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
 
     Nothing is read where nothing can be found: no windows, and a dtype without NaN.
 
@@ -63,12 +69,36 @@ def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, Vo
     masks
         Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
     """
+    if not tests and image.header.dtype.kind != "f":
+        return Survey({}, 0, {name: Agreed() for name in masks})
+    shares = min(
+        max(1, int(usable_cores())), most_shares([image.header, *(mask.header for mask in masks.values())])
+    )
+    with ThreadPoolExecutor(shares, "unistore-survey") as pool:
+        parts = list(pool.map(lambda share: _survey(image, tests, masks, share, shares), range(shares)))
+    counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
+    agreed = {name: Agreed() for name in masks}
+    for part in parts:
+        for name, result in agreed.items():
+            result.ones += part.masks[name].ones
+            result.others += part.masks[name].others
+            result.differing += part.masks[name].differing
+    return Survey(counts, sum(part.nan for part in parts), agreed)
+
+
+def most_shares(headers: Sequence[NpyHeader]) -> int:
+    """Threads that `survey` may use: one where each would hold much, or where orders differ."""
+    small = max(map(slab_bytes, headers), default=0) <= 2 * SLAB
+    return THREADS if small and in_one_order(headers) else 1
+
+
+def _survey(
+    image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, VoxelFile], share: int, of: int
+) -> Survey:
     counts = {name: np.zeros(image.header.shape[0], np.int64) for name in tests}
     agreed = {name: Agreed() for name in masks}
     floats, nan = image.header.dtype.kind == "f", 0
-    if not (tests or floats):
-        return Survey(counts, nan, agreed)
-    for box, (values, *given) in together([image, *masks.values()]):
+    for box, (values, *given) in together([image, *masks.values()], share, of):
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
         at = dict(zip(masks, given, strict=True))

@@ -100,6 +100,9 @@ def _pack(inside: NDArray[np.bool_], bits: NDArray[np.uint8], box: Box) -> None:
     depth, height, width = inside.shape
     planes, start = box[0].start or 0, box[2].start or 0
     target = bits[planes : planes + depth, :height, start // 8 : start // 8 + -(-width // 8)]
+    if inside.flags.c_contiguous and width % 8 == 0:  # no byte holds bits of two rows
+        target[...] = np.packbits(inside.reshape(-1), bitorder="little").reshape(target.shape)
+        return
     if inside.flags.c_contiguous:
         target[...] = np.packbits(inside, axis=-1, bitorder="little")
         return

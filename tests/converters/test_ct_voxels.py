@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.converters import ct_slabs, ct_voxels
+from unistore.converters import ct_slabs, ct_survey, ct_voxels
 from unistore.converters.ct_inside import bounds, inside
 from unistore.converters.ct_slabs import VoxelFile, planes, read_image, slabs, together
 from unistore.converters.ct_survey import Agreed, ones_of, survey
@@ -187,13 +187,15 @@ def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
         np.testing.assert_array_equal(values, array[tuple(expected[lo:hi].T)])
 
 
+@pytest.mark.parametrize("of", [1, 2, 5])
 @pytest.mark.parametrize("other", ["C", "F"])
-def test_files_together_are_read_at_the_same_places(tmp_path: Path, order: str, other: str) -> None:
+def test_files_together_are_read_at_the_same_places(tmp_path: Path, order: str, other: str, of: int) -> None:
+    shares = of if order == other else 1
     arrays = [np.asarray(volume("<i2"), order=order), np.asarray(volume(">f8"), order=other)]
     files = [saved(tmp_path, array, f"{number}.npy") for number, array in enumerate(arrays)]
     seen = np.zeros(arrays[0].shape, int)
     parts = 0
-    for box, several in together(files):
+    for box, several in chain.from_iterable(together(files, share, shares) for share in range(shares)):
         seen[box] += 1
         parts += 1
         for values, array in zip(several, arrays, strict=True):
@@ -216,7 +218,10 @@ def test_planes_come_in_their_order(tmp_path: Path, order: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["|u1", "|b1", "|i1", "<f4", ">i2"])
 @pytest.mark.parametrize("other", ["C", "F"])
-def test_masks_are_compared_with_their_windows(tmp_path: Path, order: str, other: str, dtype: str) -> None:
+def test_masks_are_compared_with_their_windows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, other: str, dtype: str
+) -> None:
+    monkeypatch.setattr(ct_survey, "usable_cores", lambda: 3)
     array = np.asarray(volume("<i2"), order=order)
     found = (array >= -20) & (array <= 40)
     wrong = found.copy()
