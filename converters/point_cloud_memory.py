@@ -14,7 +14,7 @@ from unistore.converters.point_cloud_scratch import BLOCK
 __all__ = ["derive_memory", "held_memory"]
 
 _FIXED = 16 << 20
-_POINT = 100
+_POINT = 120
 """Bytes a point of a block: coordinates, their cells or positions, order, a column."""
 _VOXELISE = 150
 """Bytes a point of the block whose voxels are counted: cells, keys, order, inverse, voxels of another."""

@@ -110,7 +110,7 @@ class _Filed(Column):
         except OSError as error:
             msg = (
                 f"{self._folder}: points cannot be sorted there ({error.strerror or error}); free space "
-                "(twice that of the file, uncompressed), then run the same command"
+                "(twice that of the file, uncompressed) or give more --memory, then run the same command"
             )
             raise ConversionError(msg) from error
 

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unistore.convert import convert
 from unistore.converters import (
     hdf5,
     point_cloud_derive,
@@ -29,7 +30,9 @@ from unistore.converters.point_cloud import PointCloudConverter
 from unistore.converters.point_cloud_large import LargeGrid
 from unistore.converters.point_cloud_order import Order, gather
 from unistore.converters.point_cloud_scratch import Scratch, cut
+from unistore.converters.point_cloud_segments import by_windows
 from unistore.errors import InputError
+from unistore.execute.memory import PROCESS, derive_memory, room
 from unistore.execute.runner import run
 from unistore.store.reader import Store
 
@@ -191,12 +194,12 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
         make_scratch(scratch, folder)
 
     monkeypatch.setattr(Scratch, "__init__", note)
-    for block, room in [(BLOCK, 0), (BLOCK, 1 << 30), (333, 0)]:
+    for block, size in [(BLOCK, 0), (BLOCK, 1 << 30), (333, 0)]:
         for module in MODULES:
             monkeypatch.setattr(module, "BLOCK", block)
         used.clear()
-        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{room}", room=room)
-        assert {folder is None for folder in used} == {bool(room)}
+        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}", room=size)
+        assert {folder is None for folder in used} == {bool(size)}
         assert again.digest == whole.digest
 
 
@@ -268,3 +271,82 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     assert "ConversionError" in done.stderr
     assert f"{tmp_path / 'room'}: points cannot be sorted there (File too large); free space" in done.stderr
     assert list((tmp_path / "room").iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("at", "row", "expected"),
+    [
+        (BLOCK, 400, "points outside the rows 0:400"),
+        (0, -7, "points outside the rows 0:400"),
+        (BLOCK, BLOCK - 1, "holds a row twice"),
+        (BLOCK, 3, "is not sorted"),
+    ],
+)
+def test_wrong_indices_of_several_blocks(tmp_path: Path, at: int, row: int, expected: str) -> None:
+    path = make(tmp_path / "a.h5", "columns", 400)
+    index = np.arange(3 * BLOCK)
+    index[at] = row
+    with h5py.File(path, "r+") as file:
+        file["segments/segment_0000/indices"] = index
+    for size in (0, 1 << 30):
+        with pytest.raises(InputError) as caught:
+            run(PointCloudConverter(), [path], tmp_path / "out", room=size)
+        assert f"segments/segment_0000/indices: {expected}" in str(caught.value)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(["f4", "f8"]),
+    st.one_of(st.none(), st.integers(1, 90)),
+    st.booleans(),
+)
+def test_large_windows_are_halved_as_small_ones(seed: int, dtype: str, most: int | None, spots: bool) -> None:
+    random = np.random.default_rng(seed)
+    values = np.array([-0.0, 0.0, 1.5, -2.25]) if spots else random.normal(0, 1, 500)
+    xyz = random.choice(values, (300, 3)).astype(dtype)
+
+    def parts() -> tuple[list[int], list[int]]:
+        with Scratch(None) as scratch:
+            order = by_windows(lambda lo, hi: xyz[lo:hi], len(xyz), 3.0, 5, most, scratch).order
+            assert order is not None
+            return order.lengths.tolist(), order.column.read(0, len(order)).tolist()
+
+    whole = parts()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in MODULES:
+            patch.setattr(module, "BLOCK", BLOCK)
+        sizes: list[int] = []
+        halved = point_cloud_windows._halved
+        note = lambda *a: [sizes.append(len(a[0])), halved(*a)][1]  # noqa: E731
+        patch.setattr(point_cloud_windows, "_halved", note)
+        assert parts() == whole
+    assert max(sizes, default=0) <= BLOCK
+
+
+def test_what_may_be_held_decides_where_points_are_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path / "a.h5", "indices")
+    for module in MODULES:
+        monkeypatch.setattr(module, "BLOCK", BLOCK)
+    (source,) = PointCloudConverter(voxel_size=(1.0,)).scan([path]).sources
+    assert 0 < source.memory < source.held
+    folders: list[Path | None] = []
+    make_scratch = Scratch.__init__
+    monkeypatch.setattr(
+        Scratch,
+        "__init__",
+        lambda scratch, folder: [folders.append(folder), make_scratch(scratch, folder)][1],
+    )
+    digests = set()
+    for limit in (PROCESS + source.held, PROCESS + source.held - 1, None):
+        folders.clear()
+        digests.add(
+            convert(path, tmp_path / str(limit), "point_cloud", memory=limit, voxel_size=(1.0,)).digest
+        )
+        held = limit != PROCESS + source.held - 1
+        assert (folders[0] is None) == held
+        assert derive_memory(source, room(limit, 0)) == (source.held if held else source.memory)
+    assert len(digests) == 1

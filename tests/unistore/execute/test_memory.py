@@ -19,7 +19,7 @@ from unistore.converters import ct_slabs
 from unistore.converters.ct import CtConverter
 from unistore.errors import InputError
 from unistore.execute import planes
-from unistore.execute.memory import PROCESS, STEP, check_fits, most_workers, shard_memory
+from unistore.execute.memory import PROCESS, ROOM, STEP, check_fits, most_workers, room, shard_memory
 from unistore.execute.planes import task_memory
 from unistore.execute.runner import run
 from unistore.plan import plan_table
@@ -63,6 +63,16 @@ def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: i
     assert not count or PROCESS + count * (PROCESS + need) <= limit
     assert count == 5 or PROCESS + (count + 1) * (PROCESS + need) > limit
     assert most_workers(None, 5, need) == 5
+
+
+@pytest.mark.parametrize("limit", [PROCESS, 10**9, 4 * 10**9])
+@pytest.mark.parametrize("wanted", [0, 1, 4])
+def test_what_a_step_may_hold_costs_no_worker(limit: int, wanted: int) -> None:
+    assert room(None, wanted) == room(None, None) == ROOM
+    assert room(limit, None) == 0
+    held = room(limit, wanted)
+    assert held <= 0 or most_workers(limit, wanted, held) == wanted
+    assert PROCESS + max(1, wanted) * (PROCESS if wanted else 0) + max(1, wanted) * (held + 1) > limit
 
 
 def test_the_arithmetic_of_a_refusal() -> None:
