@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -177,6 +176,8 @@ def decode(data: bytes, name: str, out: NDArray[np.uint8]) -> None:
     InputError
         It cannot be decoded, or is of another size.
     """
+    import cv2
+
     flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)

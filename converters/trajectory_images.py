@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import cv2
 import h5py
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +55,8 @@ def decode_frame(frame: NDArray[np.uint8], colour: Colour) -> NDArray[Any] | Non
     array or None
         (H, W, 3) u1 RGB; PNG also (H, W) or (H, W, 4) in its own depth. None if it cannot be decoded.
     """
+    import cv2
+
     flags = cv2.IMREAD_UNCHANGED if encoding_of(frame) == "png" else cv2.IMREAD_COLOR
     image: NDArray[Any] | None = cv2.imdecode(frame, flags)
     if image is None or image.ndim == 2 or colour == "swapped":
@@ -66,6 +67,8 @@ def decode_frame(frame: NDArray[np.uint8], colour: Colour) -> NDArray[Any] | Non
 
 def resize(images: NDArray[np.uint8], size: int, out: NDArray[np.uint8]) -> None:
     """Resize frames (n, H, W, 3) u1 into ``out`` (n, size, size, 3): bilinear, as OpenCV does it."""
+    import cv2
+
     for image, target in zip(images, out, strict=True):
         cv2.resize(image, (size, size), dst=target, interpolation=cv2.INTER_LINEAR)
 

@@ -34,7 +34,7 @@ FORBIDDEN: dict[str, set[str]] = {
     },
     "unistore.store": HEAVY
     | {"unistore.converters", "unistore.execute", "unistore.dataset", "unistore.samples"},
-    "unistore.converters": (HEAVY - {"h5py", "cv2"})
+    "unistore.converters": (HEAVY - {"h5py"})
     | {"unistore.store", "unistore.zarr3", "unistore.execute", "unistore.dataset", "unistore.samples"},
     "unistore.plan": HEAVY
     | {"unistore.store", "unistore.converters", "unistore.execute", "unistore.dataset"},
@@ -57,6 +57,7 @@ INSIDE_FUNCTIONS = {
     "unistore": {"zarr"},
     "unistore.remote": {"obstore", "zarr"},
     "unistore.store": {"zarr"},
+    "unistore.converters": {"cv2"},
     "unistore.errors": set(),
 }
 """Exceptions: heavy imports allowed inside functions only."""
