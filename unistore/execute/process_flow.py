@@ -28,7 +28,8 @@ class Flow(Generic[T]):
 
     Each worker does one step at a time, in the order in which it gets them, so that a loss is blamed on the
     first that it has not answered. As long as there are enough, another one waits behind it in the worker's
-    connection, so that no worker waits while the caller journals.
+    connection, so that no worker waits while the caller journals. The largest come first, so that all workers
+    are done at about the same time.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class Flow(Generic[T]):
         self._job = job
         self._items = items
         self._tell = tell
-        self._left = deque(range(len(items)))
+        self._left = deque(sorted(range(len(items)), key=lambda number: -job.need(items[number])))
         self._flying: dict[Worker, deque[int]] = {}
         self._losses: Counter[int] = Counter()
 
@@ -98,8 +99,7 @@ class Flow(Generic[T]):
                 self._blame(steps[0], cause)
         self._crew.keep(self._count)
         gone = self._flying.keys() - set(self._crew.workers)
-        back = [number for worker in gone for number in self._flying.pop(worker)]
-        self._left = deque(sorted([*back, *self._left]))
+        self._left.extendleft(number for worker in gone for number in self._flying.pop(worker))
 
     def _blame(self, number: int, cause: str) -> None:
         self._losses[number] += 1

@@ -263,3 +263,13 @@ def test_memory_for_not_even_one(tmp_path: Path) -> None:
         ),
     ):
         list(executor.run(Faulty(tmp_path, 100), ["a"]))
+
+
+def test_the_largest_steps_come_first_and_equal_ones_in_order(tmp_path: Path) -> None:
+    class Sized(Faulty):
+        def need(self, item: str) -> int:
+            return int(item.partition(" ")[2])
+
+    with Processes(1) as executor:
+        done = [item for item, _ in executor.run(Sized(tmp_path), ["a 1", "b 7", "c 1", "d 9", "e 7"])]
+    assert done == ["d 9", "b 7", "e 7", "a 1", "c 1"]
