@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,12 @@ def derive_points(
         clouds = _Clouds(stored, source, voxel_sizes, emit, scratch)
         clouds.emit_all()
         facts = clouds.facts
-        total = int(stored.offsets[-1])
-        for lo in range(0, total, BLOCK):
-            emit(POINTS, "source_row", stored.source_rows(lo, min(lo + BLOCK, total)))
+        for lo, hi in stored.steps():
+            emit(POINTS, "source_row", stored.source_rows(lo, hi))
         for key, field in columns.items():
             labelled = False
-            for lo in range(0, total, BLOCK):
-                values = stored.column(key, field, lo, min(lo + BLOCK, total))
+            for lo, hi in stored.steps():
+                values = stored.column(key, field, lo, hi)
                 labelled |= is_label(key) and bool(values.any())
                 emit(POINTS, key, values)
             if is_label(key):
@@ -131,6 +130,13 @@ class _Stored:
         self._points.check()
         if self.finite.problems:
             raise InputError(self.finite.problems)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of at most a block of points; they end where segments do, so that none is opened twice."""
+        for first, last in blocks(self.partition.lengths, BLOCK):
+            end = int(self.offsets[last])
+            for lo in range(int(self.offsets[first]), end, BLOCK):
+                yield lo, min(lo + BLOCK, end)
 
     def xyz(self, lo: int, hi: int) -> NDArray[Any]:
         """Coordinates, (hi - lo, 3)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import h5py
 import numpy as np
@@ -15,14 +15,11 @@ from unistore.converters import hdf5
 from unistore.converters.hdf5 import place
 from unistore.converters.point_cloud_in_segments import Segments, raise_first
 from unistore.converters.point_cloud_layout import BATCHES, IN_SEGMENTS, INDICES
-from unistore.converters.point_cloud_scratch import Scratch
+from unistore.converters.point_cloud_scratch import BLOCK, Scratch
 from unistore.converters.point_cloud_segments import Partition, by_indices, consecutive
 from unistore.converters.protocol import Source
 
 __all__ = ["Points", "open_points"]
-
-_STEP = 1 << 18
-"""Rows whose axes are put side by side while they are in the processor's cache."""
 
 
 class Points(Protocol):
@@ -60,6 +57,9 @@ class Points(Protocol):
 class _Columns:
     """Datasets of one row a point, with row indices of the segments or without segments."""
 
+    step: ClassVar[int] = 1 << 18
+    """Rows whose axes are put side by side while they are in the processor's cache."""
+
     def __init__(
         self, file: h5py.File, name: str, detail: Mapping[str, Any], segments: Segments | None
     ) -> None:
@@ -77,8 +77,8 @@ class _Columns:
         if len(paths) == 1:
             return self._read(paths[0], lo, hi)[:, :3].astype(dtype, copy=False)
         xyz = np.empty((hi - lo, 3), dtype)
-        for first in range(lo, hi, _STEP):
-            last = min(first + _STEP, hi)
+        for first in range(lo, hi, self.step):
+            last = min(first + self.step, hi)
             for axis, path in enumerate(paths):
                 xyz[first - lo : last - lo, axis] = self._read(path, first, last)
         return xyz
@@ -148,6 +148,8 @@ class _Batches(_Columns):
 
 class _InSegments(_Columns):
     """Columns inside every segment: the source's rows are those of the segments, by number."""
+
+    step = BLOCK
 
     def __init__(self, file: h5py.File, name: str, detail: Mapping[str, Any], segments: Segments) -> None:
         self._held = segments
