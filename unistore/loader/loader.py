@@ -49,9 +49,9 @@ class Loader:
     seed
         Of the order, and of the generators that workers reseed before every batch.
     workers
-        Processes; ``"auto"``: what the cores allow; 0: a thread of this process, which takes over where it
-        hides a millisecond of every batch. Random numbers that samples draw from global generators are
-        reseeded in processes only.
+        Processes; ``"auto"``: what the cores allow; 0: none. A thread of this process then makes batches
+        while the consumer is away, or the consumer itself where it hardly ever is. Random numbers that
+        samples draw from global generators are reseeded in processes only.
     start_method
         ``"fork"``, ``"forkserver"``, ``"spawn"``; None: the dataset's wish, else fork where it exists.
     prefetch

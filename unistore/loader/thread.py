@@ -20,8 +20,8 @@ from unistore.loader.slabs import SlabRing
 
 __all__ = ["ReadingThread"]
 
-WORTHWHILE = 0.001
-"""Seconds of every batch that a thread has to hide: handing batches over costs up to that."""
+HIDDEN = 0.001
+"""Seconds hidden of every batch that are worth a thread in any case: handing batches over costs less."""
 PACE = 0.25
 """Weight of the newest batch in how long batches take, and in how long the consumer is away."""
 
@@ -54,10 +54,9 @@ class ReadingThread:
     Slabs are ordinary memory here, reused so that no batch pays for fresh pages. While the consumer holds as
     many as the ring can spare, batches get memory of their own.
 
-    A thread works while the consumer is away. Where either takes little time, handing batches over and
-    waiting for the interpreter's lock costs more: datasets that read whole batches are then asked by the
-    consumer itself, when it wants a batch. Others are asked by the thread alone: what they open may belong to
-    a thread.
+    A thread works while the consumer is away. Where that hides little, handing batches over and waiting for
+    the interpreter's lock costs more: datasets that read whole batches are then asked by the consumer itself,
+    when it wants a batch. Others are asked by the thread alone: what they open may belong to a thread.
 
     Parameters
     ----------
@@ -132,7 +131,7 @@ class ReadingThread:
         """See `Producer.take`."""
         if self._fetch.packed and self._left is not None:
             self._away += PACE * (time.perf_counter() - self._left - self._away)
-            self._ahead = min(self._away, self._making) > WORTHWHILE
+            self._ahead = worthwhile(self._away, self._making)
             if self._ahead:
                 self._begin(len(self._kept))
         while number not in self._ready:
@@ -180,6 +179,17 @@ class ReadingThread:
     def usable(self) -> bool:
         """Whether the thread can still be asked; it does not survive a fork."""
         return not self._closed and self._thread.is_alive()
+
+
+def worthwhile(away: float, making: float) -> bool:
+    """Whether a thread helps: it hides all of a batch, or much.
+
+    Parameters
+    ----------
+    away, making
+        Seconds that the consumer is away between batches, and that a batch takes to make.
+    """
+    return away > 2 * making or min(away, making) > HIDDEN
 
 
 def _read(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import math
 import subprocess
 import sys
 import threading
@@ -59,9 +58,17 @@ def test_without_workers_thread_and_consumer_take_turns_at_whole_batches_alone(d
         with Loader(recording(kind), 4, shuffle=False, workers=0) as loader:
             for number, batch in enumerate(loader):
                 assert batch[key].tolist() == list(range(4 * number, 4 * number + 4))
-                monkeypatch.setattr(thread, "WORTHWHILE", math.inf if number // 10 % 2 else 0)
+                monkeypatch.setattr(thread, "worthwhile", lambda *_, ahead=number // 10 % 2: bool(ahead))
         assert (threading.get_ident() in made_by) == (kind is data.Batched)
         assert len(set(made_by)) == (2 if kind is data.Batched else 1)
+
+
+@pytest.mark.parametrize(
+    ("away", "making", "helps"),
+    [(0.02, 0.0005, True), (0.02, 0.02, True), (0.0001, 0.0002, False), (0.0001, 0.02, False)],
+)
+def test_a_thread_is_asked_where_it_hides_all_or_much(away, making, helps):
+    assert thread.worthwhile(away, making) == helps
 
 
 def test_order_does_not_depend_on_who_makes_batches(data):
