@@ -10,8 +10,6 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
-import cloudpickle
-
 from unistore.errors import UnistoreError
 from unistore.execute.job import Outcome
 
@@ -53,13 +51,16 @@ def _watch(descriptor: int) -> None:
 
 def _packed(answer: Outcome | Exception) -> bytes:
     """An answer as bytes; an exception that does not survive the way is replaced by its words."""
-    if isinstance(answer, Exception):
-        trace = f"in a worker process:\n{''.join(traceback.format_exception(answer))}"
-        if not isinstance(answer, UnistoreError):
-            answer.add_note(trace)
-        try:
-            pickle.loads(cloudpickle.dumps(answer))  # noqa: S301  our own
-        except Exception:  # noqa: BLE001  it may be of any kind
-            answer = RuntimeError(f"{type(answer).__name__}: {answer}\n{trace}")
-    packed: bytes = cloudpickle.dumps(answer)
+    if isinstance(answer, Outcome):
+        return pickle.dumps(answer)
+    import cloudpickle
+
+    trace = f"in a worker process:\n{''.join(traceback.format_exception(answer))}"
+    if not isinstance(answer, UnistoreError):
+        answer.add_note(trace)
+    try:
+        packed: bytes = cloudpickle.dumps(answer)
+        pickle.loads(packed)  # noqa: S301  our own
+    except Exception:  # noqa: BLE001  it may be of any kind
+        return pickle.dumps(RuntimeError(f"{type(answer).__name__}: {answer}\n{trace}"))
     return packed
