@@ -7,28 +7,19 @@ Nothing is unpickled, and no array is read whole where a row range can be had: `
 from __future__ import annotations
 
 import math
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters import hdf5
-from unistore.converters.npy import (
-    NpyHeader,
-    NpzMember,
-    npz_members,
-    open_member,
-    open_npy,
-    read_flat,
-    read_header,
-)
+from unistore.converters.npy import NpyHeader, open_npy, read_flat, read_header
+from unistore.converters.npz import NpzMember, member_runs, npz_members, open_member
 from unistore.errors import InputError, Problem
 
 __all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "ReadRows", "format_of", "list_arrays", "open_arrays"]
@@ -44,7 +35,6 @@ ReadRows = Callable[[str, int, int, NDArray[Any] | None], NDArray[Any]]
 it: then it is what is returned.
 """
 
-_BLOCK = 1 << 20
 _RECORDS = 8 << 20
 
 
@@ -176,7 +166,7 @@ def _npz_rows(
     if member.header.fortran_order:
         return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
     if member.compressed:
-        return _native(_streamed(path, member, hdf5.place(name, member.name), lo, hi))
+        return _native(_streamed(path, member, name, lo, hi))
     return _in_place(path, member.header, hdf5.place(name, member.name), lo, hi, out)
 
 
@@ -191,33 +181,18 @@ def _in_place(
     return _native(rows)
 
 
-def _streamed(path: Path, member: NpzMember, where: str, lo: int, hi: int) -> NDArray[Any]:
-    rows = np.empty((hi - lo, *member.header.shape[1:]), member.header.dtype)
-    if not rows.size:
-        return rows
-    flat = rows.reshape(-1).view(np.uint8)
-    skip = member.header.offset + lo * (rows.nbytes // len(rows))
+def _streamed(path: Path, member: NpzMember, name: str, lo: int, hi: int) -> NDArray[Any]:
+    shape = (hi - lo, *member.header.shape[1:])
+    width = math.prod(shape[1:])
+    rows = np.empty(0, member.header.dtype)
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{member.name}.npy") as content:
-            _skip(content, skip)
-            done = 0
-            while done < flat.size and (block := content.read(min(_BLOCK, flat.size - done))):
-                flat[done : done + len(block)] = np.frombuffer(block, np.uint8)
-                done += len(block)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        problem = Problem(
-            where, f"rows {lo}:{hi} cannot be read: {error}", "copy or make it again", "damaged"
-        )
-        raise InputError(problem) from error
-    if done < flat.size:
-        problem = Problem(where, f"ends {flat.size - done} bytes early", "copy or make it again", "truncated")
-        raise InputError(problem)
-    return rows
-
-
-def _skip(content: IO[bytes], count: int) -> None:
-    while count and (block := content.read(min(_BLOCK, count))):
-        count -= len(block)
+        for run in member_runs(path, member, lo * width, hi * width, max(1, (hi - lo) * width), name):
+            rows = run
+    except InputError as error:
+        where, wrong = hdf5.place(name, member.name), error.problems[0]
+        message = f"rows {lo}:{hi} cannot be read: {wrong.message}"
+        raise InputError(Problem(where, message, wrong.cure, wrong.kind)) from error
+    return rows.reshape(shape)
 
 
 def _native(rows: NDArray[Any]) -> NDArray[Any]:

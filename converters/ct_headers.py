@@ -13,7 +13,8 @@ import numpy as np
 
 from unistore.converters.columns import storable
 from unistore.converters.ct_layout import VolumeFiles, WindowFile
-from unistore.converters.npy import NpyHeader, NpzMember, npz_members, open_member, read_header
+from unistore.converters.npy import NpyHeader, read_header
+from unistore.converters.npz import NpzMember, npz_members, open_member
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 from unistore.schemas.ct_windows import PRESETS, Window

@@ -11,6 +11,7 @@ import numpy as np
 
 from unistore.converters.columns import promote
 from unistore.converters.ct_headers import Volume
+from unistore.converters.ct_points import BLOCK
 from unistore.converters.ct_slabs import band_bytes, slab_bytes
 from unistore.converters.ct_survey import most_shares
 from unistore.converters.ct_voxels import list_bytes
@@ -187,7 +188,8 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
     rows = {schema.VOLUMES: 1, schema.MASKS: 1}
     rows |= {f"{schema.SDF}/{n}": points.count for n, points in volume.sdf.items()}
     held, lists = _held(volume)
-    points = [p.count for p in (*sparse.values(), *volume.sdf.values())]
+    listed = 40 * max((points.count for points in sparse.values()), default=0)  # these may have to be sorted
+    listed += 64 * max((min(points.count, BLOCK) for points in volume.sdf.values()), default=0)
     return Source(
         path=volume.files.path,
         name=name,
@@ -195,8 +197,8 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
         rows=rows,
         split=_split_of(volume.files.path, roots),
         detail=detail,
-        memory=held + 40 * max(points, default=0),
-        reading=held + lists + 40 * max(points, default=0),
+        memory=held + listed,
+        reading=held + lists + listed,
     )
 
 

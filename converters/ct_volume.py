@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.ct_headers import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct_inside import inside
-from unistore.converters.ct_points import check_range, in_order, load_points
+from unistore.converters.ct_points import check_range, in_order, load_points, point_blocks
 from unistore.converters.ct_slabs import VoxelFile, read_image
 from unistore.converters.ct_survey import Agreed, Ones, Survey, ones_of, survey
 from unistore.converters.ct_voxels import point_coords, read_bits, read_points
@@ -82,7 +82,7 @@ class VolumeReader:
         for _, file in self._files("masks"):
             self._check_mask(file, problems)
         for name, file in self._files("sdf"):
-            index, _ = load_points(self._path(file), SDF_MEMBERS, self._place(file))
+            index = (index for index, _ in point_blocks(self._path(file), SDF_MEMBERS, self._place(file)))
             self._collect(problems, check_range, index, self._cube(name), self._place(file))
         if problems:
             raise InputError(problems)
@@ -103,8 +103,8 @@ class VolumeReader:
         longest = np.zeros(3, np.int64)
         for kind, members in (("sparse", SPARSE_MEMBERS), ("sdf", SDF_MEMBERS)):
             for _, file in self._files(kind):
-                index, _ = load_points(self._path(file), members, self._place(file))
-                longest = np.maximum(longest, index.max(axis=0, initial=-1).astype(np.int64) + 1)
+                for index, _ in point_blocks(self._path(file), members, self._place(file)):
+                    longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
         depth, height, width = longest.tolist()
         return depth, height, width
 
@@ -160,9 +160,11 @@ class VolumeReader:
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points `lo` to `hi` of a distance field, in the file's order."""
         file = self.source.detail["sdf"][name]
-        index, values = load_points(self._path(file), SDF_MEMBERS, self._place(file))
-        out["coords"][...] = index[lo:hi]
-        out["values"][...] = values[lo:hi]
+        at = 0
+        for index, values in point_blocks(self._path(file), SDF_MEMBERS, self._place(file), lo, hi):
+            out["coords"][at : at + len(index)] = index
+            out["values"][at : at + len(index)] = values
+            at += len(index)
 
     def _check_window(
         self, name: str, image: VoxelFile, agreed: Agreed, count: int, problems: list[Problem]
@@ -196,7 +198,7 @@ class VolumeReader:
     def _check_sparse(self, name: str, file: int, problems: list[Problem]) -> int:
         place = self._place(file)
         index, values = load_points(self._path(file), SPARSE_MEMBERS, place)
-        self._collect(problems, check_range, index, self._cube(name), place)
+        self._collect(problems, check_range, [index], self._cube(name), place)
         self._collect(problems, in_order, index, values, place)
         return len(index)
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 
 from unistore.converters.detection import Detection
-from unistore.converters.npy import npz_members
+from unistore.converters.npz import npz_members
 from unistore.converters.paths import is_special
 from unistore.converters.spike_frames import SUFFIXES
 from unistore.errors import InputError

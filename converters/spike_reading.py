@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.npy import npz_members, open_member, open_npy, read_header
+from unistore.converters.npy import open_npy, read_header
+from unistore.converters.npz import npz_members, open_member
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike_bits import pack, row_bytes
 

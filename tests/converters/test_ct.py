@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.converters import ct_slabs
+from unistore.converters import ct_points, ct_slabs
 from unistore.converters.ct import CtConverter
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
@@ -340,3 +340,28 @@ def test_windows_as_text_or_objects() -> None:
         CtConverter(sparse="maybe")
     with pytest.raises(InputError, match="three extents"):
         CtConverter(tile=(0, 1, 2))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_distance_fields_are_read_in_blocks(
+    tmp_path: Path,
+    check_contract: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    save: Callable[..., None],
+    order: str,
+) -> None:
+    monkeypatch.setattr(ct_points, "BLOCK", 7)
+    rng = np.random.default_rng(0)
+    index = np.asarray(rng.integers(0, 64, (50, 3)), "i4", order=order)
+    values = rng.normal(size=(50, 1)).astype("f4")
+    (tmp_path / "case/windows").mkdir(parents=True)
+    save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
+    oracle = {"sdf/far/coords": index, "sdf/far/values": values[:, 0]}
+    oracle["volumes/extent"] = (index.max(axis=0) + 1).astype("i4")[None]
+    check_contract(CtConverter(), [tmp_path], oracle)
+    index[44, 1] = -3
+    save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
+    scan = CtConverter().scan([tmp_path])
+    with pytest.raises(InputError, match=r"1 points lie outside .* the first is row 44: "):
+        CtConverter().derive(scan, 0, lambda *_: None)

@@ -3,18 +3,14 @@ from __future__ import annotations
 import io
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from unistore.converters.npy import (
-    npz_members,
-    open_member,
-    open_npy,
-    read_flat,
-    read_header,
-)
+from unistore.converters.npy import open_npy, read_flat, read_header
+from unistore.converters.npz import member_runs, npz_members, open_member
 from unistore.errors import InputError
 
 ARRAYS = {
@@ -265,3 +261,19 @@ def test_all_bad_members_are_reported_at_once(tmp_path: Path) -> None:
         ("short", "truncated"),
         ("junk", "format"),
     ]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_runs_of_a_member_come_in_the_order_of_the_file(
+    tmp_path: Path, save: Callable[..., None], order: str
+) -> None:
+    array = np.asarray(np.arange(60_000, dtype=">i4").reshape(300, 200), order=order)
+    save(tmp_path / "a.npz", before=np.zeros(7), a=array)
+    member = npz_members(tmp_path / "a.npz")["a"]
+    flat = array.reshape(-1, order=order)
+    for start, stop, count in ((0, 60_000, 999), (17, 50_001, 25_000), (59_999, 60_000, 5), (5, 5, 5)):
+        runs = list(member_runs(tmp_path / "a.npz", member, start, stop, count))
+        assert [len(run) for run in runs[:-1]] == [count] * (len(runs) - 1)
+        assert sum(map(len, runs)) == stop - start
+        np.testing.assert_array_equal(np.concatenate([flat[:0], *runs]), flat[start:stop])

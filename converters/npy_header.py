@@ -1,0 +1,168 @@
+"""What stands before the values of a ``.npy`` array, read without numpy's pickle path.
+
+Format: numpy's "NPY format" (``numpy.lib.format``), versions 1.0, 2.0 and 3.0. Object arrays are refused
+before a single value is looked at. A file shorter or longer than its header says is refused, with both sizes.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import struct
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from unistore.errors import InputError, Problem
+
+__all__ = [
+    "LOOKALIKES",
+    "MAGIC",
+    "NpyHeader",
+    "check_size",
+    "exactly",
+    "parse_header",
+    "truncated",
+    "unreadable",
+]
+
+MAGIC = b"\x93NUMPY"
+_HEADER_LIMIT = 1 << 16  # a literal longer than this is no header of an array
+_PY2_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 wrote shapes as (3L, 4L)
+LOOKALIKES = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "give it the ending .h5"),
+    (b"PK\x03\x04", "a zip archive", "give it the ending .npz"),
+    (b"\x80", "a Python pickle, which is never opened", "load it where it was made and save with np.save"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NpyHeader:
+    """What stands before the values of an array.
+
+    Attributes
+    ----------
+    shape
+        Shape of the array, in the order of its axes.
+    dtype
+        As stored: big-endian arrays keep their byte order here.
+    fortran_order
+        True: axis 0 varies fastest in the file.
+    offset
+        Byte where the values begin: in the file, or, for a compressed ``.npz`` member, in its content.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+    offset: int
+
+    @property
+    def count(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all values."""
+        return self.count * self.dtype.itemsize
+
+
+def parse_header(file: IO[bytes], where: str) -> NpyHeader:
+    """Read a header from its first byte on; ``offset`` counts from there.
+
+    Raises
+    ------
+    InputError
+        It is none, or that of an array of objects.
+    """
+    magic = file.read(8)
+    if not magic:
+        raise InputError(Problem(where, "is empty (0 bytes)", "copy or make it again", "empty"))
+    if not magic.startswith(MAGIC):
+        raise InputError(_not_npy(where, magic + file.read(32)))
+    if len(magic) < 8:
+        raise InputError(
+            Problem(where, f"ends inside its header: {len(magic)} bytes", "copy it again", "truncated")
+        )
+    version = (magic[6], magic[7])
+    if version not in ((1, 0), (2, 0), (3, 0)):
+        message = f"has npy version {version[0]}.{version[1]}, expected 1.0, 2.0 or 3.0"
+        raise InputError(Problem(where, message, "save it again with np.save", "version"))
+    layout = "<H" if version == (1, 0) else "<I"
+    width = struct.calcsize(layout)
+    (length,) = struct.unpack(layout, exactly(file, width, where))
+    if length > _HEADER_LIMIT:
+        message = f"has a header of {length} bytes, expected at most {_HEADER_LIMIT}"
+        raise InputError(Problem(where, message, "save it again with np.save", "header"))
+    text = exactly(file, length, where).decode("utf-8" if version == (3, 0) else "latin-1", "replace")
+    shape, dtype, fortran_order = _literal(text, where)
+    return NpyHeader(shape, dtype, fortran_order, len(magic) + width + length)
+
+
+def _literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+    try:
+        try:
+            found = ast.literal_eval(text.strip())
+        except SyntaxError:
+            found = ast.literal_eval(_PY2_LONG.sub("", text).strip())
+        shape, fortran_order = found["shape"], found["fortran_order"]
+        dtype = np.lib.format.descr_to_dtype(found["descr"])
+    except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:
+        message = f"has a damaged header: {text.strip()[:80]!r}"
+        raise InputError(Problem(where, message, "save it again with np.save", "header")) from error
+    sizes_fit = isinstance(shape, tuple) and all(type(extent) is int and extent >= 0 for extent in shape)
+    if not sizes_fit or not isinstance(fortran_order, bool):
+        message = f"has shape {shape!r} and fortran_order {fortran_order!r} in its header"
+        raise InputError(Problem(where, message, "save it again with np.save", "header"))
+    if dtype.hasobject:
+        message = "is an array of Python objects (a pickle), which is never opened"
+        cure = "load it where it was made and save numbers: np.save(path, np.stack(list(array)))"
+        raise InputError(Problem(where, message, cure, "object"))
+    if dtype.itemsize == 0:
+        raise InputError(Problem(where, f"has dtype {dtype}, which has no bytes", "save it as text", "dtype"))
+    return shape, dtype, fortran_order
+
+
+def check_size(header: NpyHeader, size: int, where: str) -> None:
+    """Refuse a file, or content, of `size` bytes that is shorter or longer than its header says."""
+    expected = header.offset + header.nbytes
+    if size < expected:
+        raise InputError(truncated(where, size, expected))
+    if size > expected:
+        message = (
+            f"holds {size} bytes, {size - expected} more than its header {header.shape} {header.dtype} says"
+        )
+        cure = "several arrays in one file? save each with np.save, or all with np.savez"
+        raise InputError(Problem(where, message, cure, "trailing"))
+
+
+def exactly(file: IO[bytes], count: int, where: str) -> bytes:
+    """Read `count` bytes of a header."""
+    data = file.read(count)
+    if len(data) < count:
+        raise InputError(Problem(where, "ends inside its header", "copy or make it again", "truncated"))
+    return data
+
+
+def truncated(where: str, size: int, expected: int) -> Problem:
+    """A file that is too short."""
+    return Problem(
+        where, f"is truncated: holds {size} of {expected} bytes", "copy or make it again", "truncated"
+    )
+
+
+def unreadable(where: str, error: Exception) -> Problem:
+    """A file that the system does not let be read."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return Problem(where, f"cannot be read: {reason}", "", "unreadable")
+
+
+def _not_npy(where: str, head: bytes) -> Problem:
+    for start, what, cure in LOOKALIKES:
+        if head.startswith(start):
+            return Problem(where, f"is {what}", cure, "format")
+    return Problem(where, f"is no .npy file: it begins with {head[:8]!r}", "save it with np.save", "format")
