@@ -17,7 +17,7 @@ def silent() -> Iterator[None]:
     """Have dask and the event loop below it log nothing meanwhile.
 
     Levels are set on the loggers, not on their handlers: several of dask's loggers have a level and a handler
-    of their own, and ``LocalCluster`` sets those of ``distributed`` anew.
+    of their own.
     """
     loggers = [logging.getLogger(name) for name in _TREES]
     loggers += [
