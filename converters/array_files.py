@@ -22,7 +22,7 @@ from unistore.converters.npy import NpyHeader, open_npy, read_flat, read_header
 from unistore.converters.npz import NpzMember, member_runs, npz_members, open_member
 from unistore.errors import InputError, Problem
 
-__all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "ReadRows", "format_of", "list_arrays", "open_arrays"]
+__all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "list_arrays", "open_arrays"]
 
 SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")
 NPY_NAME = "data"

@@ -17,7 +17,7 @@ from unistore.converters.spike_reading import array_form, check_spikes
 from unistore.converters.spike_streams import Extent
 from unistore.errors import InputError, Problem
 
-__all__ = ["Looked", "VoxelForm", "compare", "look"]
+__all__ = ["Looked", "compare", "look"]
 
 _THREADS = 8
 _SPIKE_KEYS = ("spk",)

@@ -9,7 +9,7 @@ import numpy as np
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["plain_attributes", "plain_value", "small_values"]
+__all__ = ["plain_attributes", "small_values"]
 
 
 def plain_value(value: Any) -> Any:

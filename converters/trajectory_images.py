@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unistore.converters.hdf5 import read_rows
 from unistore.errors import InputError, Problem
 
-__all__ = ["Colour", "decode_frame", "encoding_of", "frame_of", "resize", "trimmed", "whole"]
+__all__ = ["Colour", "decode_frame", "encoding_of", "frame_of", "resize", "whole"]
 
 Colour = Literal["standard", "swapped"]
 """Whether a compressed frame shows true colours, or was made from an array with red and blue exchanged.

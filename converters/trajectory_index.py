@@ -15,7 +15,7 @@ from unistore.converters.trajectory_features import Feature
 from unistore.converters.trajectory_files import EPISODES_APART, Part
 from unistore.errors import InputError
 
-__all__ = ["Index", "Span", "Variant"]
+__all__ = ["Index", "Span"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from unistore.converters.trajectory_index import Index, Span
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory import FINAL, NEXT, OBSERVATION, STEPS
 
-__all__ = ["Reader", "blocks", "feature_column", "frames"]
+__all__ = ["Reader", "blocks", "frames"]
 
 BLOCK = 16 << 20
 """Bytes held at a time where rows cannot be read straight into place."""

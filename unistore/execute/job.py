@@ -33,7 +33,6 @@ __all__ = [
     "Guard",
     "Outcome",
     "ShardJob",
-    "check_unchanged",
     "guard_of",
     "metadata_of",
     "shard_key",

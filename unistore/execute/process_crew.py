@@ -20,7 +20,7 @@ from unistore.errors import ConversionError
 from unistore.execute.job import Outcome
 from unistore.execute.process_starter import FORK
 
-__all__ = ["ENVIRONMENT", "NEEDED", "Crew", "StarterLostError", "Worker"]
+__all__ = ["Crew", "Worker"]
 
 NEEDED = ("unistore.execute.process_worker",)
 """What every worker needs, whatever it works on."""

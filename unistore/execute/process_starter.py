@@ -17,7 +17,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
-__all__ = ["FORK", "die_with", "serve"]
+__all__ = ["FORK", "serve"]
 
 FORK = 0
 """What is asked for a new worker; the number of a worker: end it."""

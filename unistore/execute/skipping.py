@@ -22,7 +22,6 @@ from unistore.errors import InputError, Problem
 from unistore.execute.journal import Journal
 
 __all__ = [
-    "OnError",
     "Skipping",
     "check_mode",
     "entry_of",

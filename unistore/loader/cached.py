@@ -19,7 +19,7 @@ from unistore.loader.cache import ALIGNMENT, CacheRegion
 from unistore.loader.fetch import BatchFetch, Fetch, SampleFetch
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths
 
-__all__ = ["CachedBatches", "CachedSamples", "cached", "check_cacheable", "shared_name"]
+__all__ = ["cached", "check_cacheable", "shared_name"]
 
 _LENGTH = struct.Struct("<Q")
 _VERSION = 1

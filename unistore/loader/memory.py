@@ -20,7 +20,7 @@ from typing import Any
 
 from unistore.loader.errors import LoaderError
 
-__all__ = ["GRANULE", "Segment", "open_shared_memory", "round_up"]
+__all__ = ["Segment", "open_shared_memory", "round_up"]
 
 GRANULE = 64 * 1024
 """Segment sizes are multiples of this many bytes: few distinct sizes, whole pages on every platform."""

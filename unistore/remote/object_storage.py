@@ -13,7 +13,7 @@ from unistore.remote.ranges import Request, coalesce
 from unistore.remote.url import Location
 from unistore.zarr3.storage import AbsentError
 
-__all__ = ["CONCURRENCY", "ObjectStorage", "ahead"]
+__all__ = ["ObjectStorage", "ahead"]
 
 T = TypeVar("T")
 U = TypeVar("U")

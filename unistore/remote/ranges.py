@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["GAP", "LIMIT", "Request", "coalesce"]
+__all__ = ["LIMIT", "Request", "coalesce"]
 
 GAP = 128 << 10
 """Bytes between two ranges that are fetched along with them: what a connection brings in about a millisecond

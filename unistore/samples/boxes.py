@@ -13,7 +13,7 @@ from unistore.samples.protocol import INDEX, SOURCE
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["BitBox", "BoxSource", "ImageBox", "PointBox", "box_source", "box_sources", "volume_columns"]
+__all__ = ["BitBox", "BoxSource", "ImageBox", "box_source", "box_sources", "volume_columns"]
 
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"

@@ -25,7 +25,7 @@ from unistore.schemas.spike_bits import count_dtype, row_bytes, unpack, voxelize
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["Box", "FrameField", "frame_field", "frame_fields", "stored_bins"]
+__all__ = ["Box", "FrameField", "frame_field", "frame_fields"]
 
 
 class Box(NamedTuple):

@@ -25,7 +25,7 @@ from unistore.verify.steps import in_order
 from unistore.zarr3.storage import Storage
 from unistore.zarr3.writer import PART_SUFFIX
 
-__all__ = ["CURE", "Checked", "Root", "check_file", "check_files", "is_warning", "read_root"]
+__all__ = ["CURE", "Checked", "Root", "check_file", "check_files", "is_warning"]
 
 PIECE = 4 << 20
 """Bytes read at a time."""

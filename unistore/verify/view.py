@@ -17,7 +17,7 @@ from unistore.store.reader import Store
 from unistore.verify.steps import in_order
 from unistore.zarr3.array import Array
 
-__all__ = ["Rule", "UnreadableError", "View", "first_row", "run_rules"]
+__all__ = ["Rule", "View", "first_row", "run_rules"]
 
 BLOCK = 32 << 20
 """Bytes read at a time."""

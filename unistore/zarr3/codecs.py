@@ -23,7 +23,7 @@ from unistore.zarr3.encoding import Encoder, encoder
 from unistore.zarr3.frames import Buffers, ByteCodec
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["BYTE_CODECS", "CodecChain", "named"]
+__all__ = ["CodecChain", "named"]
 
 BYTE_CODECS: dict[str, type[ByteCodec]] = {"blosc": Blosc, "zstd": Zstd, "gzip": Gzip, "crc32c": Crc32c}
 """Codecs from bytes to bytes by their name in ``codecs``."""

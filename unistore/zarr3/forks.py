@@ -6,7 +6,7 @@ import os
 import weakref
 from typing import Protocol
 
-__all__ = ["Renewable", "renew_after_fork"]
+__all__ = ["renew_after_fork"]
 
 
 class Renewable(Protocol):
