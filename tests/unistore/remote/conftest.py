@@ -254,13 +254,32 @@ def proxy(bucket: Bucket, server: str, monkeypatch: pytest.MonkeyPatch) -> Itera
     thread.join()
 
 
+class Clock:
+    """Stands still but for pauses, which take no time: how busy the machine is plays no part."""
+
+    def __init__(self) -> None:
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return sum(self.pauses)
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+
+
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock that pauses between attempts go by."""
+    clock = Clock()
+    monkeypatch.setattr("unistore.remote.client.time", clock)
+    return clock
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Little patience."""
     monkeypatch.setattr("unistore.remote.client.PATIENCE", 0.6)
     monkeypatch.setattr("unistore.remote.client.PAUSE", 0.02)
-    monkeypatch.setattr("unistore.remote.client.READ_TIMEOUT", "1s")
-    monkeypatch.setattr("unistore.remote.client.WRITE_TIMEOUT", "2s")
 
 
 @pytest.fixture(scope="module", autouse=True)
