@@ -1,5 +1,5 @@
 # Two commands do all their own set-up in .venv:
-#   make demo   convert real samples of every family, inspect them, load batches with 0 and 2 workers
+#   make demo   convert real samples of every family, inspect them, load batches by DataLoader and by Loader
 #   make test   the whole test suite
 PYTHON ?= python3
 VENV   := .venv

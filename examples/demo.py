@@ -1,4 +1,4 @@
-"""Convert samples of every family, inspect the stores, load batches with 0 and 2 workers.
+"""Convert samples of every family, inspect the stores, load batches by DataLoader and by Loader.
 
 Run by ``make demo``; everything it writes goes to ``demo-out/``, which is made anew.
 """
@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,23 +104,30 @@ def run(*command: object) -> None:
 
 
 def load(conversion: Conversion, store: Path) -> None:
-    """Load the first batches with 0 and 2 workers and compare them."""
+    """Load all batches by torch's DataLoader with 0 and 2 workers and by Loader; compare the first ones."""
     dataset = unistore.Dataset(store, samples=conversion.samples)
-    first = []
-    for workers in (0, 2):
-        began = time.perf_counter()
-        loader = DataLoader(
-            dataset, batch_size=min(4, len(dataset)), num_workers=workers, collate_fn=unistore.collate
-        )
-        batches = list(loader)
-        print(f"DataLoader, {workers} workers: {len(batches)} batches in {time.perf_counter() - began:.2f} s")
-        first.append(batches[0])
+    size = min(4, len(dataset))
+    first = [
+        timed("DataLoader, 0 workers", DataLoader(dataset, size, collate_fn=unistore.collate)),
+        timed("DataLoader, 2 workers", DataLoader(dataset, size, num_workers=2, collate_fn=unistore.collate)),
+    ]
+    with unistore.Loader(dataset, size, shuffle=False, workers=2) as loader:
+        first.append(timed("unistore.Loader, 2 workers", loader))
     for key, value in first[0].items():
         if isinstance(value, torch.Tensor):
-            if not torch.equal(value, first[1][key]):
-                sys.exit(f"{store}: {key} differs with 0 and 2 workers")
+            if not all(torch.equal(value, other[key]) for other in first[1:]):
+                sys.exit(f"{store}: {key} differs between loaders")
             dtype = str(value.dtype).removeprefix("torch.")
-            print(f"  {key}: {tuple(value.shape)} {dtype}, equal with 0 and 2 workers")
+            print(f"  {key}: {tuple(value.shape)} {dtype}, equal in all three")
+
+
+def timed(name: str, batches: Iterable[Any]) -> Any:
+    """Go through all batches, say how long it took, and return the first one."""
+    began = time.perf_counter()
+    loaded = list(batches)
+    plural = "es" if len(loaded) > 1 else ""
+    print(f"{name}: {len(loaded):,} batch{plural} in {time.perf_counter() - began:.2f} s")
+    return loaded[0]
 
 
 def main() -> None:

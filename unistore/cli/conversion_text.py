@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.execute.memory import PROCESS, check_fits, most_workers
+from unistore.inspection.blocks import count_of
 from unistore.sizes import parse_bytes, size
 
 if TYPE_CHECKING:
@@ -29,13 +30,11 @@ def preview_text(shown: Preview, destination: str, workers: int, memory: str | N
         If it does not, with the arithmetic.
     """
     lines = [f"would write {destination}: {shown.scan.modality.replace('_', ' ')}"]
-    lines += [f"  {len(shown.scan.sources)} sources, {size(shown.source_bytes)}"]
+    lines += [f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}"]
     for table in shown.tables:
         about = "about " if table.name in shown.estimated else ""
-        tasks = len(list(table.tasks()))
-        lines.append(
-            f"  {table.name}: {about}{table.rows:,} rows, {tasks} shards of {table.shard_rows:,} rows"
-        )
+        shards = count_of(len(list(table.tasks())), "shard")
+        lines.append(f"  {table.name}: {about}{table.rows:,} rows, {shards} of {table.shard_rows:,} rows")
         for array in table.arrays:
             lines.append(
                 f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
@@ -61,11 +60,12 @@ def _memory(need: int, workers: int, memory: str | None) -> str:
 def report_text(report: Report) -> str:
     """What was written."""
     ratio = report.raw_bytes / max(1, report.stored_bytes)
+    samples, sources = count_of(report.samples, "sample"), count_of(report.sources, "source")
     lines = [
         f"sealed {report.destination}",
-        f"  {report.modality.replace('_', ' ')}: {report.samples:,} samples from {report.sources} sources",
+        f"  {report.modality.replace('_', ' ')}: {samples} from {sources}",
         (
-            f"  {size(report.source_bytes)} of sources → {size(report.stored_bytes)} in {report.files} "
+            f"  {size(report.source_bytes)} of sources → {size(report.stored_bytes)} in {report.files:,} "
             f"files ({size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
         ),
     ]
