@@ -40,7 +40,7 @@ _COMMON = (
         "--workers",
         type=click.IntRange(min=0),
         default=0,
-        help="Worker processes; 0 (default): this process.",
+        help="Worker processes; 0 (default): this process, on threads.",
     ),
     _shared(
         "--memory",

@@ -42,7 +42,7 @@ class Halved(Protocol[T_contra]):
     """A job whose steps read first."""
 
     def begin(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
-        """Read: on the calling thread, but for what threads may share. What is returned does the rest."""
+        """Read, on the calling thread but for what threads may share. What is returned does the rest."""
         ...
 
 
@@ -69,8 +69,9 @@ class Serial:
 class Threaded:
     """In this process, in order, on its cores: a step is read while the one before is encoded and written.
 
-    The calling thread reads HDF5 files, so that no two threads share one; one thread writes, and others
-    encode for it, and decode images. They start with the first step and end with the last, however that is.
+    One thread reads HDF5 files, so that no two share one; one writes, and others encode for it, and decode
+    images. They start with the first step and end with the last, however that is. The calling thread only
+    waits: Ctrl-C that meets it inside of h5py may be lost.
 
     Parameters
     ----------
@@ -95,14 +96,15 @@ class Threaded:
         two = 2 * max(map(job.need, todo))
         alone = self._memory is not None and PROCESS + two > self._memory
         with ExitStack() as stack:
-            writer = ThreadPoolExecutor(1, "unistore-write")
-            stack.callback(writer.shutdown, cancel_futures=True)
+            reader, writer = (ThreadPoolExecutor(1, f"unistore-{what}") for what in ("read", "write"))
+            for pool in (reader, writer):
+                stack.callback(pool.shutdown, cancel_futures=True)
             threads = Threads(self._cores)
             stack.callback(threads.stop)
             before: tuple[T, Future[Outcome]] | None = None
             for item in todo:
                 try:
-                    rest = job.begin(item, threads.spread)
+                    rest = reader.submit(job.begin, item, threads.spread).result()
                 except Exception:
                     if before is not None:
                         yield before[0], before[1].result()

@@ -1,4 +1,4 @@
-"""Conversion on threads: the bytes of one thread, sources read by the calling one, nothing left running."""
+"""Conversion on threads: the bytes of one thread, sources read by a single one, nothing left running."""
 
 from __future__ import annotations
 
@@ -82,16 +82,16 @@ def position(steps: Steps, what: str, item: int) -> int:
     return next(at for at, event in enumerate(steps.events) if event[:2] == (what, item))
 
 
-def test_the_calling_thread_reads_and_others_write() -> None:
+def test_one_thread_reads_and_another_writes() -> None:
     steps = Steps(refused=2)
     found = list(Threaded(cores=3).run(steps, range(5)))
     assert [item for item, _ in found] == [0, 1, 2, 3, 4]
     squares = [number**2 for number in range(10)]
     assert [outcome.record for _, outcome in found if not outcome.problems] == [{"squares": squares}] * 4
     assert [item for item, outcome in found if outcome.problems] == [2]
-    here = threading.get_ident()
-    assert {thread for what, _, thread in steps.events if what == "read"} == {here}
-    assert here not in {thread for what, _, thread in steps.events if what == "write"}
+    (reader,) = {thread for what, _, thread in steps.events if what == "read"}
+    (writer,) = {thread for what, _, thread in steps.events if what == "write"}
+    assert len({reader, writer, threading.get_ident()}) == 3, "the calling thread can be interrupted"
 
 
 def test_at_most_two_steps_are_held() -> None:
@@ -233,7 +233,7 @@ def test_threads_read_sources_only_where_the_converter_says_so(
 
     class Noting(toy):  # type: ignore[misc]
         def read(self, *arguments: Any) -> None:
-            readers.add(threading.get_ident())
+            readers.add(threading.current_thread().name.rpartition("_")[0])
             super().read(*arguments)
 
     Noting.__name__ = toy.__name__
@@ -241,7 +241,7 @@ def test_threads_read_sources_only_where_the_converter_says_so(
         Noting.concurrent = True
     threaded = run(Noting(), [toys], tmp_path / "threads.zarr", executor=Threaded(cores=3))
     assert threaded.digest == alone.digest
-    assert (readers == {threading.get_ident()}) == (not concurrent)
+    assert readers == {"unistore-encode" if concurrent else "unistore-read"}
 
 
 def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
