@@ -85,13 +85,13 @@ class BlockShuffle:
         return int(self.offsets[-1])
 
     def describe(self) -> dict[str, str | int]:
-        """See `unistore.order_plan.EpochSequence.describe`."""
+        """See `unistore.order_sequences.EpochSequence.describe`."""
         blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
         options = {"seed": self.seed, "group": self.group, "lanes": self.lanes, "deal": self.deal}
         return {"kind": "blocks", "length": len(self), "blocks": blocks, **options}
 
     def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
-        """See `unistore.order_plan.EpochSequence.arranged`: group, lanes and deal, which only tune."""
+        """See `unistore.order_sequences.EpochSequence.arranged`: group, lanes and deal, which only tune."""
         tuned = {
             name: value
             for name in ("group", "lanes", "deal")
@@ -100,7 +100,7 @@ class BlockShuffle:
         return BlockShuffle(self.offsets, self.seed, **tuned)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """See `unistore.order_plan.EpochSequence.indices`."""
+        """See `unistore.order_sequences.EpochSequence.indices`."""
         _, bounds = self._order(epoch)
         parts = []
         while start < stop:

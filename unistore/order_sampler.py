@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from unistore.order import At
-from unistore.order_plan import EpochSequence, Share
+from unistore.order_sequences import EpochSequence, Share
 
 __all__ = ["SequenceSampler"]
 
@@ -20,7 +20,7 @@ class SequenceSampler:
     Parameters
     ----------
     sequence
-        `unistore.order_plan.Shuffled`, `unistore.order_blocks.BlockShuffle`, …
+        `unistore.order_sequences.Shuffled`, `unistore.order_blocks.BlockShuffle`, …
     batch_size
         Of the DataLoader; decides which positions of a step are this rank's.
     rank, world_size

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 import unistore
 from unistore.order import At
 from unistore.order_blocks import LANES, BlockShuffle
-from unistore.order_plan import Weighted
+from unistore.order_sequences import Weighted
 
 DATA = Path(__file__).parent.parent / "data"
 SEED, ROWS, FIRST_BATCH = 11, 701, 8

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import unistore
 from unistore.errors import InputError
 from unistore.order import At
-from unistore.order_plan import Weighted
+from unistore.order_sequences import Weighted
 from unistore.schemas.trajectory import IMAGE_AXES
 
 HANG = 60

@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader
 import unistore
 from unistore.loader import Loader
 from unistore.order_blocks import BlockShuffle
-from unistore.order_plan import InOrder, Shuffled
 from unistore.order_sampler import SequenceSampler
+from unistore.order_sequences import InOrder, Shuffled
 
 
 @pytest.fixture

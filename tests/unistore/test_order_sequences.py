@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.order_blocks import BlockShuffle, mixing, uniform_blocks
-from unistore.order_plan import InOrder, Shuffled, Subset, Weighted
+from unistore.order_sequences import InOrder, Shuffled, Subset, Weighted
 
 
 def sequences():

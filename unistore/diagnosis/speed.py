@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.order_blocks import BlockShuffle
-from unistore.order_plan import EpochSequence, Shuffled
+from unistore.order_sequences import EpochSequence, Shuffled
 from unistore.scratch import Scratch
 from unistore.zarr3.cache import CHUNKS
 

@@ -21,7 +21,7 @@ from unistore.loader.production import Arrival, Producer
 from unistore.loader.setup import make_producer
 from unistore.loader.state import Progress, dataset_digest
 from unistore.loader.stats import Stats, report
-from unistore.order_plan import EpochSequence, Share
+from unistore.order_sequences import EpochSequence, Share
 
 __all__ = ["Loader"]
 
@@ -44,7 +44,7 @@ class Loader:
         Samples of a batch, on this rank.
     shuffle
         True: full shuffle. ``"blocks"``: groups of samples that share chunks are shuffled, see
-        `unistore.order_blocks`. False: in order. A sequence object (`unistore.order_plan.EpochSequence`) is
+        `unistore.order_blocks`. False: in order. A sequence object (`unistore.order_sequences.EpochSequence`) is
         used as it is.
     seed
         Of the order, and of the generators that workers reseed before every batch.

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 from unistore.order_blocks import GROUP, LANES, BlockShuffle, uniform_blocks
-from unistore.order_plan import EpochSequence, InOrder, Shuffled, Subset, Weighted
+from unistore.order_sequences import EpochSequence, InOrder, Shuffled, Subset, Weighted
 from unistore.workers import plan
 
 __all__ = ["Placement", "place", "sequence_for", "workers_for"]
 
-_SHUFFLE = "expected True, False or 'blocks', or a sequence of unistore.order_plan"
+_SHUFFLE = "expected True, False or 'blocks', or a sequence of unistore.order_sequences"
 PLAIN_BLOCK = 256
 """Samples of a block where a dataset cannot tell which samples share chunks."""
 

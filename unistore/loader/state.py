@@ -9,7 +9,7 @@ from typing import Any
 import xxhash
 
 from unistore.loader.errors import LoaderError
-from unistore.order_plan import EpochSequence
+from unistore.order_sequences import EpochSequence
 
 __all__ = ["Progress", "dataset_digest"]
 

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import unistore
 from unistore.errors import InputError
 from unistore.loader import Loader, LoaderError, thread
-from unistore.order_plan import InOrder
+from unistore.order_sequences import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

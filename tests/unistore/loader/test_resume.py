@@ -10,7 +10,7 @@ import pytest
 
 from unistore.loader import Loader, LoaderError
 from unistore.loader.state import Progress
-from unistore.order_plan import InOrder, Share, Shuffled
+from unistore.order_sequences import InOrder, Share, Shuffled
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
