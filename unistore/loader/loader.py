@@ -44,8 +44,8 @@ class Loader:
         Samples of a batch, on this rank.
     shuffle
         True: full shuffle. ``"blocks"``: groups of samples that share chunks are shuffled, see
-        `unistore.order_blocks`. False: in order. A sequence object (`unistore.order_sequences.EpochSequence`) is
-        used as it is.
+        `unistore.order_blocks`. False: in order. A sequence object (`unistore.order_sequences.EpochSequence`)
+        is used as it is.
     seed
         Of the order, and of the generators that workers reseed before every batch.
     workers
