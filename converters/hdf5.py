@@ -43,6 +43,8 @@ SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 
 _CACHED = 1 << 20
 """Bytes of chunks that HDF5 keeps of a dataset anyway."""
+_METADATA = 2 << 20
+"""Bytes of metadata that HDF5 keeps of a file; not bounded, it holds 7 kB more with every dataset."""
 _LFS = b"version https://git-lfs.github.com/spec/"
 _FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError)
 
@@ -79,6 +81,9 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
     except _FAILURES as error:
         raise InputError(_diagnose(path, location, str(error))) from error
     with file:
+        config = file.id.get_mdc_config()
+        config.max_size = config.initial_size = _METADATA
+        file.id.set_mdc_config(config)
         yield file
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, INDICES, Layout
+from unistore.converters.point_cloud_layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout
 from unistore.converters.point_cloud_scratch import BLOCK
 
 __all__ = ["derive_memory", "held_memory"]
 
 _FIXED = 16 << 20
-_POINT = 120
+_POINT = 150
 """Bytes a point of a block: coordinates, their cells or positions, order, a column."""
-_VOXELISE = 150
+_VOXELISE = 120
 """Bytes a point of the block whose voxels are counted: cells, keys, order, inverse, voxels of another."""
 _WINDOWS = 60
 """Bytes a point of the block that is cut into windows: x, y, window, order, of up to two blocks."""
+_SEGMENT = 1 << 10
+"""Bytes a segment that has a group of its own: name, number, bounds."""
 _ORDER = 6
 """Bytes a point that is brought into order and held: its row, masks."""
 _GRID = 24
@@ -43,6 +45,8 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
     total = min(layout.points, BLOCK) * each
     if layout.kind == BATCHES:
         total += 2 * layout.points // max(1, layout.segments) * 9 * 8
+    if layout.kind in (INDICES, IN_SEGMENTS):
+        total += layout.segments * _SEGMENT
     return _FIXED + total + layout.reading
 
 
