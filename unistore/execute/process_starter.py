@@ -99,6 +99,7 @@ def _become_worker(descriptor: int, starter: int) -> None:
     """Work, and never return."""
     try:
         die_with(starter)
+        os.setsid()  # kernels share the processor out by session (autogroup): each worker has its own share
         from unistore.execute.process_worker import work
 
         with open(os.devnull, "rb") as nothing:  # noqa: PTH123  the starter's own connection is not for workers
