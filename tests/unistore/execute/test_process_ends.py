@@ -104,8 +104,9 @@ def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: 
 def test_a_converter_that_is_killed_before_it_has_workers_leaves_no_process(tmp_path: Path) -> None:
     process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "2")
     converter = psutil.Process(process.pid)
-    wait_until(lambda: bool(converter.children()), "nothing was started")
-    (starter,) = converter.children()
+    found: list[psutil.Process] = []
+    wait_until(lambda: bool(found.extend(converter.children()) or found), "nothing was started")
+    (starter,) = found
     process.kill()
     process.communicate(timeout=60)
     psutil.wait_procs([starter], timeout=10)

@@ -71,8 +71,22 @@ def test_errors_arrive_as_they_were_raised(tmp_path: Path, number: int) -> None:
     assert getattr(caught.value, "problems", None) == getattr(error, "problems", None)
 
 
+EARLIER: set[psutil.Process] = set()
+"""Children of this process that other tests keep: servers of multiprocessing, of a bucket."""
+
+
+@pytest.fixture(autouse=True)
+def earlier() -> None:
+    EARLIER.clear()
+    EARLIER.update(psutil.Process().children())
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children()) - EARLIER
+
+
 def starter() -> psutil.Process:
-    (process,) = psutil.Process().children()
+    (process,) = children()
     return process
 
 
@@ -163,7 +177,7 @@ def test_a_lost_starter_and_its_workers_are_replaced(tmp_path: Path) -> None:
         assert sorted(done) == sorted(items)
         assert not any(psutil.pid_exists(pid) for pid in before), "none works beside those after it"
     assert told == ["the process that starts workers was lost (killed by SIGKILL); all are started anew"]
-    assert not psutil.Process().children()
+    assert not children()
 
 
 def test_starters_that_are_killed_again_and_again_are_given_up(tmp_path: Path) -> None:
@@ -177,7 +191,7 @@ def test_starters_that_are_killed_again_and_again_are_given_up(tmp_path: Path) -
         said = r"starts workers ended 3 times \(killed by SIGKILL\); what was done is kept: --workers 0"
         with pytest.raises(ConversionError, match=said):
             list(steps)
-    assert not psutil.Process().children()
+    assert not children()
 
 
 @pytest.mark.parametrize(
@@ -201,7 +215,7 @@ def test_workers_that_cannot_start(
     ):
         list(executor.run(Faulty(tmp_path), ["never"]))
     assert not list(tmp_path.glob("never-*"))
-    assert not psutil.Process().children()
+    assert not children()
 
 
 def test_nothing_of_this_process_comes_along(tmp_path: Path) -> None:
