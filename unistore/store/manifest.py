@@ -56,13 +56,12 @@ class Entry:
         if rows is not None:
             lo, hi = rows
             rows = int(lo), int(hi)
-        return cls(
-            key=line["key"],
-            bytes=line["bytes"],
-            checksum=line["checksum"],
-            rows=rows,
-            content=line.get("content"),
-        )
+        key, size, checksum, content = line["key"], line["bytes"], line["checksum"], line.get("content")
+        for value, kind in ((key, str), (size, int), (checksum, str), (content, str | None)):
+            if not isinstance(value, kind):
+                msg = f"{value!r} is of the wrong kind"
+                raise TypeError(msg)
+        return cls(key=key, bytes=size, checksum=checksum, rows=rows, content=content)
 
     def to_json(self) -> dict[str, Any]:
         """The line's object: absent facts are left out."""

@@ -21,6 +21,7 @@ from unistore.zarr3.storage import AbsentError, Storage
 
 __all__ = ["CACHE_LIMIT", "Store"]
 
+_OBJECTS = {"samples", "fields", "seal", "options", "created_with", "statistics"}
 CACHE_LIMIT = "20GB"
 """Of a folder of local copies, unless another limit is given."""
 
@@ -153,6 +154,14 @@ class Store:
             raise StoreError(msg)
         if missing := {"modality", "samples", "fields"} - set(unistore):
             raise self._damaged(ROOT, f"attribute 'unistore' lacks {', '.join(sorted(missing))}")
+        for name in _OBJECTS & set(unistore):
+            if not isinstance(unistore[name], dict):
+                raise self._damaged(ROOT, f"{name!r} is {unistore[name]!r}, expected an object")
+        samples, fields = unistore["samples"], unistore["fields"]
+        if not (isinstance(samples.get("count"), int) and isinstance(samples.get("table"), str)):
+            raise self._damaged(ROOT, f"'samples' is {samples!r}, expected a count and a table")
+        if wrong := [path for path, field in fields.items() if not isinstance(field, dict)]:
+            raise self._damaged(ROOT, f"field {wrong[0]!r} is {fields[wrong[0]]!r}, expected an object")
         return unistore
 
     def _manifest_digest(self) -> str:

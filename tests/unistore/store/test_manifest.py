@@ -93,6 +93,10 @@ def test_content_digest_ignores_how_values_are_encoded() -> None:
         b'{"key":"a","bytes":1}',
         b"\xff\xfe",
         b'{"key":"a","bytes":1,"checksum":"","rows":[1]}',
+        b'{"key":["a"],"bytes":1,"checksum":""}',
+        b'{"key":"a","bytes":"1","checksum":""}',
+        b'{"key":"a","bytes":1,"checksum":7}',
+        b'{"key":"a","bytes":1,"checksum":"","rows":[0,1],"content":[]}',
     ],
 )
 def test_a_damaged_line_is_named(line: bytes) -> None:
