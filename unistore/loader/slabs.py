@@ -84,7 +84,7 @@ class SlabRing:
     Attributes
     ----------
     slab_size
-        Bytes; 0 until the size of a batch is known.
+        Bytes; 0 until the size of a batch is known, and while batches need no memory.
     limit
         Slabs that may exist.
     batches_in_flight
@@ -110,7 +110,7 @@ class SlabRing:
         # as many ahead as asked for, but of large ones `PREFETCHED` bytes at most
         ahead = min(self._in_flight, max(self._least, PREFETCHED // max(1, size)))
         self.limit = max(2, min(ahead + self._held, self._budget // max(1, size)))
-        self.batches_in_flight = max(1, min(ahead, self.limit - 1)) if size else 1
+        self.batches_in_flight = max(1, min(ahead, self.limit - 1)) if self._needs else 1
 
     def take(self) -> Slab | None:
         """Return a slab for one batch, perhaps without memory yet; None: the batch then brings its own."""
@@ -166,7 +166,10 @@ class SlabRing:
 
     def observe(self, needed: int) -> None:
         """Learn from the bytes a batch needed."""
+        first = not self._needs
         self._needs.append(needed)
+        if first and not needed:  # all of it travels in messages
+            self._resize(0)
         if needed > self.slab_size:
             usual = float(np.quantile(np.array(self._needs), MOST, method="inverted_cdf"))
             if usual > self.slab_size:

@@ -187,6 +187,16 @@ def test_ring_keeps_to_its_budget():
     assert sum(slab is not None for slab in taken) == 3
 
 
+def test_batches_without_memory_are_made_ahead():
+    ring = SlabRing(in_flight=8, held=4, budget=1 << 30)
+    ring.observe(0)
+    assert ring.take() is None
+    assert ring.batches_in_flight == 8
+    ring.observe(1000)
+    assert ring.take().size >= 1000
+    assert ring.batches_in_flight == 8
+
+
 def test_large_batches_are_few_ahead():
     ring = SlabRing(in_flight=8, held=4, budget=1 << 40, least=3)
     ring.observe(PREFETCHED // 8)
