@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from unistore.execute.executors import Threaded
 from unistore.execute.memory import PROCESS, check_fits, most_workers
 from unistore.inspection.blocks import count_of
 from unistore.sizes import parse_bytes, size
@@ -41,18 +42,22 @@ def preview_text(shown: Preview, destination: str, workers: int, memory: str | N
                 f"reads {array.amplification:.2f}× what a sample needs"
             )
     lines.append(f"  uncompressed {size(shown.raw_bytes)}")
-    lines.append(_memory(shown.memory, workers, memory))
+    steps = sum(len(list(table.tasks())) for table in shown.tables)
+    lines.append(_memory(shown.memory, steps, workers, memory))
     lines += [f"  note: {note}" for note in shown.scan.notes]
     return "\n".join([*lines, *_skipped(shown.scan.options.get("skipped", ()))])
 
 
-def _memory(need: int, workers: int, memory: str | None) -> str:
-    """Peak of all processes; fewer workers where all of them would be too many."""
+def _memory(need: int, steps: int, workers: int, memory: str | None) -> str:
+    """Peak of all processes: fewer workers where all would be too many, and two steps in one process."""
     limit = None if memory is None else parse_bytes(memory, "--memory")
     check_fits(limit, need, "the largest step")
     count = most_workers(limit, workers, need)
+    held = 1 if workers or steps < 2 else Threaded(limit).held(need)
     processes = f"{count} worker(s) and this process" if count else "one process"
-    total = PROCESS + (count * (PROCESS + need) if count else need)
+    if held > 1:
+        processes += " that reads a step while it writes the one before"
+    total = PROCESS + (count * (PROCESS + need) if count else held * need)
     fewer = f" (of {workers} wanted: no more fit into {memory})" if count < workers else ""
     return f"  peak memory about {size(total)}: {processes}{fewer}, {size(need)} for the largest step of each"
 

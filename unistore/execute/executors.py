@@ -87,14 +87,17 @@ class Threaded:
         self._memory = memory
         self._cores = min(MOST, int(usable_cores())) if cores is None else cores
 
+    def held(self, need: int) -> int:
+        """How many steps of at most `need` bytes are held at once: 1 or 2."""
+        return 1 if self._cores < 2 or (self._memory is not None and PROCESS + 2 * need > self._memory) else 2
+
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""
         todo = list(items)
         if self._cores < 2 or not todo or not isinstance(job, Halved):
             yield from Serial().run(job, todo)
             return
-        two = 2 * max(map(job.need, todo))
-        alone = self._memory is not None and PROCESS + two > self._memory
+        alone = self.held(max(map(job.need, todo))) < 2
         with ExitStack() as stack:
             reader, writer = (ThreadPoolExecutor(1, f"unistore-{what}") for what in ("read", "write"))
             for pool in (reader, writer):
