@@ -184,14 +184,7 @@ def _pointsuite(cloud: Cloud) -> File:
         if "label_statistics" in attributes and classes is not None:
             labels = np.unique(classes[cloud.indices(segment)])
             values[f"{group}/unique_labels"] = array_values(labels)
-    return File(
-        name=cloud.source.name,
-        form="hdf5",
-        source=cloud.source.number,
-        values=values,
-        attributes=attributes,
-        compressed=True,
-    )
+    return _file(cloud, values, attributes)
 
 
 def _batches(cloud: Cloud) -> File:
@@ -216,6 +209,10 @@ def _batches(cloud: Cloud) -> File:
         shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
         values[path] = _late(partial(cloud.segment_column, name), shape, np.dtype(stored))
     attributes = {"header": cloud.header} if cloud.header else {}
+    return _file(cloud, values, attributes)
+
+
+def _file(cloud: Cloud, values: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]) -> File:
     return File(
         name=cloud.source.name,
         form="hdf5",

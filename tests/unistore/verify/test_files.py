@@ -102,29 +102,23 @@ def test_every_problem_at_once(copy_case: Copy) -> None:
     ]
 
 
-def test_every_bit_of_the_root(copy_case: Copy) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "step"), [("zarr.json", "root", 7), ("unistore-manifest.jsonl", "manifest", 31)]
+)
+def test_every_bit_of_root_and_manifest(copy_case: Copy, name: str, kind: str, step: int) -> None:
     _, store = copy_case("rows_real")
-    root = store / "zarr.json"
-    document = root.read_bytes()
-    for at in range(0, len(document), 7):
-        changed = bytearray(document)
-        changed[at] ^= 1 << at % 8
-        root.write_bytes(changed)
-        kinds = {problem.kind for problem in verify(store).problems}
-        assert "root" in kinds, f"byte {at} of the root"
-
-
-def test_every_line_of_the_manifest(copy_case: Copy) -> None:
-    _, store = copy_case("rows_real")
-    manifest = store / "unistore-manifest.jsonl"
-    data = manifest.read_bytes()
-    for at in range(0, len(data), 31):
+    data = (store / name).read_bytes()
+    for at in range(0, len(data), step):
         changed = bytearray(data)
         changed[at] ^= 1 << at % 8
-        manifest.write_bytes(changed)
+        (store / name).write_bytes(changed)
         kinds = {problem.kind for problem in verify(store).problems}
-        assert "manifest" in kinds, f"byte {at} of the manifest"
-    manifest.unlink()
+        assert kind in kinds, f"byte {at} of {name}"
+
+
+def test_a_store_without_a_manifest(copy_case: Copy) -> None:
+    _, store = copy_case("rows_real")
+    (store / "unistore-manifest.jsonl").unlink()
     assert found(store) == [("missing", "unistore-manifest.jsonl")]
 
 
