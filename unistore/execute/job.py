@@ -213,38 +213,40 @@ class ShardJob:
         return blocks, digests, read_pieces[0][0] if len(pieces) == 1 else {}
 
     def parts(self, task: ShardTask) -> list[Parts]:
-        """Columns of a task whose row is read in parts, to be taken one after the other; else none.
+        """Columns of a task whose rows are read in parts, to be taken one after the other; else none.
 
         Parts that cannot be read raise an `InputError` with the problems of their source.
         """
         table = self.plan.table(task.table)
         if not in_parts(self.converter, table):
             return []
-        (piece,) = table.pieces(task.lo, task.hi)
-        source, guard = self.scan.sources[piece.source], self.guards[piece.source]
 
-        def read(column: str, lo: int, hi: int, block: NDArray[Any]) -> None:
+        def read(number: int, column: str, lo: int, hi: int, block: NDArray[Any]) -> None:
+            source = self.scan.sources[number]
             try:
-                with _reading(source, guard):
-                    self._planar.read_planes(self.scan, table.name, piece.source, lo, hi, {column: block})
+                with _reading(source, self.guards[number]):
+                    self._planar.read_planes(self.scan, table.name, number, lo, hi, {column: block})
             except InputError as error:
                 raise InputError(_problems(error, source)) from error
 
-        return [Parts(array, partial(read, array.column)) for array in table.arrays]
+        sources = [piece.source for piece in table.pieces(task.lo, task.hi)]
+        return [
+            Parts(array, [partial(read, source, array.column) for source in sources])
+            for array in table.arrays
+        ]
 
     def pieces(self, task: ShardTask, parts: Sequence[Parts]) -> list[Any]:
-        """Source and digest of a row, once all its parts have been taken; see `assemble`."""
-        (piece,) = self.plan.table(task.table).pieces(task.lo, task.hi)
-        return [[piece.source, _joined_digest({each.array.column: each.content for each in parts})]]
+        """Source and digest of each row, once all parts have been taken; see `assemble`."""
+        return [
+            [piece.source, _joined_digest({each.array.column: each.contents[at] for each in parts})]
+            for at, piece in enumerate(self.plan.table(task.table).pieces(task.lo, task.hi))
+        ]
 
     def _write_parts(self, task: ShardTask, parts: Sequence[Parts], spread: Spread) -> Outcome:
-        """Write one row, a column after the other, some planes at a time."""
+        """Write rows, a column after the other, some planes at a time."""
         try:
             with self.target.together() as together:
-                files = [
-                    write_parts(together, self.plan.codec, task.number, task.lo, each, spread)
-                    for each in parts
-                ]
+                files = [write_parts(together, self.plan.codec, task, each, spread) for each in parts]
         except InputError as error:
             return Outcome(problems=error.problems)
         record = {
@@ -329,17 +331,15 @@ def write_array(
     )
 
 
-def write_parts(
-    files: Files, codec: str, number: int, lo: int, parts: Parts, spread: Spread = in_turn
-) -> Entry:
-    """Encode row `lo`, given in parts, as shard `number` of its array and write it."""
+def write_parts(files: Files, codec: str, task: ShardTask, parts: Parts, spread: Spread = in_turn) -> Entry:
+    """Encode the rows of a task, given in parts, as a shard of their array and write it."""
     metadata = metadata_of(parts.array, codec)
-    written = files.put(shard_key(parts.array, number), encode_parts(metadata, parts, spread))
+    written = files.put(shard_key(parts.array, task.number), encode_parts(metadata, parts, spread))
     return Entry(
         key=written.key,
         bytes=written.bytes,
         checksum=written.checksum,
-        rows=(lo, lo + 1),
+        rows=(task.lo, task.hi),
         content=parts.content,
     )
 

@@ -1,12 +1,12 @@
 """Rows of many megabytes (volumes): read, encoded and written some planes at a time, never whole.
 
-The bytes are those of a shard that is encoded at once: it holds one row, and its chunks stand in C order, so
-planes after planes. How many planes are taken at a time follows from the plan alone.
+The bytes are those of a shard that is encoded at once: its chunks hold one row each and stand in C order, so
+row after row, planes after planes. How many planes are taken at a time follows from the plan alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from typing import Any
 
@@ -22,7 +22,7 @@ from unistore.zarr3.writer import AHEAD, content_bytes
 __all__ = ["Parts", "in_parts", "part_planes", "task_memory"]
 
 LARGE = 32 << 20
-"""Rows of more bytes are written in parts, where the converter can read them so."""
+"""Shards of rows of more bytes are written in parts, where the converter can read them so."""
 PART = 16 << 20
 """Bytes of a part, or one layer of chunks where that is more."""
 
@@ -35,9 +35,11 @@ def in_parts(converter: Converter, table: TablePlan) -> bool:
     return (
         isinstance(converter, Planar)
         and not table.spilled
-        and table.shard_rows == 1
         and table.row_bytes > LARGE
-        and all(len(array.shape) > 1 and not array.field.statistics for array in table.arrays)
+        and all(
+            len(array.shape) > 1 and array.chunk[0] == 1 and not array.field.statistics
+            for array in table.arrays
+        )
     )
 
 
@@ -76,30 +78,37 @@ def _plane_bytes(array: ArrayPlan) -> int:
 
 
 class Parts:
-    """Parts of one row of an array, in order, with the digest of them all.
+    """Parts of the rows of a shard, in order, with the digest of each row and of them all.
 
     Parameters
     ----------
     array
         The array; kept as ``array``.
-    read
-        Reads planes of its row.
+    rows
+        Reads planes of each row.
     """
 
-    def __init__(self, array: ArrayPlan, read: ReadPlanes) -> None:
-        self.array, self._read = array, read
-        self._content = xxhash.xxh3_128()
+    def __init__(self, array: ArrayPlan, rows: Sequence[ReadPlanes]) -> None:
+        self.array, self._rows = array, rows
+        self._whole = xxhash.xxh3_128()
+        self.contents: list[str] = []
+        """Content digest of each row that has been given: see `content_digest`."""
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         array, step = self.array, part_planes(self.array)
-        for lo in range(0, array.shape[1], step):
-            hi = min(lo + step, array.shape[1])
-            block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)
-            self._read(lo, hi, block)
-            self._content.update(content_bytes(block))
-            yield block
+        for read in self._rows:
+            content = xxhash.xxh3_128()
+            for lo in range(0, array.shape[1], step):
+                hi = min(lo + step, array.shape[1])
+                block = np.full((1, hi - lo, *array.shape[2:]), array.field.fill, array.field.dtype)
+                read(lo, hi, block)
+                content.update(content_bytes(block))
+                if len(self._rows) > 1:
+                    self._whole.update(content_bytes(block))
+                yield block
+            self.contents.append(content.hexdigest())
 
     @property
     def content(self) -> str:
-        """Content digest of the whole row, once every part has been given: see `content_digest`."""
-        return self._content.hexdigest()
+        """Content digest of all rows, once every part has been given."""
+        return self._whole.hexdigest() if len(self._rows) > 1 else self.contents[0]

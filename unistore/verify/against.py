@@ -180,12 +180,14 @@ def _task_bytes(plan: Plan, task: ShardTask) -> int:
 
 
 def _compare_parts(store: Store, row: int, parts: Parts, outcome: _Found) -> None:
-    """Compare a row, some planes at a time; all of it is read, for its digest."""
+    """Compare rows from `row` on, some planes at a time; all of them are read, for their digests."""
     at, alike = 0, True
     for block in parts:
         if alike:
             alike = _compare_box(store, parts.array.field.path, (row, at), block, outcome)
         at += block.shape[1]
+        if at == parts.array.shape[1]:
+            row, at = row + 1, 0
 
 
 def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outcome: _Found) -> None:

@@ -185,13 +185,13 @@ class _RemakeStep:
         return Outcome({"entries": entries, "contents": contents, "record": record})
 
     def _in_parts(self, task: ShardTask, parts: Sequence[RowParts]) -> Outcome:
-        """The same for a row that is read in parts: only what is wanted, unless the whole is."""
+        """The same for rows that are read in parts: only what is wanted, unless the whole is."""
         entries, contents = {}, {}
         for each in parts:
             key = shard_key(each.array, task.number)
             if key in self.wanted:
                 codec = self.job.plan.codec
-                entries[key] = write_parts(self.job.target, codec, task.number, task.lo, each)
+                entries[key] = write_parts(self.job.target, codec, task, each)
             elif self.whole:
                 deque(each, maxlen=0)
             if self.whole:

@@ -92,15 +92,16 @@ def encoded_shard(
 def encode_parts(
     metadata: ArrayMetadata, parts: Iterable[NDArray[Any]], spread: Spread = in_turn
 ) -> Iterator[bytes | memoryview]:
-    """Encode a shard of one row given in parts along axis 1, to the bytes `encode_shard` gives of it all.
+    """Encode a shard given in parts along axis 1, to the bytes `encode_shard` gives of it all.
 
     Parameters
     ----------
     metadata
-        Of an array whose shards hold one row and end with their index.
+        Of an array whose chunks hold one row, and whose shards end with their index.
     parts
-        (1, p, …), one after the other: p is a multiple of the chunk's extent but in the last part. A part
-        must not be changed until the iterator ends. They are taken on the calling thread.
+        (1, p, …), one after the other, row after row: p is a multiple of the chunk's extent but in the
+        last part of a row. A part must not be changed until the iterator ends. They are taken on the calling
+        thread.
     spread
         Spreads encoding over threads; the bytes are the same.
 
@@ -110,18 +111,20 @@ def encode_parts(
         Parts of the shard.
     """
     shard = _Shard(metadata)
-    covered = 0
+    covered, (rows, whole, *rest) = 0, metadata.object_shape
 
     def extents() -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
         nonlocal covered
         for part in parts:
             extent = -(-part.shape[1] // metadata.chunk_shape[1]) * metadata.chunk_shape[1]
             covered += extent
-            yield part, (1, extent, *metadata.object_shape[2:])
+            yield part, (1, extent, *rest)
+        beyond = rows - covered // whole  # rows after the array's end
+        yield np.empty((0, whole, *rest), metadata.dtype), (beyond, whole, *rest)
 
     yield from shard.encode(extents(), spread)
-    if covered != metadata.object_shape[1]:
-        msg = f"parts cover {covered} of {metadata.object_shape[1]} on axis 1"
+    if covered % whole or not 0 < covered <= rows * whole:
+        msg = f"parts cover {covered} on axis 1, which is no number of rows of {whole}, or not 1 to {rows}"
         raise ValueError(msg)
     yield shard.index()
 

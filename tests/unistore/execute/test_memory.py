@@ -26,6 +26,7 @@ from unistore.plan import plan_table
 from unistore.schemas.ct import coords_field, values_field
 from unistore.schemas.tables import Field, Table
 from unistore.sizes import parse_bytes, size
+from unistore.verify import repair, verify
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ROOT / "tests/data"
@@ -139,12 +140,14 @@ def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) 
     assert values.nbytes <= scan.sources[0].reading <= 1.1 * values.nbytes
 
 
+@pytest.mark.parametrize("shard", [16 << 10, 800_000], ids=["a row a shard", "two"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_volumes_written_in_parts_are_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, shard: int
 ) -> None:
+    monkeypatch.setattr("unistore.layout.SHARD", shard)
     rng = np.random.default_rng(0)
-    for number, shape in enumerate([(70, 40, 45), (33, 20, 64)]):
+    for number, shape in enumerate([(70, 40, 45), (33, 20, 64), (40, 31, 50)]):
         (tmp_path / f"in/case{number}/masks").mkdir(parents=True)
         volume = np.asarray(rng.integers(-1000, 1000, shape, "i2"), order=order)
         np.save(tmp_path / f"in/case{number}/ct_original.npy", volume)
@@ -164,6 +167,11 @@ def test_volumes_written_in_parts_are_the_same_bytes(
     assert {0, 32, 64} <= set(parts)
     assert whole.digest == in_parts.digest
     assert (tmp_path / "parts/masks/liver/mask").is_dir()
+    shards = list((tmp_path / "parts/volumes/image/c").iterdir())
+    assert len(shards) == (3 if shard < 800_000 else 2)
+    assert verify(tmp_path / "parts", against=[tmp_path / "in"]).receipt is not None
+    (tmp_path / "parts/volumes/image/c/0/0/0/0").unlink()
+    assert repair(tmp_path / "parts", [tmp_path / "in"]).ok
 
 
 def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toys: Path, toy: Any) -> None:
