@@ -15,8 +15,9 @@ from unistore.converters.protocol import Converter
 from unistore.errors import InputError, Problem
 from unistore.execute.executors import Threaded
 from unistore.execute.memory import room
-from unistore.execute.runner import Progress, Report, run
+from unistore.execute.runner import Report, run
 from unistore.execute.splits import parse_shares
+from unistore.progress import SILENT, Progress
 from unistore.sizes import parse_bytes
 from unistore.store.names import ROOT
 from unistore.zarr3.presets import CODECS
@@ -49,7 +50,7 @@ def convert(
     scheduler: str | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
     **options: Any,
 ) -> Report:
     """Convert research files into one sealed store.
@@ -132,16 +133,15 @@ def convert(
 
     if workers == 0 and scheduler is None:
         return start(Threaded(limit))
-    tell = None if progress is None else progress.tell
     if scheduler is not None:
         from unistore.execute.dask_executor import Dask
 
-        with Dask(scheduler, memory=limit, tell=tell) as cluster:
+        with Dask(scheduler, memory=limit, tell=progress.tell) as cluster:
             return start(cluster)
     from unistore.execute.processes import Processes
 
     imports = CONVERTERS.get(_name(chosen), ())[:1]
-    with Processes(workers, memory=limit, imports=imports, tell=tell) as processes:
+    with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
         return start(processes)
 
 

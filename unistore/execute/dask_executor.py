@@ -13,6 +13,7 @@ from unistore.execute.dask_logs import silent
 from unistore.execute.executors import Job
 from unistore.execute.job import Outcome
 from unistore.execute.memory import PROCESS, check_fits
+from unistore.progress import SILENT
 
 __all__ = ["Dask"]
 
@@ -39,11 +40,11 @@ class Dask:
     """
 
     def __init__(
-        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] | None = None
+        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = SILENT.tell
     ) -> None:
         self._scheduler = scheduler
         self._memory = memory
-        self._tell = tell or _nobody
+        self._tell = tell
         self._stack = ExitStack()
         self._client: Any = None
 
@@ -100,7 +101,3 @@ class Dask:
                 raise InputError(msg) from error
             self._client = client
             self._stack = stack.pop_all()
-
-
-def _nobody(line: str) -> None:
-    """Tell nobody."""

@@ -11,6 +11,7 @@ from unistore.execute.job import Outcome
 from unistore.execute.memory import PROCESS, check_fits, most_workers
 from unistore.execute.process_crew import Crew
 from unistore.execute.process_flow import Flow
+from unistore.progress import SILENT
 from unistore.sizes import size
 
 __all__ = ["Processes"]
@@ -43,11 +44,11 @@ class Processes:
         *,
         memory: int | None = None,
         imports: Sequence[str] = (),
-        tell: Callable[[str], None] | None = None,
+        tell: Callable[[str], None] = SILENT.tell,
     ) -> None:
         self._workers = workers
         self._memory = memory
-        self._tell = tell or _nobody
+        self._tell = tell
         self._crew = Crew(imports, self._tell)
 
     def __enter__(self) -> Self:
@@ -101,7 +102,3 @@ class Processes:
             alone = "" if count else ": converting in this process alone"
             self._tell(f"memory for {count} worker(s) of {size(PROCESS)} + {size(most)} each{alone}")
         return count
-
-
-def _nobody(line: str) -> None:
-    """Tell nobody."""

@@ -23,7 +23,7 @@ from unistore.execute.report import Report
 from unistore.execute.skipping import Skipping, check_mode, scan_sound
 from unistore.progress import SILENT, Progress
 
-__all__ = ["Progress", "Report", "run"]
+__all__ = ["Report", "run"]
 
 
 def run(
@@ -40,7 +40,7 @@ def run(
     room: int = ROOM,
     on_error: str = "fail",
     executor: Executor | None = None,
-    progress: Progress | None = None,
+    progress: Progress = SILENT,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
 
@@ -97,7 +97,7 @@ def run(
                     memory=memory,
                     room=room if memory is None else min(room, memory - PROCESS),
                     executor=executor or Serial(),
-                    progress=progress or SILENT,
+                    progress=progress,
                     round=skipping.round,
                     exhaustive=on_error == "skip",
                 )
