@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 
-__all__ = ["Finite", "bounds_of", "dequantise", "quantise"]
+__all__ = ["Finite", "bounds_of", "dequantise", "ends_of", "quantise"]
 
 Floats = NDArray[np.float64]
 
@@ -98,6 +98,12 @@ class Finite:
             )
             for axis, (row, value) in sorted(self._first.items())
         ]
+
+
+def ends_of(rows: NDArray[Any]) -> NDArray[Any]:
+    """Minimum and maximum of each column of rows (n, k), (2, k); several times faster than along axis 0."""
+    axes = [rows[:, axis] for axis in range(rows.shape[1])]
+    return np.array([[axis.min() for axis in axes], [axis.max() for axis in axes]], rows.dtype)
 
 
 def bounds_of(axes: Sequence[NDArray[Any]], offsets: NDArray[np.int64]) -> Floats:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.columns import missing_value
 from unistore.converters.hdf5 import place
-from unistore.converters.point_cloud_coordinates import Finite, bounds_of, quantise
+from unistore.converters.point_cloud_coordinates import Finite, bounds_of, ends_of, quantise
 from unistore.converters.point_cloud_large import LargeGrid
 from unistore.converters.point_cloud_order import Read, gather
 from unistore.converters.point_cloud_reading import Points, open_points
@@ -241,8 +241,8 @@ class _Clouds:
             xyz = self._block(lo, min(lo + BLOCK, end))
             if held is not None:
                 held.write(lo - begin, xyz)
-            bounds[0] = np.minimum(bounds[0], xyz.min(axis=0))
-            bounds[1] = np.maximum(bounds[1], xyz.max(axis=0))
+            low, high = ends_of(xyz)
+            bounds = np.stack([np.minimum(bounds[0], low), np.maximum(bounds[1], high)])
             for size in () if voxels else self._sizes:
                 rest = np.full(len(xyz), -1, np.int32)
                 self._emit(POINTS, f"{voxel_group(size)}/point_voxel", rest)

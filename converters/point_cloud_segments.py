@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.point_cloud_coordinates import ends_of
 from unistore.converters.point_cloud_order import Order, Read
 from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut, grouped
 from unistore.converters.point_cloud_windows import parts_of
@@ -96,8 +97,8 @@ def by_windows(
     steps = [(lo, min(lo + BLOCK, rows)) for lo in range(0, rows, BLOCK)]
     low, high = np.full(2, np.inf), np.full(2, -np.inf)
     for lo, hi in steps:
-        xy = read(lo, hi)[:, :2]
-        low, high = np.minimum(low, xy.min(axis=0)), np.maximum(high, xy.max(axis=0))
+        least, largest = ends_of(read(lo, hi)[:, :2])
+        low, high = np.minimum(low, least), np.maximum(high, largest)
     last = np.floor((high - low) / size)
     if last.max() >= 1 << 31:
         msg = f"segment=window:{size:g}: the cloud is more than 2^31 windows wide"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.point_cloud_coordinates import ends_of
 from unistore.converters.point_cloud_scratch import BLOCK, Buckets, Form, Scratch, cut
 
 __all__ = ["parts_of"]
@@ -38,10 +39,10 @@ def parts_of(
             yield from _large(points, lo, hi, min_points, max_points, scratch)
             continue
         row, window, xy = (points.columns[key].read(lo, hi) for key in ("row", "window", "xy"))
-        order = np.argsort(window, kind="stable")
-        starts = np.flatnonzero(np.diff(window[order])) + 1
-        for each in np.split(order, starts) if len(order) else ():
-            for part in _halved(each, xy[:, 0], xy[:, 1], max_points):
+        order, cuts = cut(window)
+        order = np.arange(hi - lo) if order is None else order
+        for _, first, last in cuts:
+            for part in _halved(order[first:last], xy[:, 0], xy[:, 1], max_points):
                 if len(part) >= min_points:
                     yield [row[part]]
 
@@ -76,8 +77,8 @@ def _large(
                 yield [row.read(lo, hi)[part]]
         return
     half = (hi - lo) // 2
-    low = np.min([column.read(*step).min(axis=0) for step in steps], axis=0)
-    high = np.max([column.read(*step).max(axis=0) for step in steps], axis=0)
+    ends = [ends_of(column.read(*step)) for step in steps]
+    low, high = np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)
     axis = 0 if high[0] - low[0] >= high[1] - low[1] else 1
 
     def keys() -> Iterator[NDArray[np.uint64]]:
