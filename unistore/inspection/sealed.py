@@ -187,7 +187,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         ("samples", f"{about['samples']['count']:,} ({about['samples']['table']})"),
         ("splits", splits or "none"),
         ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
-        ("size", f"{size(about['stored_bytes'])} stored, {size(about['raw_bytes'])} uncompressed{ratio}"),
+        ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
         ("seal", _seal_text(seal)),
         ("made with", ", ".join(f"{name} {version}" for name, version in about["created_with"].items())),
         ("options", spelled_options(about["modality"], about["options"])),
