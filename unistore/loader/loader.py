@@ -200,7 +200,7 @@ class Loader:
         LoaderError
             The state belongs to other samples or another order.
         """
-        order = state.get("order")
+        order = state.get("order") if isinstance(state, Mapping) else None
         sequence = self.sequence.arranged(order) if isinstance(order, Mapping) else self.sequence
         self._progress.load(state, sequence)
         self.sequence = sequence

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from numbers import Integral
 from typing import Any
 
 import xxhash
@@ -80,7 +81,9 @@ class Progress:
         LoaderError
             The state is of other samples or of another order; the difference is named.
         """
-        missing = {"version", "epoch", "delivered", "digest", "order"} - state.keys()
+        kinds = {"version": int, "epoch": Integral, "delivered": Integral, "digest": str, "order": Mapping}
+        known = state if isinstance(state, Mapping) else {}
+        missing = [name for name, kind in kinds.items() if not isinstance(known.get(name), kind)]
         if missing or state["version"] != VERSION:
             found = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
             msg = f"this is not a loader state of version {VERSION}: it {found}"

@@ -103,6 +103,9 @@ def test_states_of_other_runs_are_refused_with_the_difference(data):
         Loader(data.Batched(199), 8, seed=1, workers=0).load_state_dict(state)
     with pytest.raises(LoaderError, match="lacks delivered"):
         Loader(dataset, 8, workers=0).load_state_dict({k: v for k, v in state.items() if k != "delivered"})
+    for wrong in (None, "state", {**state, "delivered": "40"}, {**state, "order": 3}):
+        with pytest.raises(LoaderError, match="not a loader state of version 1: it lacks"):
+            Loader(dataset, 8, seed=1, workers=0).load_state_dict(wrong)
     with pytest.raises(LoaderError, match="201 samples delivered of 200"):
         Loader(dataset, 8, seed=1, workers=0).load_state_dict({**state, "delivered": 201})
 
