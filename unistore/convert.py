@@ -150,8 +150,9 @@ def _check_options(codec: str, workers: int) -> None:
     if codec not in CODECS:
         message = f"is {codec!r}, expected one of {', '.join(CODECS)}"
         problems.append(Problem("--codec", message, kind="option"))
-    if workers < 0:
-        problems.append(Problem("--workers", f"must not be negative, got {workers}", kind="option"))
+    if not isinstance(workers, int) or workers < 0:
+        message = f"must be a whole number of at least 0, got {workers!r}"
+        problems.append(Problem("--workers", message, kind="option"))
     if problems:
         raise InputError(problems)
 
