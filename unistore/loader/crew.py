@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import multiprocessing
 import os
+import pickle
 import select
 import signal
 import time
@@ -18,7 +19,7 @@ import numpy as np
 
 from unistore.loader.arena import Arena, SharedGrowth
 from unistore.loader.channel import open_channel
-from unistore.loader.errors import WorkerDiedError
+from unistore.loader.errors import LoaderError, WorkerDiedError
 from unistore.loader.failures import Failure, raise_failure
 from unistore.loader.imports import imports_settled
 from unistore.loader.memory import Segment, open_shared_memory
@@ -311,6 +312,12 @@ def _encode(orders: Orders, growth: SharedGrowth) -> Message | None:
         growth.sizes.clear()
         if isinstance(error, RuntimeError):
             return None
+        if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
+            msg = (
+                f"dataset, collate or worker_init_fn cannot be sent to a worker that is not forked: {error}; "
+                "define functions and classes at the top of a module"
+            )
+            raise LoaderError(msg) from error
         raise
 
 
