@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from unistore.converters.exclusion import about
 from unistore.converters.protocol import Concurrent, Converter, Facts, Planar, Scan, Source, Spacious
 from unistore.errors import ConversionError, InputError, Problem
+from unistore.execute.blocks import Blocks
 from unistore.execute.memory import ROOM, derive_memory
 from unistore.execute.planes import Parts, in_parts, task_memory
 from unistore.execute.spill import Spill, SpillWriter
@@ -112,6 +113,8 @@ class ShardJob:
     spilled: Mapping[str, Table]
     reading: int = 0
     """The most that reading a source takes besides its rows, in bytes."""
+    blocks: Blocks = field(default_factory=Blocks, compare=False)
+    """Memory of the rows of tasks that are written."""
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Assemble the task's rows from its sources, encode, write."""
@@ -157,6 +160,7 @@ class ShardJob:
             "pieces": digests,
             "statistics": shard_statistics(table, blocks),
         }
+        self.blocks.give(table.name, blocks)
         return Outcome(record)
 
     def describe(self, task: ShardTask) -> str:
@@ -187,7 +191,9 @@ class ShardJob:
         table = self.plan.table(task.table)
         rows = task.hi - task.lo
         blocks = {
-            array.column: _filled((rows, *array.shape[1:]), array.field.dtype, array.field.fill)
+            array.column: self.blocks.take(
+                table.name, array.column, (rows, *array.shape[1:]), array.field.dtype, array.field.fill
+            )
             for array in table.arrays
         }
         pieces = list(table.pieces(task.lo, task.hi))
@@ -371,10 +377,6 @@ def check_unchanged(guard: Guard) -> None:
                 "run again with --restart when nothing writes to it"
             )
             raise ConversionError(msg)
-
-
-def _filled(shape: tuple[int, ...], dtype: str, fill: float | bool) -> NDArray[Any]:
-    return np.zeros(shape, dtype) if fill == 0 else np.full(shape, fill, dtype)
 
 
 def _joined_digest(contents: Mapping[str, str]) -> str:
