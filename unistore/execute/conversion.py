@@ -16,7 +16,8 @@ from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.build import Build
 from unistore.execute.executors import Executor, Job
 from unistore.execute.finish import check_schema, seal, source_digests
-from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
+from unistore.execute.guard import Guard, guard_of
+from unistore.execute.job import DeriveJob, ShardJob
 from unistore.execute.keys import source_keys, task_keys
 from unistore.execute.memory import check_fits
 from unistore.execute.planes import task_memory

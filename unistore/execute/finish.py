@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError, Problem
-from unistore.execute.job import metadata_of, source_digest, write_array
+from unistore.execute.job import source_digest
 from unistore.execute.journal import Journal
+from unistore.execute.shards import metadata_of, write_array
 from unistore.execute.skipping import report_document, skipped_sources
 from unistore.execute.statistics import Moments
 from unistore.execute.target import Files, Target

@@ -2,45 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import about
 from unistore.converters.protocol import Concurrent, Converter, Facts, Planar, Scan, Source, Spacious
-from unistore.errors import ConversionError, InputError, Problem
+from unistore.errors import InputError, Problem
 from unistore.execute.blocks import Blocks
+from unistore.execute.guard import Guard, reading
 from unistore.execute.memory import ROOM, derive_memory
 from unistore.execute.planes import Parts, in_parts, task_memory
+from unistore.execute.shards import write_array, write_parts
 from unistore.execute.spill import Spill, SpillWriter
 from unistore.execute.statistics import Moments
-from unistore.execute.target import Files, Folder, Target
-from unistore.plan import ArrayPlan, Piece, Plan, ShardTask, TablePlan
+from unistore.execute.target import Folder, Target
+from unistore.plan import Piece, Plan, ShardTask, TablePlan
 from unistore.schemas.tables import Table
-from unistore.store.manifest import Entry
-from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.threads import Spread, in_turn
-from unistore.zarr3.writer import array_metadata, content_digest, encode_parts, encoded_shard
+from unistore.zarr3.writer import content_digest
 
 __all__ = [
     "DeriveJob",
-    "Guard",
     "Outcome",
     "ShardJob",
-    "guard_of",
-    "metadata_of",
-    "shard_key",
     "shard_statistics",
     "source_digest",
-    "write_array",
-    "write_parts",
 ]
 
 SHOWN = 4
@@ -49,9 +41,6 @@ AHEAD = 16
 """Pieces of a task that may be read before the first of them is looked at."""
 
 _Assembled: TypeAlias = tuple[dict[str, NDArray[Any]], list[Any], dict[str, str]]
-
-Guard = tuple[tuple[str, int, int], ...]
-"""Path, size and modification time (ns) of every file of a source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +67,7 @@ class DeriveJob:
         described = self.scan.sources[source]
         with SpillWriter(self.spill / str(source)) as writer:
             try:
-                with _reading(described, self.guards[source]):
+                with reading(described, self.guards[source]):
                     facts = self._derive(writer, source)
             except InputError as error:
                 return Outcome(problems=_problems(error, described))
@@ -202,7 +191,7 @@ class ShardJob:
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
             source = self.scan.sources[piece.source]
             try:
-                with _reading(source, self.guards[piece.source]):
+                with reading(source, self.guards[piece.source]):
                     self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
                 return {}, _problems(error, source)
@@ -230,7 +219,7 @@ class ShardJob:
         def read(number: int, column: str, lo: int, hi: int, block: NDArray[Any]) -> None:
             source = self.scan.sources[number]
             try:
-                with _reading(source, self.guards[number]):
+                with reading(source, self.guards[number]):
                     self._planar.read_planes(self.scan, table.name, number, lo, hi, {column: block})
             except InputError as error:
                 raise InputError(_problems(error, source)) from error
@@ -291,94 +280,6 @@ def shard_statistics(table: TablePlan, blocks: Mapping[str, NDArray[Any]]) -> di
     }
 
 
-def metadata_of(array: ArrayPlan, codec: str) -> ArrayMetadata:
-    """Zarr metadata of a planned array."""
-    return array_metadata(
-        array.shape,
-        np.dtype(array.field.dtype),
-        array.chunk,
-        array.shard,
-        codec,
-        fill=array.field.fill,
-        attributes=dict(array.field.attributes),
-        dimension_names=array.field.axes,
-    )
-
-
-def shard_key(array: ArrayPlan, number: int) -> str:
-    """Key of the shard that holds rows ``number * shard rows`` onwards (shards span whole rows)."""
-    return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
-
-
-def write_array(
-    files: Files,
-    array: ArrayPlan,
-    codec: str,
-    number: int,
-    lo: int,
-    block: NDArray[Any],
-    content: str | None = None,
-    spread: Spread = in_turn,
-) -> Entry:
-    """Encode rows from `lo` on as shard `number` of an array and write it.
-
-    `content` is their digest, where it is known.
-    """
-    metadata = metadata_of(array, codec)
-    key = shard_key(array, number)
-    at = (number, *(0 for _ in array.shape[1:]))
-    written = files.put(key, encoded_shard(metadata, at, block, spread))
-    return Entry(
-        key=key,
-        bytes=written.bytes,
-        checksum=written.checksum,
-        rows=(lo, lo + len(block)),
-        content=content or content_digest(block),
-    )
-
-
-def write_parts(files: Files, codec: str, task: ShardTask, parts: Parts, spread: Spread = in_turn) -> Entry:
-    """Encode the rows of a task, given in parts, as a shard of their array and write it."""
-    metadata = metadata_of(parts.array, codec)
-    written = files.put(shard_key(parts.array, task.number), encode_parts(metadata, parts, spread))
-    return Entry(
-        key=written.key,
-        bytes=written.bytes,
-        checksum=written.checksum,
-        rows=(task.lo, task.hi),
-        content=parts.content,
-    )
-
-
-def guard_of(source: Source) -> Guard:
-    """Look at a source's files as they are now."""
-    return tuple(
-        (str(file), stat.st_size, stat.st_mtime_ns) for file in source.files for stat in [file.stat()]
-    )
-
-
-def check_unchanged(guard: Guard) -> None:
-    """Raise if a file is no longer what the scan saw.
-
-    Raises
-    ------
-    ConversionError
-        Naming the file and what changed.
-    """
-    for path, size, modified in guard:
-        try:
-            stat = Path(path).stat()
-        except OSError as error:
-            msg = f"{path}: vanished while it was converted ({error.strerror}); bring it back and run again"
-            raise ConversionError(msg) from error
-        if (stat.st_size, stat.st_mtime_ns) != (size, modified):
-            msg = (
-                f"{path}: changed while it was converted ({size} → {stat.st_size} bytes); "
-                "run again with --restart when nothing writes to it"
-            )
-            raise ConversionError(msg)
-
-
 def _joined_digest(contents: Mapping[str, str]) -> str:
     """xxh3-128 over column names and the digests of their values, columns sorted by name."""
     digest = xxhash.xxh3_128()
@@ -389,20 +290,6 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
 
 def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
     return tuple(about(source.name, error.problems or [Problem(source.name, str(error))]))
-
-
-@contextmanager
-def _reading(source: Source, guard: Guard) -> Iterator[None]:
-    """Tell a file that changed under the converter from one that is bad, and name the source of an error."""
-    try:
-        yield
-    except Exception as error:  # a file that is replaced while it is read fails in any way
-        check_unchanged(guard)
-        if not isinstance(error, OSError) or error.filename is not None:
-            raise
-        msg = f"{source.path}: reading failed ({error}); the same command continues"
-        raise ConversionError(msg) from error
-    check_unchanged(guard)
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unistore.converters.protocol import Converter, Scan
-from unistore.execute.job import guard_of
+from unistore.execute.guard import guard_of
 from unistore.execute.memory import ROOM, derive_memory
 from unistore.execute.planes import task_memory
 from unistore.execute.planning import plan_options, versions

@@ -16,7 +16,7 @@ from unistore.execute.conversion import Conversion
 from unistore.execute.destination import open_build
 from unistore.execute.executors import Executor, Serial
 from unistore.execute.failure import writing_failed
-from unistore.execute.job import Guard, guard_of
+from unistore.execute.guard import Guard, guard_of
 from unistore.execute.memory import PROCESS, ROOM
 from unistore.execute.planning import plan_options, versions
 from unistore.execute.report import Report

@@ -11,7 +11,8 @@ from unistore.convert import recorded_converter
 from unistore.converters.protocol import Converter
 from unistore.errors import InputError, Problem, StoreError
 from unistore.execute.executors import Executor
-from unistore.execute.job import DeriveJob, Guard, ShardJob, guard_of
+from unistore.execute.guard import Guard, guard_of
+from unistore.execute.job import DeriveJob, ShardJob
 from unistore.execute.planning import Planned, plan_conversion, versions
 from unistore.execute.spill import Spill
 from unistore.execute.target import Folder

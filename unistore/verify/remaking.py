@@ -14,17 +14,10 @@ from numpy.typing import NDArray
 
 from unistore.execute.executors import Executor
 from unistore.execute.finish import metadata_documents, source_digests
-from unistore.execute.job import (
-    Outcome,
-    ShardJob,
-    metadata_of,
-    shard_key,
-    shard_statistics,
-    write_array,
-    write_parts,
-)
+from unistore.execute.job import Outcome, ShardJob, shard_statistics
 from unistore.execute.planes import LARGE, part_planes
 from unistore.execute.planes import Parts as RowParts
+from unistore.execute.shards import metadata_of, shard_key, write_array, write_parts
 from unistore.execute.target import Folder
 from unistore.export.reading import row_blocks
 from unistore.plan import ArrayPlan, ShardTask

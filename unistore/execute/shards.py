@@ -1,0 +1,77 @@
+"""Shards of planned arrays: encoded, and written as one file each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.execute.planes import Parts
+from unistore.execute.target import Files
+from unistore.plan import ArrayPlan, ShardTask
+from unistore.store.manifest import Entry
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.threads import Spread, in_turn
+from unistore.zarr3.writer import array_metadata, content_digest, encode_parts, encoded_shard
+
+__all__ = ["metadata_of", "shard_key", "write_array", "write_parts"]
+
+
+def metadata_of(array: ArrayPlan, codec: str) -> ArrayMetadata:
+    """Zarr metadata of a planned array."""
+    return array_metadata(
+        array.shape,
+        np.dtype(array.field.dtype),
+        array.chunk,
+        array.shard,
+        codec,
+        fill=array.field.fill,
+        attributes=dict(array.field.attributes),
+        dimension_names=array.field.axes,
+    )
+
+
+def shard_key(array: ArrayPlan, number: int) -> str:
+    """Key of the shard that holds rows ``number * shard rows`` onwards (shards span whole rows)."""
+    return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
+
+
+def write_array(
+    files: Files,
+    array: ArrayPlan,
+    codec: str,
+    number: int,
+    lo: int,
+    block: NDArray[Any],
+    content: str | None = None,
+    spread: Spread = in_turn,
+) -> Entry:
+    """Encode rows from `lo` on as shard `number` of an array and write it.
+
+    `content` is their digest, where it is known.
+    """
+    metadata = metadata_of(array, codec)
+    key = shard_key(array, number)
+    at = (number, *(0 for _ in array.shape[1:]))
+    written = files.put(key, encoded_shard(metadata, at, block, spread))
+    return Entry(
+        key=key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=(lo, lo + len(block)),
+        content=content or content_digest(block),
+    )
+
+
+def write_parts(files: Files, codec: str, task: ShardTask, parts: Parts, spread: Spread = in_turn) -> Entry:
+    """Encode the rows of a task, given in parts, as a shard of their array and write it."""
+    metadata = metadata_of(parts.array, codec)
+    written = files.put(shard_key(parts.array, task.number), encode_parts(metadata, parts, spread))
+    return Entry(
+        key=written.key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=(task.lo, task.hi),
+        content=parts.content,
+    )
