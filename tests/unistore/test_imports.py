@@ -40,6 +40,7 @@ FORBIDDEN: dict[str, set[str]] = {
     | {"unistore.store", "unistore.converters", "unistore.execute", "unistore.dataset"},
     "unistore.execute": HEAVY - {"dask", "distributed"} | {"unistore.dataset", "unistore.samples"},
     "unistore.packed": HEAVY | {"unistore"},
+    "unistore.malloc": HEAVY | {"unistore", "numpy"},
     "unistore.randomness": HEAVY | {"unistore"},
     "unistore.samples": (HEAVY - {"cv2"})
     | {"unistore.converters", "unistore.execute", "unistore.dataset", "unistore.plan"},

@@ -31,7 +31,17 @@ class Blocks:
     def take(
         self, table: str, column: str, shape: tuple[int, ...], dtype: str, fill: float | bool
     ) -> NDArray[Any]:
-        """A block of a column, full of `fill`. Memory of another table is let go first."""
+        """A block of a column, full of `fill`. Memory of another table is let go first.
+
+        Parameters
+        ----------
+        table, column
+            Whose rows it will hold.
+        shape, dtype
+            (rows, *row_shape), and the column's dtype.
+        fill
+            What every element is.
+        """
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         memory = self._found(table, column, nbytes)
         fresh = memory is None

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from unistore.execute.job import Outcome
 from unistore.execute.memory import PROCESS
+from unistore.malloc import keep_freed_memory
 from unistore.workers import usable_cores
 from unistore.zarr3.threads import Spread, Threads
 
@@ -102,6 +103,7 @@ class Threaded:
             reader, writer = (ThreadPoolExecutor(1, f"unistore-{what}") for what in ("read", "write"))
             for pool in (reader, writer):
                 stack.callback(pool.shutdown, cancel_futures=True)
+            keep_freed_memory()
             threads = Threads(self._cores)
             stack.callback(threads.stop)
             before: tuple[T, Future[Outcome]] | None = None

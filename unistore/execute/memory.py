@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 PROCESS = 128 << 20
-"""Bytes of one process before its first step: interpreter, libraries, plan (100 MB measured, with dask)."""
+"""Bytes of one process before its first step: interpreter, libraries, plan."""
 
 ROOM = 512 << 20
 """Bytes that a step may hold to be faster where no limit is given."""

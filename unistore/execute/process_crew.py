@@ -29,10 +29,8 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "OPENCV_FOR_THREADS_NUM": "1",
-    "MALLOC_TRIM_THRESHOLD_": "33554432",
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
 }
-"""One process works on one thread; memory of rows and chunks is used again instead of faulted in anew."""
+"""One process works on one thread."""
 STARTERS = 3
 """So many starters that end by themselves, or are killed, mean that none will ever stay."""
 GRACE = 5

@@ -17,6 +17,8 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 
+from unistore.malloc import keep_freed_memory
+
 __all__ = ["FORK", "serve"]
 
 FORK = 0
@@ -122,5 +124,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited where the converter ignores it
     die_with(int(sys.argv[1]))
+    keep_freed_memory()  # workers inherit it
     serve(Connection(0), sys.argv[2:])
     os._exit(0)  # nothing is left to do, and somebody waits

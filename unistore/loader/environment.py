@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import hashlib
 import os
 import random
@@ -14,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from unistore.malloc import keep_freed_memory
 from unistore.packed import Allocate
 
 __all__ = ["Environment", "settle"]
 
 _DRAWS = struct.Struct("<QIq")
-_KEPT = 32 << 20
-"""Bytes of one array, or at the heap's end, that go back to the system when they are freed."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -95,12 +91,4 @@ def settle() -> None:
     cv2 = sys.modules.get("cv2")
     if cv2 is not None:
         cv2.setNumThreads(0)
-    _keep_freed_memory()
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc keep freed memory: every batch takes as much again, and fresh pages cost."""
-    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_TRIM_THRESHOLD, _KEPT)
-        mallopt(_M_MMAP_THRESHOLD, _KEPT)
+    keep_freed_memory()

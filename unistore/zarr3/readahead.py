@@ -36,5 +36,12 @@ def announce(descriptor: int, offset: int, size: int) -> None:
 
     Nothing else is read. A read that was not announced makes the kernel guess what follows: of random chunks
     it then reads more than twice the bytes, one chunk after the other.
+
+    Parameters
+    ----------
+    descriptor
+        Of the open file.
+    offset, size
+        Bytes.
     """
     os.posix_fadvise(descriptor, offset, size, os.POSIX_FADV_WILLNEED)

@@ -10,16 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-import numpy as np
-
 __all__ = ["Spread", "Threads", "in_turn"]
-
-KEPT = (32 << 20) - (64 << 10)
-"""Bytes of the largest block that glibc's malloc keeps, once such a block has been freed.
-
-It maps larger blocks anew each time, and gives back twice as much as soon as it is free; until then the limit
-lies at 128 KiB, so that every encoded chunk would be faulted in anew.
-"""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,7 +39,6 @@ class Threads:
     """
 
     def __init__(self, count: int) -> None:
-        np.empty(KEPT, np.uint8)
         self._pool = ThreadPoolExecutor(count, "unistore-encode")
 
     def stop(self) -> None:
