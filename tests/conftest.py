@@ -5,11 +5,24 @@ How long an example takes is the machine's affair; a test that hangs is ended an
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import HealthCheck, settings
 
+if TYPE_CHECKING:
+    from tests.cases import Case
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record-digests", action="store_true", help="Record the digests of tests/test_digests.py"
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,3 +33,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return marker.args[0] if marker else 0
 
     items.sort(key=lambda item: most(item) < 300)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that asks for `case_name` runs for every case, one for `family_case` for one a family."""
+    if {"case_name", "family_case"} & set(metafunc.fixturenames):
+        from tests.cases import MAKERS, REAL
+
+        if "case_name" in metafunc.fixturenames:
+            metafunc.parametrize("case_name", list(MAKERS))
+        if "family_case" in metafunc.fixturenames:
+            metafunc.parametrize("family_case", REAL)
+
+
+@pytest.fixture(scope="session")
+def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
+    """``make_case(name)``: the case and its sealed store, made once; neither is to be changed."""
+    from tests.cases import MAKERS
+
+    made: dict[str, tuple[Case, Path]] = {}
+
+    def make(name: str) -> tuple[Case, Path]:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            (folder / "sources").mkdir()
+            case = MAKERS[name](folder / "sources")
+            made[name] = case, case.convert(folder / "store.zarr")
+        return made[name]
+
+    return make

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
-
-
-def _of_export() -> ModuleType:
-    """The fixtures of the tests of export."""
-    path = Path(__file__).parents[1] / "export" / "conftest.py"
-    name = "unistore_export_cases"
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
-
-
-make_case = _of_export().make_case
-pytest_generate_tests = _of_export().pytest_generate_tests
 
 
 @pytest.fixture

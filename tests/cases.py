@@ -1,8 +1,7 @@
-"""Small sources of every family in every layout, real ones where they are bundled, and their stores."""
+"""Small sources of every family in every layout, real ones where they are bundled."""
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,12 +11,11 @@ from typing import Any
 import cv2
 import h5py
 import numpy as np
-import pytest
 
 from unistore.convert import make_converter
 from unistore.execute.runner import run
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parent / "data"
 
 
 @dataclass(frozen=True)
@@ -388,34 +386,3 @@ MAKERS: dict[str, Callable[[Path], Case]] = {
 }
 REAL = ("rows_real", "cloud_real", "ct_real", "spike_real", "robot_real")
 """One case a family."""
-
-
-@pytest.fixture(scope="session")
-def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Case, Path]]:
-    """``make_case(name)``: the case and its sealed store, made once; neither is to be changed."""
-    made: dict[str, tuple[Case, Path]] = {}
-
-    def make(name: str) -> tuple[Case, Path]:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            (folder / "sources").mkdir()
-            case = MAKERS[name](folder / "sources")
-            made[name] = case, case.convert(folder / "store.zarr")
-        return made[name]
-
-    return make
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that asks for `case_name` runs for every case, one for `family_case` for one a family."""
-    if "case_name" in metafunc.fixturenames:
-        metafunc.parametrize("case_name", list(MAKERS))
-    if "family_case" in metafunc.fixturenames:
-        metafunc.parametrize("family_case", REAL)
-
-
-def as_bytes(array: np.ndarray) -> bytes:
-    """An array with its form, to be compared bit for bit."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(array))
-    return buffer.getvalue()
