@@ -1,0 +1,93 @@
+"""One run of one workload, by whichever unistore is importable: prints processor and wall seconds as JSON."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import unistore
+
+READ = {"rows": "rows", "segments": "point_cloud", "patches": "ct"}
+"""Family of the store that each reading workload reads."""
+
+
+def processor_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def convert(family: str, source: Path, destination: Path) -> None:
+    """Convert in this process."""
+    from harness.copying import FAMILIES
+
+    unistore.convert(source, destination, family, **FAMILIES[family].options)
+
+
+def samples_of(kind: str) -> object:
+    """The kind of samples of a workload."""
+    kinds = {"rows": unistore.Rows(), "segments": unistore.Segments(), "patches": unistore.Patches(64)}
+    return kinds[kind]
+
+
+def read(kind: str, store: Path) -> None:
+    """Random batches of a Dataset, in this process."""
+    dataset = unistore.Dataset(store, samples=samples_of(kind))
+    rng = np.random.default_rng(0)
+    until, batch = {"rows": 1500, "segments": 400, "patches": 60}[kind], 32
+    for _ in range(until):
+        dataset.__getitems__(rng.integers(0, len(dataset), batch if kind != "patches" else 4).tolist())
+
+
+def load(kind: str, store: Path) -> None:
+    """Epochs of a Loader with two workers."""
+    dataset = unistore.Dataset(store, samples=samples_of(kind))
+    word = "num_workers" if "num_workers" in inspect.signature(unistore.Loader).parameters else "workers"
+    with unistore.Loader(dataset, 32, shuffle=True, seed=0, **{word: 2}) as loader:
+        for _ in range({"rows": 4, "segments": 4}[kind]):
+            for _ in loader:
+                pass
+
+
+def timed(function: Callable[[], None]) -> tuple[float, float]:
+    """Processor and wall seconds of a call."""
+    cpu, began = processor_seconds(), time.perf_counter()
+    function()
+    return processor_seconds() - cpu, time.perf_counter() - began
+
+
+def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
+    """Run a workload, ``"convert ct"`` or ``"read rows"``; ``"make …"`` makes what it needs."""
+    from harness.copying import make_source
+
+    words = work.split()
+    making = words[0] == "make"
+    action, what = words[1:] if making else words
+    family = what if action == "convert" else READ[what]
+    source = make_source(family, folder / family, quick=False, megabytes=megabytes)
+    store = folder / f"{family}-{megabytes}.zarr"
+    if making:
+        if action != "convert" and not store.exists():
+            convert(family, source, store)
+        return 0.0, 0.0
+    if action != "convert":
+        return timed(lambda: (read if action == "read" else load)(what, store))
+    memory = Path("/dev/shm")
+    target = (memory if memory.is_dir() else folder) / f"unistore-versions-{os.getpid()}.zarr"
+    convert(family, source, target)  # imports, the page cache, the memory that is reused
+    shutil.rmtree(target)
+    try:
+        return timed(lambda: convert(family, source, target))
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))))
