@@ -169,10 +169,12 @@ class ShardCache:
             raise self._refused(self.folder / below / name, error) from error
 
     def _refused(self, path: Path, error: NotOwnError) -> StoreError:
-        if path == self.folder:
-            cure = "choose a folder of your own that others cannot write to (chmod go-w)"
-            return StoreError(f"cache_dir {path}: {error}; {cure}")
-        return StoreError(f"cache_dir {self.folder}: {path} {error}; remove it, or choose another folder")
+        where = "" if path == self.folder else f"{path} "
+        cure = "remove it, or " if where else ""
+        rule = "of your own, that others cannot write to"
+        return StoreError(
+            f"cache_dir {self.folder}: cannot be used ({where}{error}); {cure}choose another folder, {rule}"
+        )
 
     def _reserve(self, part: int, size: int) -> bool:
         """Make room and take it, so that the limit holds while the object arrives."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,13 +20,13 @@ from unistore.store.grammar import (
     parse_rows,
 )
 from unistore.store.names import MANIFEST
-from unistore.zarr3.documents import DocumentError, parse_json
+from unistore.zarr3.documents import DocumentError, parse_json, shown
 
 __all__ = [
     "MANIFEST_LIMIT",
     "Entry",
     "manifest_bytes",
-    "parse_line",
+    "parse_lines",
     "parse_manifest",
     "root_is_intact",
     "seal_of",
@@ -105,29 +105,29 @@ def parse_manifest(data: bytes, where: str) -> list[Entry]:
     CorruptionError
         Naming the first line that is not an entry, or has the key of another.
     """
-    entries: dict[str, Entry] = {}
-    for number, line in enumerate(data.splitlines(), 1):
-        entry = parse_line(line, f"{where}/{MANIFEST}: line {number} is damaged")
-        if entry.key in entries:
-            msg = f"{where}/{MANIFEST}: line {number} is damaged (the key {entry.key!r} stands twice)"
+    entries = []
+    for number, entry in parse_lines(data):
+        if isinstance(entry, str):
+            msg = f"{where}/{MANIFEST}: line {number} is damaged ({entry}); run 'unistore verify'"
             raise CorruptionError(msg)
-        entries[entry.key] = entry
-    return list(entries.values())
+        entries.append(entry)
+    return entries
 
 
-def parse_line(line: bytes, where: str) -> Entry:
-    """Parse one line of a manifest.
-
-    Raises
-    ------
-    CorruptionError
-        If it is not an entry; begins with `where`.
-    """
-    try:
-        return Entry.from_json(parse_json(line))
-    except (DocumentError, GrammarError) as error:
-        msg = f"{where} ({error})"
-        raise CorruptionError(msg) from error
+def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
+    """Number of every line of a manifest, and its entry; or, where it is none, the reason."""
+    keys: set[str] = set()
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            entry = Entry.from_json(parse_json(line))
+        except (DocumentError, GrammarError) as error:
+            yield number, str(error)
+            continue
+        if entry.key in keys:
+            yield number, f"the key {shown(entry.key)} stands twice"
+            continue
+        keys.add(entry.key)
+        yield number, entry
 
 
 def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:

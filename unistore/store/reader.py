@@ -93,11 +93,7 @@ class Store:
                 known = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.modality} store has: {known}"
                 raise StoreError(msg)
-            try:
-                found = self._arrays[path] = Array.open(self._storage, path, sealed=True)
-            except StoreError as error:
-                msg = f"{error}; run 'unistore verify {self.path}'"
-                raise type(error)(msg) from error
+            found = self._arrays[path] = Array.open(self._storage, path, sealed=True)
         return found
 
     def has(self, path: str) -> bool:

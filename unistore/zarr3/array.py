@@ -72,12 +72,16 @@ class Array:
         """
         key = f"{path}/zarr.json" if path else "zarr.json"
         where = f"{storage}: array {path!r}"
+        raw = storage.get(key)
+        cure = "; run 'unistore verify'" if sealed else ""
         try:
-            document = parse_document(storage.get(key))
+            metadata = ArrayMetadata.from_json(parse_document(raw), where)
         except DocumentError as error:
-            msg = f"{where}: zarr.json is damaged: {error}"
+            msg = f"{where}: zarr.json is damaged: {error}{cure}"
             raise CorruptionError(msg) from error
-        return cls(storage, path, ArrayMetadata.from_json(document, where), sealed=sealed)
+        except StoreError as error:
+            raise CorruptionError(str(error) + cure) from error
+        return cls(storage, path, metadata, sealed=sealed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.storage, self.path, self.sealed)

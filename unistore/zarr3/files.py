@@ -8,7 +8,7 @@ import stat
 
 from unistore.errors import StoreError
 
-__all__ = ["NotRegularError", "kind_of", "open_regular", "read_regular"]
+__all__ = ["NotRegularError", "check_tree", "open_regular", "read_regular"]
 
 _FLAGS = os.O_RDONLY
 for _name in ("O_BINARY", "O_CLOEXEC", "O_NOCTTY", "O_NOFOLLOW", "O_NONBLOCK"):
@@ -28,15 +28,10 @@ class NotRegularError(StoreError):
     """Where a store should have a regular file, or a folder, something else stands."""
 
     def __init__(self, path: str | os.PathLike[str], mode: int) -> None:
-        kind = kind_of(mode)
+        kind = _KINDS.get(stat.S_IFMT(mode), "not a file")
         cure = "; copy the store with its links followed (cp -rL), and open the copy"
         msg = f"{os.fspath(path)}: is {kind}, and a store consists of regular files and folders"
         super().__init__(msg + (cure if kind == "a link" else ""))
-
-
-def kind_of(mode: int) -> str:
-    """What a file is that is not a regular one: ``"a pipe"``."""
-    return _KINDS.get(stat.S_IFMT(mode), "not a file")
 
 
 def open_regular(path: str | os.PathLike[str]) -> tuple[int, int]:
@@ -80,6 +75,38 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
     descriptor, size = open_regular(path)
     with os.fdopen(descriptor, "rb") as file:
         if size > limit:
-            msg = f"{os.fspath(path)}: {size:,} bytes, expected at most {limit:,}"
-            raise StoreError(msg)
+            raise _too_large(path, size, limit)
         return file.read(limit)
+
+
+def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: int) -> None:
+    """Look at everything below a folder, for readers that open files by themselves.
+
+    Parameters
+    ----------
+    root
+        The folder.
+    documents, limit
+        Names of the files that are read whole, and the bytes that they may have.
+
+    Raises
+    ------
+    OSError
+        If a folder cannot be listed.
+    StoreError
+        If something is not a regular file or folder, or a document is too large.
+    """
+    folders = [os.fspath(root)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise NotRegularError(entry.path, entry.stat(follow_symlinks=False).st_mode)
+                elif entry.name in documents and (size := entry.stat().st_size) > limit:
+                    raise _too_large(entry.path, size, limit)
+
+
+def _too_large(path: str | os.PathLike[str], size: int, limit: int) -> StoreError:
+    return StoreError(f"{os.fspath(path)}: {size:,} bytes, expected at most {limit:,}")

@@ -135,7 +135,7 @@ class LocalStorage:
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Whole object; see `Storage.get`."""
-        path = self._path(key)
+        path = self.path(key)
         try:
             return read_regular(path, limit)
         except OSError as error:
@@ -143,7 +143,7 @@ class LocalStorage:
 
     def size(self, key: str) -> int | None:
         """Bytes of an object, or None; see `Storage.size`."""
-        path = self._path(key)
+        path = self.path(key)
         try:
             found = os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -209,15 +209,21 @@ class LocalStorage:
             if file is not None:
                 self._files.move_to_end(key)
                 return file
-        file = _OpenFile(self._path(key))
+        file = _OpenFile(self.path(key))
         with self._lock:
             file = self._files.setdefault(key, file)
             while len(self._files) > MAX_OPEN_FILES:
                 self._files.popitem(last=False)  # closed when its last reader lets go of it
         return file
 
-    def _path(self, key: str) -> str:
-        """Path of an object; the folders above it are looked at once."""
+    def path(self, key: str) -> str:
+        """Path of an object.
+
+        Raises
+        ------
+        StoreError
+            If a folder above it is a link; each is looked at once.
+        """
         folder = key.rpartition("/")[0]
         if folder and folder not in self._folders:
             self._check_folders(folder)
