@@ -241,12 +241,15 @@ def _is_sharding(item: object) -> bool:
 
 
 def _extents(value: object, what: str, where: str, *, least: int, ndim: int | None = None) -> tuple[int, ...]:
-    whole = is_list_of(value, int) and all(least <= extent <= _MOST_BYTES for extent in value)
-    if not whole or len(value) > _MOST_AXES or (ndim is not None and len(value) != ndim):
-        axes = f"up to {_MOST_AXES} " if ndim is None else f"{ndim} "
-        msg = f"{where}: {what} must be {axes}integers of at least {least}, found {shown(value)}"
-        raise StoreError(msg)
-    return tuple(value)
+    if (
+        is_list_of(value, int)
+        and (len(value) <= _MOST_AXES if ndim is None else len(value) == ndim)
+        and all(least <= extent <= _MOST_BYTES for extent in value)
+    ):
+        return tuple(value)
+    axes = f"up to {_MOST_AXES} " if ndim is None else f"{ndim} "
+    msg = f"{where}: {what} must be {axes}integers of at least {least}, found {shown(value)}"
+    raise StoreError(msg)
 
 
 def _check_sizes(
