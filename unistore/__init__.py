@@ -105,10 +105,17 @@ _HOME = {
 
 
 def open(path: str | os.PathLike[str]) -> zarr.Group:  # noqa: A001
-    """Open a store as a plain ``zarr.Group``, read-only: for looking into it with zarr-python's own means."""
+    """Open a store as a plain ``zarr.Group``, read-only: for looking into it with zarr-python's own means.
+
+    Raises
+    ------
+    StoreError
+        If there is no Zarr group, its metadata cannot be read, or the folder holds links, pipes or devices.
+    """
     import zarr
 
-    from unistore.errors import NoStoreError
+    from unistore.errors import NoStoreError, UnistoreError
+    from unistore.errors import StoreError as Refused
     from unistore.remote.storage import zarr_store
 
     try:
@@ -116,6 +123,12 @@ def open(path: str | os.PathLike[str]) -> zarr.Group:  # noqa: A001
     except FileNotFoundError as error:
         msg = f"{os.fspath(path)}: no such store"
         raise NoStoreError(msg) from error
+    except UnistoreError:
+        raise
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        msg = f"{os.fspath(path)}: cannot be opened as a Zarr group ({why})"
+        raise Refused(msg) from error
 
 
 def __getattr__(name: str) -> Any:

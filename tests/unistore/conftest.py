@@ -13,6 +13,16 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+SEAL = {
+    "manifest": "unistore-manifest.jsonl",
+    "digest": "0" * 32,
+    "files": 0,
+    "bytes": 0,
+    "content_digest": "0" * 32,
+    "root": "0" * 32,
+}
+"""Well-formed, of no manifest."""
+
 
 @dataclass
 class StoreMaker:
@@ -54,7 +64,7 @@ class StoreMaker:
             "modality": modality,
             "samples": {"count": count, "table": table},
             "fields": {name: {"axes": (axes or {}).get(name, [])} for name in written},
-            "seal": {"manifest": "unistore-manifest.jsonl"},
+            "seal": SEAL,
         }
         return path
 

@@ -40,7 +40,7 @@ def make_rows(make_store: Any) -> Callable[..., Path]:
         )
         root = path / "zarr.json"
         document = json.loads(root.read_text())
-        document["attributes"]["unistore"]["seal"]["digest"] = f"of {count} from {first}"
+        document["attributes"]["unistore"]["seal"]["digest"] = f"{count:016x}{first:016x}"
         root.write_text(json.dumps(document))
         return path
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from unistore.errors import StoreError
 from unistore.inspection.blocks import Block
+from unistore.store.names import MANIFEST
+from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
+from unistore.zarr3.storage import LocalStorage
 
 __all__ = ["describe_zarr", "is_store", "is_zarr", "stores_inside", "zarr_blocks"]
 
@@ -17,8 +19,8 @@ _SHOWN = 50
 
 
 def is_zarr(path: Path) -> bool:
-    """Whether a folder holds Zarr metadata, of either version."""
-    return any((path / name).is_file() for name in _METADATA)
+    """Whether a folder holds Zarr metadata, of either version, readable or not."""
+    return any(os.path.lexists(path / name) for name in _METADATA)
 
 
 def is_store(path: Path) -> bool:
@@ -33,8 +35,8 @@ def is_store(path: Path) -> bool:
     if root.exists() and not os.access(root, os.R_OK):
         msg = f"{root}: cannot be read (Permission denied); mend the rights"
         raise StoreError(msg)
-    attributes = _document(root).get("attributes")
-    return isinstance(attributes, dict) and "unistore" in attributes
+    attributes = _document(path, "zarr.json").get("attributes")
+    return (isinstance(attributes, dict) and "unistore" in attributes) or os.path.lexists(path / MANIFEST)
 
 
 def describe_zarr(path: Path) -> dict[str, Any]:
@@ -47,13 +49,14 @@ def describe_zarr(path: Path) -> dict[str, Any]:
             folders.clear()  # chunks lie below
             continue
         nodes += 1
-        document = _document(Path(folder, found))
+        document = _document(Path(folder), found)
+        shape = document.get("shape")
         if found == ".zarray" or document.get("node_type") == "array":
             folders.clear()
             arrays.append(
                 {
                     "path": Path(folder).relative_to(path).as_posix().removeprefix("."),
-                    "shape": document.get("shape"),
+                    "shape": shape if is_list_of(shape, int) else None,
                     "dtype": str(document.get("data_type", document.get("dtype"))),
                 }
             )
@@ -63,12 +66,12 @@ def describe_zarr(path: Path) -> dict[str, Any]:
     return {"zarr_format": version, "arrays": arrays, "more": len(arrays) == _SHOWN}
 
 
-def _document(path: Path) -> dict[str, Any]:
+def _document(folder: Path, name: str) -> dict[str, Any]:
+    """A metadata document; empty if it cannot be read."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        return parse_document(LocalStorage(folder).get(name))
+    except (StoreError, DocumentError):
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def zarr_blocks(path: str, about: dict[str, Any]) -> list[Block]:

@@ -17,7 +17,7 @@ from unistore.inspection.snippets import snippet
 from unistore.remote.storage import local_path
 from unistore.sizes import size
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
-from unistore.store.names import REPORT, ROOT, build_folder
+from unistore.store.names import MANIFEST, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -74,12 +74,12 @@ def _manifest(store: Store) -> tuple[list[Entry] | None, bool]:
     """The manifest's lines (None if it cannot be read), and whether seal, manifest and root agree."""
     seal = store.attributes["seal"]
     try:
-        data = store.read(seal["manifest"])
+        data = store.read(MANIFEST)
         entries = parse_manifest(data, store.path)
     except StoreError:
         return None, False
     digest = xxhash.xxh3_128_hexdigest(data)
-    return entries, digest == seal.get("digest") and root_is_intact(store.read(ROOT))
+    return entries, digest == seal["digest"] and root_is_intact(store.read(ROOT))
 
 
 def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:

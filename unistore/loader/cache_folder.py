@@ -7,20 +7,18 @@ whatever ended it: a file that can be locked exclusively has no user, and is rem
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unistore.errors import InputError, Problem
+from unistore.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["alone", "join", "leave"]
 
-_OWN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = "lock"
 
 
@@ -78,13 +76,10 @@ def alone() -> Iterator[int]:
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError as error:
-        raise _refused(path, f"cannot be opened as a folder ({error.strerror})") from error
+        folder = open_own_folder(path, 0o077)
+    except NotOwnError as error:
+        raise _refused(path, str(error)) from error
     try:
-        found = os.fstat(folder)
-        if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise _refused(path, "is open to others than this user")
         lock = _open(_LOCK, folder, os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -97,19 +92,10 @@ def alone() -> Iterator[int]:
 
 
 def _open(name: str, folder: int, flags: int = 0) -> int:
-    """Descriptor of a plain file of this user's own."""
     try:
-        descriptor = os.open(name, _OWN | flags, 0o600, dir_fd=folder)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        reason = "is a link" if error.errno == errno.ELOOP else f"cannot be opened ({error.strerror})"
-        raise _refused(_path() / name, reason) from error
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink > 1:
-        os.close(descriptor)
-        raise _refused(_path() / name, "is not a file of this user alone")
-    return descriptor
+        return open_own_file(name, folder, flags)
+    except NotOwnError as error:
+        raise _refused(_path() / name, str(error)) from error
 
 
 def _sweep(folder: int) -> None:

@@ -11,9 +11,9 @@ import xxhash
 from unistore.errors import CorruptionError
 from unistore.remote.ranges import LIMIT
 from unistore.remote.shard_cache import ShardCache
-from unistore.store.manifest import parse_manifest
+from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
-from unistore.zarr3.storage import AbsentError, LocalStorage, Storage
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage
 
 __all__ = ["CachedStorage"]
 
@@ -50,11 +50,11 @@ class CachedStorage:
     def __repr__(self) -> str:
         return repr(self._inner)
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Whole object; see `Storage.get`."""
         found = self._entries().get(key)
-        if found is None:
-            return self._inner.get(key)
+        if found is None or found[0] > limit:
+            return self._inner.get(key, limit)
         return next(self.read_many([key], [0], [found[0]]))
 
     def size(self, key: str) -> int | None:
@@ -107,7 +107,7 @@ class CachedStorage:
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""
         if self._known is None:
-            raw = self._inner.get(MANIFEST)
+            raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
             where = repr(self._inner)
             if xxhash.xxh3_128_hexdigest(raw) != self._manifest:
                 msg = f"{where}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"

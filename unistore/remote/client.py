@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from unistore.errors import CorruptionError, StoreError, UnistoreError
 from unistore.remote.faults import Fault, ShortRead, fault_of, lacks_conditions
 from unistore.remote.url import Location, parse_url
+from unistore.zarr3.storage import DOCUMENT_LIMIT
 
 __all__ = ["ObjectClient"]
 
@@ -88,9 +89,17 @@ class ObjectClient:
         """What obstore calls a store."""
         return self._connected()[1]
 
-    def get(self, key: str) -> bytes | None:
-        """Whole object; None where there is none."""
-        return self._try(lambda obs, handle: bytes(obs.get(handle, key).bytes()), key)
+    def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
+        """Whole object, of at most `limit` bytes; None where there is none."""
+
+        def read(obs: Any, handle: Any) -> bytes:
+            found = obs.get(handle, key)
+            size = int(found.meta["size"])
+            if size > limit:
+                raise self.error(key, Fault(f"{size:,} bytes, expected at most {limit:,}"))
+            return bytes(found.bytes())
+
+        return self._try(read, key)
 
     def size(self, key: str) -> int | None:
         """Bytes of an object; None where there is none."""

@@ -11,7 +11,7 @@ from typing import TypeVar
 from unistore.remote.client import ObjectClient
 from unistore.remote.ranges import Request, coalesce
 from unistore.remote.url import Location
-from unistore.zarr3.storage import AbsentError
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 
 __all__ = ["ObjectStorage", "ahead"]
 
@@ -52,9 +52,9 @@ class ObjectStorage:
     def __repr__(self) -> str:
         return f"ObjectStorage({str(self.client.location)!r})"
 
-    def get(self, key: str) -> bytes:
+    def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
         """Whole object; see `Storage.get`."""
-        found = self.client.get(key)
+        found = self.client.get(key, limit)
         if found is None:
             msg = f"{self.client.location}/{key}: no such object"
             raise AbsentError(msg)

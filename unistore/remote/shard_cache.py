@@ -1,15 +1,20 @@
-"""A folder of verified copies of objects, bounded in bytes, shared by the processes of one machine.
+"""A folder of verified copies of objects, bounded in bytes, shared by the processes of one user on a machine.
 
 A copy is named by the checksum of its content: stores that hold the same shard share it, and a store that
 was replaced never finds the copies of the old one. While an object is fetched, its ``.part`` file has its
 final size and is locked by the process that fetches it: the limit holds at every moment, others wait for the
 result, and a part whose lock is free was left by a process that died.
+
+Folder and files must be this user's own, and no links: what another user planted is refused, and whatever has
+another name than a copy is left alone.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import stat
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -19,6 +24,7 @@ from pathlib import Path
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
+from unistore.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["ShardCache"]
 
@@ -26,6 +32,9 @@ PART = ".part"
 TOUCH_EVERY = 60.0
 """Seconds after which a use of a copy is recorded again (in its modification time)."""
 _BLOCK = 1 << 20
+_OTHERS_WRITE = 0o022
+_SHELF = re.compile(r"[0-9a-f]{2}")
+_COPY = re.compile(rf"[0-9a-f]{{32}}({re.escape(PART)})?")
 
 
 class ShardCache:
@@ -73,6 +82,8 @@ class ShardCache:
         StoreError
             If the folder cannot be used.
         """
+        if self._was_used(checksum):
+            return True
         try:
             return self._ensure(checksum, size, fetch, what)
         except OSError as error:
@@ -83,44 +94,92 @@ class ShardCache:
         """Look at a copy again before its next use."""
         self._seen.pop(checksum, None)
 
+    def _was_used(self, checksum: str) -> bool:
+        seen = self._seen.get(checksum)
+        return seen is not None and time.monotonic() - seen < TOUCH_EVERY
+
     def _ensure(self, checksum: str, size: int, fetch: Callable[[], Iterable[bytes]], what: str) -> bool:
-        path = self.folder / self.name(checksum)
-        if self._usable(path, checksum, size):
-            return True
-        if size > self.limit:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with self._part(path) as part:
-            if self._usable(path, checksum, size):  # another process brought it meanwhile
+        with self._shelf(checksum) as shelf:
+            if self._usable(shelf, checksum, size):
                 return True
-            if not self._reserve(part, size):
+            if size > self.limit:
                 return False
-            _fill(part, checksum, size, fetch(), what)
-            os.replace(_part_of(path), path)  # noqa: PTH105 - the lock stays with the file
+            with self._part(shelf, checksum) as part:
+                if self._usable(shelf, checksum, size):  # another process brought it meanwhile
+                    return True
+                if not self._reserve(part, size):
+                    return False
+                _fill(part, checksum, size, fetch(), what)
+                os.replace(checksum + PART, checksum, src_dir_fd=shelf, dst_dir_fd=shelf)  # the lock stays
         self._seen[checksum] = time.monotonic()
         return True
 
-    def _usable(self, path: Path, checksum: str, size: int) -> bool:
+    def _usable(self, shelf: int, checksum: str, size: int) -> bool:
         """Whether a whole copy is there; the first look of this process reads and checks all of it."""
-        seen = self._seen.get(checksum)
-        now = time.monotonic()
-        if seen is not None and now - seen < TOUCH_EVERY:
-            return True
         try:
-            if seen is None and not _intact(path, checksum, size):
-                path.unlink(missing_ok=True)
-                return False
-            os.utime(path)
+            copy = self._open(checksum, shelf, checksum[:2])
         except FileNotFoundError:
             self.forget(checksum)
             return False
-        self._seen[checksum] = now
+        try:
+            if checksum not in self._seen and not _intact(copy, checksum, size):
+                with suppress(FileNotFoundError):
+                    os.unlink(checksum, dir_fd=shelf)
+                return False
+            os.utime(copy)
+        finally:
+            os.close(copy)
+        self._seen[checksum] = time.monotonic()
         return True
+
+    @contextmanager
+    def _base(self) -> Iterator[int]:
+        """Descriptor of the cache's folder, which is made where there is none."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            self.folder.mkdir(mode=0o700)
+        with self._opened(self.folder) as base:
+            yield base
+
+    @contextmanager
+    def _shelf(self, checksum: str) -> Iterator[int]:
+        """Descriptor of the folder of a copy, which is made where there is none."""
+        name = checksum[:2]
+        with self._base() as base:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=base)
+            with self._opened(name, base) as shelf:
+                yield shelf
+
+    @contextmanager
+    def _opened(self, path: str | Path, inside: int | None = None) -> Iterator[int]:
+        try:
+            descriptor = open_own_folder(path, _OTHERS_WRITE, inside=inside)
+        except NotOwnError as error:
+            raise self._refused(self.folder / path, error) from error
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open(self, name: str, folder: int, below: str, flags: int = 0) -> int:
+        try:
+            return open_own_file(name, folder, flags)
+        except NotOwnError as error:
+            raise self._refused(self.folder / below / name, error) from error
+
+    def _refused(self, path: Path, error: NotOwnError) -> StoreError:
+        where = "" if path == self.folder else f"{path} "
+        cure = "remove it, or " if where else ""
+        rule = "of your own, that others cannot write to"
+        return StoreError(
+            f"cache_dir {self.folder}: cannot be used ({where}{error}); {cure}choose another folder, {rule}"
+        )
 
     def _reserve(self, part: int, size: int) -> bool:
         """Make room and take it, so that the limit holds while the object arrives."""
-        with _locked(self.folder / "lock"):
-            if not self._evict(size):
+        with self._base() as base, self._locked(base):
+            if not self._evict(base, size):
                 return False
             try:
                 if hasattr(os, "posix_fallocate") and size:
@@ -138,48 +197,70 @@ class ShardCache:
                 return False
         return True
 
-    def _evict(self, size: int) -> bool:
+    def _evict(self, base: int, size: int) -> bool:
         """Remove least recently used copies until `size` more bytes fit; whether they do."""
-        copies: list[tuple[float, int, Path]] = []
+        copies: list[tuple[float, int, str]] = []
         total = 0
-        for path in self.folder.glob("??/*"):
-            with suppress(FileNotFoundError):  # renamed by the process that fetched it
-                stat = path.stat()
-                if path.suffix == PART:
-                    total += 0 if _abandoned(path) else stat.st_size
-                else:
-                    total += stat.st_size
-                    copies.append((stat.st_mtime, stat.st_size, path))
+        for name in filter(_SHELF.fullmatch, os.listdir(base)):
+            with self._opened(name, base) as shelf:
+                for copy in filter(_COPY.fullmatch, os.listdir(shelf)):  # noqa: PTH208 - a descriptor
+                    with suppress(FileNotFoundError):  # renamed by the process that fetched it
+                        found = os.stat(copy, dir_fd=shelf, follow_symlinks=False)
+                        if not stat.S_ISREG(found.st_mode):
+                            continue
+                        if copy.endswith(PART):
+                            total += 0 if self._abandoned(copy, shelf, name) else found.st_size
+                        else:
+                            total += found.st_size
+                            copies.append((found.st_mtime, found.st_size, copy))
         copies.sort()
-        for _, nbytes, path in copies:
+        for _, nbytes, copy in copies:
             if total + size <= self.limit:
                 break
-            path.unlink(missing_ok=True)
+            with self._opened(copy[:2], base) as shelf, suppress(FileNotFoundError):
+                os.unlink(copy, dir_fd=shelf)
             total -= nbytes
         return total + size <= self.limit
 
+    def _abandoned(self, part: str, shelf: int, below: str) -> bool:
+        """Remove a part that no living process holds."""
+        descriptor = self._open(part, shelf, below)
+        try:
+            if not _lock(descriptor, wait=False):
+                return False
+            if _is_at(descriptor, part, shelf):
+                os.unlink(part, dir_fd=shelf)
+            return True
+        finally:
+            _close(descriptor)
+
     @contextmanager
-    def _part(self, path: Path) -> Iterator[int]:
+    def _part(self, shelf: int, checksum: str) -> Iterator[int]:
         """The locked ``.part`` of a copy, ours until the end; waits while another process fetches."""
-        part = _part_of(path)
+        part = checksum + PART
         while True:
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = self._open(part, shelf, checksum[:2], os.O_CREAT)
             try:
                 _lock(descriptor)
-                if not _is_at(descriptor, part):  # its last owner finished it, or gave up
+                if not _is_at(descriptor, part, shelf):  # its last owner finished it, or gave up
                     continue
                 try:
                     yield descriptor
                 finally:
-                    if _is_at(descriptor, part):
-                        part.unlink()
+                    if _is_at(descriptor, part, shelf):
+                        os.unlink(part, dir_fd=shelf)
                 return
             finally:
                 _close(descriptor)
 
-
-def _part_of(path: Path) -> Path:
-    return path.with_name(path.name + PART)
+    @contextmanager
+    def _locked(self, base: int) -> Iterator[None]:
+        descriptor = self._open("lock", base, "", os.O_CREAT)
+        try:
+            _lock(descriptor)
+            yield
+        finally:
+            _close(descriptor)
 
 
 def _fill(descriptor: int, checksum: str, size: int, pieces: Iterable[bytes], what: str) -> None:
@@ -196,47 +277,23 @@ def _fill(descriptor: int, checksum: str, size: int, pieces: Iterable[bytes], wh
         raise CorruptionError(msg)
 
 
-def _intact(path: Path, checksum: str, size: int) -> bool:
-    if path.stat().st_size != size:
+def _intact(copy: int, checksum: str, size: int) -> bool:
+    if os.fstat(copy).st_size != size:
         return False
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK):
-            digest.update(block)
+    digest, done = xxhash.xxh3_128(), 0
+    while block := os.pread(copy, _BLOCK, done):
+        digest.update(block)
+        done += len(block)
     return digest.hexdigest() == checksum
 
 
-def _abandoned(part: Path) -> bool:
-    """Remove a part that no living process holds."""
-    descriptor = os.open(part, os.O_RDWR)
+def _is_at(descriptor: int, name: str, folder: int) -> bool:
+    """Whether an open file is the one of a name."""
     try:
-        if not _lock(descriptor, wait=False):
-            return False
-        if _is_at(descriptor, part):
-            part.unlink()
-        return True
-    finally:
-        _close(descriptor)
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one at a path."""
-    try:
-        at = path.stat()
+        at = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    mine = os.fstat(descriptor)
-    return (at.st_dev, at.st_ino) == (mine.st_dev, mine.st_ino)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    try:
-        _lock(descriptor)
-        yield
-    finally:
-        _close(descriptor)
+    return os.path.samestat(at, os.fstat(descriptor))
 
 
 def _close(descriptor: int) -> None:

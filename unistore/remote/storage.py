@@ -10,9 +10,12 @@ from unistore.remote.client import ObjectClient
 from unistore.remote.object_storage import ObjectStorage
 from unistore.remote.url import BUCKETS, file_path, is_url
 from unistore.store.names import BUILD_MARK, ROOT
-from unistore.zarr3.storage import LocalStorage, Storage
+from unistore.zarr3.files import check_tree
+from unistore.zarr3.storage import DOCUMENT_LIMIT, LocalStorage, Storage
 
 __all__ = ["local_path", "open_storage", "why_no_store", "zarr_store"]
+
+_DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:
@@ -43,9 +46,16 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
 
 
 def zarr_store(path: str | os.PathLike[str]) -> Any:
-    """What zarr-python is to open for a folder or URL; reads only."""
+    """What zarr-python is to open for a folder or URL; reads only.
+
+    Raises
+    ------
+    StoreError
+        If something in the folder is not a regular file or folder.
+    """
     folder = local_path(path)
     if folder is not None:
+        check_tree(folder, _DOCUMENTS, DOCUMENT_LIMIT)
         return os.fspath(folder)
     from zarr.storage import ObjectStore
 

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import xxhash
 
 from unistore.errors import CorruptionError
+from unistore.store.grammar import (
+    GrammarError,
+    parse_count,
+    parse_digest,
+    parse_key,
+    parse_object,
+    parse_rows,
+)
 from unistore.store.names import MANIFEST
+from unistore.zarr3.documents import DocumentError, parse_json, shown
 
-__all__ = ["Entry", "manifest_bytes", "parse_manifest", "root_is_intact", "seal_of", "sign_root"]
+__all__ = [
+    "MANIFEST_LIMIT",
+    "Entry",
+    "manifest_bytes",
+    "parse_lines",
+    "parse_manifest",
+    "root_is_intact",
+    "seal_of",
+    "sign_root",
+]
+
+MANIFEST_LIMIT = 1 << 30
+"""Bytes of a manifest: some five million files."""
 
 _UNSIGNED = "0" * 32
 _SIGNATURE = b'"root": "%b"'
@@ -44,24 +65,23 @@ class Entry:
     content: str | None = None
 
     @classmethod
-    def from_json(cls, line: dict[str, Any]) -> Entry:
-        """Read one line's object.
+    def from_json(cls, line: object) -> Entry:
+        """Parse one line's object; members that the format does not name are left out.
 
         Raises
         ------
-        KeyError, TypeError, ValueError
-            If it is no such object.
+        GrammarError
+            With the member that is not what the format says.
         """
-        rows = line.get("rows")
-        if rows is not None:
-            lo, hi = rows
-            rows = int(lo), int(hi)
-        key, size, checksum, content = line["key"], line["bytes"], line["checksum"], line.get("content")
-        for value, kind in ((key, str), (size, int), (checksum, str), (content, str | None)):
-            if not isinstance(value, kind):
-                msg = f"{value!r} is of the wrong kind"
-                raise TypeError(msg)
-        return cls(key=key, bytes=size, checksum=checksum, rows=rows, content=content)
+        found = parse_object(line, "the line")
+        rows, content = found.get("rows"), found.get("content")
+        return cls(
+            key=parse_key(found.get("key"), "'key'"),
+            bytes=parse_count(found.get("bytes"), "'bytes'"),
+            checksum=parse_digest(found.get("checksum"), "'checksum'"),
+            rows=None if rows is None else parse_rows(rows, "'rows'"),
+            content=None if content is None else parse_digest(content, "'content'"),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The line's object: absent facts are left out."""
@@ -78,21 +98,36 @@ def manifest_bytes(entries: Iterable[Entry]) -> bytes:
 
 
 def parse_manifest(data: bytes, where: str) -> list[Entry]:
-    """Read a manifest file.
+    """Parse a manifest file.
 
     Raises
     ------
     CorruptionError
-        Naming the line that is not an entry.
+        Naming the first line that is not an entry, or has the key of another.
     """
     entries = []
+    for number, entry in parse_lines(data):
+        if isinstance(entry, str):
+            msg = f"{where}/{MANIFEST}: line {number} is damaged ({entry}); run 'unistore verify'"
+            raise CorruptionError(msg)
+        entries.append(entry)
+    return entries
+
+
+def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
+    """Number of every line of a manifest, and its entry; or, where it is none, the reason."""
+    keys: set[str] = set()
     for number, line in enumerate(data.splitlines(), 1):
         try:
-            entries.append(Entry.from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            msg = f"{where}/{MANIFEST}: line {number} is damaged ({error})"
-            raise CorruptionError(msg) from error
-    return entries
+            entry = Entry.from_json(parse_json(line))
+        except (DocumentError, GrammarError) as error:
+            yield number, str(error)
+            continue
+        if entry.key in keys:
+            yield number, f"the key {shown(entry.key)} stands twice"
+            continue
+        keys.add(entry.key)
+        yield number, entry
 
 
 def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:

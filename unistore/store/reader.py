@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from itertools import pairwise
 from typing import Any
@@ -10,18 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import NoStoreError, StoreError
+from unistore.errors import CorruptionError, NoStoreError, StoreError
 from unistore.remote.cached_storage import CachedStorage
 from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage, why_no_store
 from unistore.sizes import parse_bytes
+from unistore.store.grammar import GrammarError, parse_root, parse_split_names
+from unistore.store.manifest import MANIFEST_LIMIT
 from unistore.store.names import FORMAT_VERSION, ROOT, build_folder
 from unistore.zarr3.array import Array
+from unistore.zarr3.documents import DocumentError, parse_document, shown
 from unistore.zarr3.storage import AbsentError, Storage
 
 __all__ = ["CACHE_LIMIT", "Store"]
 
-_OBJECTS = {"samples", "fields", "seal", "options", "created_with", "statistics"}
 CACHE_LIMIT = "20GB"
 """Of a folder of local copies, unless another limit is given."""
 
@@ -62,7 +63,7 @@ class Store:
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
-            self._storage = CachedStorage(self._storage, copies, self._manifest_digest())
+            self._storage = CachedStorage(self._storage, copies, self.attributes["seal"]["digest"])
         self.modality: str = self.attributes["modality"]
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
@@ -113,9 +114,9 @@ class Store:
         Raises
         ------
         StoreError
-            If there is no such file.
+            If there is no such file, or it has more bytes than a manifest may have.
         """
-        return self._storage.get(key)
+        return self._storage.get(key, MANIFEST_LIMIT)
 
     def group(self, path: str) -> dict[str, Any]:
         """Attributes of the group at `path` (``"windows/lung"``)."""
@@ -129,8 +130,21 @@ class Store:
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
         """Split code of every sample, (samples,) u1, and the names by code; no names: no splits."""
-        names: list[str] = self.group("splits").get("names", [])
-        return self.array("splits/code").read(), names
+        return self.array("splits/code").read(), self.split_names()
+
+    def split_names(self) -> list[str]:
+        """Names of the splits by code; none: no splits.
+
+        Raises
+        ------
+        StoreError
+            If the store has no group ``splits``, or it is damaged.
+        """
+        key = f"splits/{ROOT}"
+        try:
+            return parse_split_names(self._document(key).get("names", []), "'names'")
+        except GrammarError as error:
+            raise self._damaged(key, str(error)) from error
 
     def _root_attributes(self) -> dict[str, Any]:
         try:
@@ -142,48 +156,33 @@ class Store:
             raise NoStoreError(msg)
         unistore: dict[str, Any] = attributes["unistore"]
         if not isinstance(unistore, dict):
-            raise self._damaged(ROOT, f"attribute 'unistore' is {unistore!r}, expected an object")
+            raise self._damaged(ROOT, f"attribute 'unistore' is {shown(unistore)}, expected an object")
         if unistore.get("format_version") != FORMAT_VERSION:
             msg = (
-                f"{self.path}: format version {unistore.get('format_version')}, this unistore reads "
+                f"{self.path}: format version {shown(unistore.get('format_version'))}, this unistore reads "
                 f"{FORMAT_VERSION}; install a matching unistore"
             )
             raise StoreError(msg)
         if "seal" not in unistore:
             msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"
             raise StoreError(msg)
-        if missing := {"modality", "samples", "fields"} - set(unistore):
-            raise self._damaged(ROOT, f"attribute 'unistore' lacks {', '.join(sorted(missing))}")
-        for name in _OBJECTS & set(unistore):
-            if not isinstance(unistore[name], dict):
-                raise self._damaged(ROOT, f"{name!r} is {unistore[name]!r}, expected an object")
-        samples, fields = unistore["samples"], unistore["fields"]
-        if not (isinstance(samples.get("count"), int) and isinstance(samples.get("table"), str)):
-            raise self._damaged(ROOT, f"'samples' is {samples!r}, expected a count and a table")
-        if wrong := [path for path, field in fields.items() if not isinstance(field, dict)]:
-            raise self._damaged(ROOT, f"field {wrong[0]!r} is {fields[wrong[0]]!r}, expected an object")
-        return unistore
-
-    def _manifest_digest(self) -> str:
-        seal = self.attributes["seal"]
-        digest = seal.get("digest") if isinstance(seal, dict) else None
-        if not isinstance(digest, str):
-            raise self._damaged(ROOT, "its seal has no digest of the manifest")
-        return digest
+        try:
+            return parse_root(unistore)
+        except GrammarError as error:
+            raise self._damaged(ROOT, str(error)) from error
 
     def _document(self, key: str) -> dict[str, Any]:
         """Attributes of a ``zarr.json``."""
         try:
-            document = json.loads(self._storage.get(key))
-        except ValueError as error:
-            raise self._damaged(key, f"not readable as JSON ({error})") from error
-        attributes: Any = document.get("attributes", {}) if isinstance(document, dict) else None
+            attributes: Any = parse_document(self._storage.get(key)).get("attributes", {})
+        except DocumentError as error:
+            raise self._damaged(key, str(error)) from error
         if not isinstance(attributes, dict):
             raise self._damaged(key, "not the metadata of a Zarr group")
         return attributes
 
-    def _damaged(self, key: str, why: str) -> StoreError:
-        return StoreError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
+    def _damaged(self, key: str, why: str) -> CorruptionError:
+        return CorruptionError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
 
     def _no_root(self) -> StoreError:
         path = local_path(self.path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,14 +14,14 @@ import xxhash
 from unistore.errors import Problem, StoreError
 from unistore.execute.executors import Executor, Serial
 from unistore.execute.job import Outcome
-from unistore.export.naming import check_name
 from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path, open_storage
-from unistore.store.manifest import Entry, parse_manifest, root_is_intact
+from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
 from unistore.store.names import MANIFEST, ROOT
 from unistore.store.reader import Store
 from unistore.verify.steps import in_order
-from unistore.zarr3.storage import Storage
+from unistore.zarr3.documents import DocumentError, parse_document
+from unistore.zarr3.storage import AbsentError, Storage
 from unistore.zarr3.writer import PART_SUFFIX
 
 __all__ = ["CURE", "Checked", "Root", "check_file", "check_files", "is_warning"]
@@ -114,8 +113,8 @@ def read_root(path: str) -> Root:
     if intact:
         return Root(document=document, attributes=Store(path).attributes, intact=True)
     try:
-        attributes = json.loads(document)["attributes"]["unistore"]
-    except (ValueError, KeyError, TypeError):
+        attributes = parse_document(document)["attributes"]["unistore"]
+    except (DocumentError, KeyError, TypeError):
         attributes = None
         if storage.size(MANIFEST) is None:
             Store(path)  # says what it is instead
@@ -206,45 +205,37 @@ def _parts(entries: Iterable[Entry]) -> Iterator[tuple[Entry, ...]]:
 
 
 def _check_manifest(storage: Storage, root: Root, problems: list[Problem]) -> tuple[dict[str, Entry], bool]:
-    if storage.size(MANIFEST) is None:
+    try:
+        data = storage.get(MANIFEST, MANIFEST_LIMIT)
+    except AbsentError:
         problems.append(Problem(MANIFEST, "is missing, so that no file can be checked", CURE, "missing"))
         return {}, False
-    data = storage.get(MANIFEST)
+    except StoreError as error:
+        problems.append(Problem(MANIFEST, f"cannot be read ({error})", CURE, "unreadable"))
+        return {}, False
     intact = xxhash.xxh3_128_hexdigest(data) == root.seal.get("digest")
     if not intact:
         whose = "the root's seal" if root.intact else "the seal of a damaged root"
         problems.append(Problem(MANIFEST, f"differs from what {whose} says (its digest)", CURE, "manifest"))
     entries: dict[str, Entry] = {}
-    for number, line in enumerate(data.split(b"\n"), 1):
-        try:
-            for entry in parse_manifest(line, "manifest"):
-                entries[_usable(entry)] = entry
-        except (StoreError, IndexError) as error:
-            if intact:
-                problems.append(Problem(f"{MANIFEST}: line {number}", str(error), CURE, "manifest"))
+    for number, entry in parse_lines(data):
+        if not isinstance(entry, str):
+            entries[entry.key] = entry
+        elif intact:
+            problems.append(Problem(f"{MANIFEST}: line {number}", f"is damaged ({entry})", CURE, "manifest"))
     return entries, intact and root.intact
-
-
-def _usable(entry: Entry) -> str:
-    """Key of an entry whose members are of the right kind, and whose file lies in the store."""
-    members: tuple[Any, ...] = (entry.key, entry.bytes, entry.checksum)
-    if [type(member) for member in members] != [str, int, str] or entry.bytes < 0:
-        msg = f"members of the wrong kind: {entry}"
-        raise StoreError(msg)
-    check_name(entry.key)
-    return entry.key
 
 
 def check_file(storage: Storage, entry: Entry) -> Problem | None:
     """Hold one file against its line of the manifest: size, then xxh3-128 of its bytes; None: it is sound."""
-    size = storage.size(entry.key)
-    if size is None:
-        return Problem(entry.key, "is missing", CURE, "missing")
-    if size != entry.bytes:
-        return Problem(entry.key, f"has {size} bytes, the manifest says {entry.bytes}", CURE, "size")
     digest = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(min(PIECE, size)))
     try:
+        size = storage.size(entry.key)
+        if size is None:
+            return Problem(entry.key, "is missing", CURE, "missing")
+        if size != entry.bytes:
+            return Problem(entry.key, f"has {size} bytes, the manifest says {entry.bytes}", CURE, "size")
+        buffer = memoryview(bytearray(min(PIECE, size)))
         for at in range(0, size, PIECE):
             piece = buffer[: min(PIECE, size - at)]
             storage.read_into(entry.key, at, piece)

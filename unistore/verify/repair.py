@@ -16,7 +16,7 @@ from unistore.execute.finish import merged_statistics, root_document
 from unistore.export.workplace import workplace
 from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path
-from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.manifest import MANIFEST_LIMIT, Entry, manifest_bytes, seal_of
 from unistore.store.names import MANIFEST, ROOT
 from unistore.store.reader import Store
 from unistore.verify.files import Checked, check_file, check_files
@@ -131,8 +131,11 @@ class _Repair:
         write_shard(self.work / "root", ROOT, [document])
         attributes = Store(self.work / "root").attributes
         digest = attributes["seal"]["digest"]
-        manifest = self.folder / MANIFEST
-        intact = manifest.is_file() and xxhash.xxh3_128_hexdigest(manifest.read_bytes()) == digest
+        try:
+            manifest = LocalStorage(self.folder).get(MANIFEST, MANIFEST_LIMIT)
+            intact = xxhash.xxh3_128_hexdigest(manifest) == digest
+        except StoreError:
+            intact = False
         mended = replace(root, document=document, attributes=attributes, intact=True)
         return replace(self.checked, root=mended, manifest_intact=intact)
 
@@ -172,6 +175,9 @@ class _Repair:
 
     def _move(self, keys: Sequence[str], manifest: bytes | None, document: bytes | None) -> list[str]:
         """Put re-made files into place: data, then the manifest, and the root last."""
+        storage = LocalStorage(self.folder)
+        for key in keys:
+            storage.path(key)  # no folder on the way is a link out of the store
         for key in keys:
             target = self.folder.joinpath(*key.split("/"))
             target.parent.mkdir(parents=True, exist_ok=True)

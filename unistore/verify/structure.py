@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from itertools import product
+from math import prod
 from typing import Any
 
 from unistore.errors import Problem, StoreError, UnsupportedError
@@ -87,6 +88,10 @@ def _shard_problems(
     """Every shard is listed with its rows, nothing else is, and the sound ones have a sound index."""
     expected = set()
     for path, array in metadata.items():
+        if prod(array.objects) > len(entries):
+            missing = f"has {prod(array.objects):,} shards of shape {array.object_shape}"
+            yield _wrong(path, f"{missing}, but the manifest has {len(entries):,} files")
+            continue
         shards = product(*map(range, array.objects)) if 0 not in array.shape else ()
         for coordinates in shards:
             key = f"{path}/{array.keys.key(coordinates)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import StoreError
+from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.pieces import AxisPieces, axis_pieces, groups_of_ranges, groups_of_rows
@@ -71,15 +72,16 @@ class Array:
         """
         key = f"{path}/zarr.json" if path else "zarr.json"
         where = f"{storage}: array {path!r}"
+        raw = storage.get(key)
+        cure = "; run 'unistore verify'" if sealed else ""
         try:
-            document = json.loads(storage.get(key))
-        except ValueError as error:
-            msg = f"{where}: zarr.json is not readable as JSON ({error})"
-            raise StoreError(msg) from error
-        if not isinstance(document, dict):
-            msg = f"{where}: zarr.json holds no object"
-            raise StoreError(msg)
-        return cls(storage, path, ArrayMetadata.from_json(document, where), sealed=sealed)
+            metadata = ArrayMetadata.from_json(parse_document(raw), where)
+        except DocumentError as error:
+            msg = f"{where}: zarr.json is damaged: {error}{cure}"
+            raise CorruptionError(msg) from error
+        except StoreError as error:
+            raise CorruptionError(str(error) + cure) from error
+        return cls(storage, path, metadata, sealed=sealed)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.storage, self.path, self.sealed)
@@ -234,7 +236,13 @@ class Array:
 
     def _output(self, out: NDArray[Any] | None, shape: tuple[int, ...]) -> NDArray[Any]:
         if out is None:
-            return np.empty(shape, self.dtype)
+            try:
+                return np.empty(shape, self.dtype)
+            except (MemoryError, ValueError) as error:
+                needed = math.prod(shape) * self.dtype.itemsize
+                where = f"{self.storage}: array {self.path!r}"
+                msg = f"{where}: no memory for {needed:,} bytes; read less at once"
+                raise StoreError(msg) from error
         fits = (
             out.shape == shape and out.dtype == self.dtype and out.flags.c_contiguous and out.flags.writeable
         )

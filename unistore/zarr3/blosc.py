@@ -15,6 +15,7 @@ import numpy as np
 from numcodecs import blosc  # type: ignore[attr-defined]
 from numpy.typing import NDArray
 
+from unistore.zarr3.documents import shown
 from unistore.zarr3.frames import Buffers, Bytes, FrameError, check_options, integer_option, joined
 from unistore.zarr3.unsupported import unsupported
 
@@ -96,7 +97,7 @@ class Blosc:
         check_options(configuration, names, "blosc", where)
         cname, shuffle = configuration.get("cname"), configuration.get("shuffle", "noshuffle")
         if cname not in _CNAMES or shuffle not in _SHUFFLES:
-            raise unsupported(where, f"codec 'blosc' with cname {cname!r} and shuffle {shuffle!r}")
+            raise unsupported(where, f"codec 'blosc' with cname {shown(cname)} and shuffle {shown(shuffle)}")
         if cname not in blosc.list_compressors():
             known = ", ".join(blosc.list_compressors())
             raise unsupported(

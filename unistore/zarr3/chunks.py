@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.zarr3.cache import IndexCache
-from unistore.zarr3.frames import FrameError
+from unistore.zarr3.frames import FrameError, most_encoded
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import ReadsEnds, ReadsInto, Storage
@@ -87,6 +87,7 @@ class ChunkReader:
         self._objects = metadata.objects
         self._per_object = metadata.chunks_per_object
         self._chunks = math.prod(self._per_object)
+        self._most = most_encoded(metadata.chunk_bytes)
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
         self._plain = metadata.codecs.plain(metadata.chunk_bytes)
@@ -218,6 +219,8 @@ class ChunkReader:
                 raise CorruptionError(msg)
             return np.full(2 * self._chunks, EMPTY, np.int64).data
         if self.metadata.index is None:
+            if size > self._most:
+                raise self._damaged_index(key, f"{size} bytes, more than {self._most} encoded ones")
             return np.array([0, size], np.int64).data
         nbytes = self.metadata.index.nbytes(self._chunks)
         if size < nbytes:
@@ -228,7 +231,7 @@ class ChunkReader:
         """Decode the stored index of a shard of `size` bytes."""
         assert self.metadata.index is not None
         try:
-            return self.metadata.index.decode(raw, self._chunks, size).reshape(-1).data
+            return self.metadata.index.decode(raw, self._chunks, size, self._most).reshape(-1).data
         except FrameError as error:
             raise self._damaged_index(key, str(error)) from error
 

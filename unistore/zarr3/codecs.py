@@ -19,14 +19,17 @@ from unistore.zarr3.blosc import Blosc
 from unistore.zarr3.compressors import Gzip, Zstd
 from unistore.zarr3.crc32c import Crc32c
 from unistore.zarr3.decoding import IntoDecoder, Plain, decoder, plain
+from unistore.zarr3.documents import is_list_of, named, shown
 from unistore.zarr3.encoding import Encoder, encoder
 from unistore.zarr3.frames import Buffers, ByteCodec
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["CodecChain", "named"]
+__all__ = ["CodecChain"]
 
 BYTE_CODECS: dict[str, type[ByteCodec]] = {"blosc": Blosc, "zstd": Zstd, "gzip": Gzip, "crc32c": Crc32c}
 """Codecs from bytes to bytes by their name in ``codecs``."""
+_LONGEST = 8
+"""Codecs of one chain: each may make incompressible data a little larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,8 @@ class CodecChain:
         StoreError
             If the chain is not a valid one.
         """
-        if not isinstance(codecs, list):
-            msg = f"{where}: codecs must be a list, found {codecs!r}"
+        if not isinstance(codecs, list) or len(codecs) > _LONGEST:
+            msg = f"{where}: codecs must be a list of at most {_LONGEST}, found {shown(codecs)}"
             raise StoreError(msg)
         order: tuple[int, ...] | None = None
         endian: str | None = None
@@ -79,7 +82,7 @@ class CodecChain:
                 raise StoreError(msg)
             else:
                 known = ", ".join(["transpose", "bytes", *BYTE_CODECS, "sharding_indexed (outermost)"])
-                raise unsupported(where, f"codec {name!r}", known)
+                raise unsupported(where, f"codec {shown(name)}", known)
         if not seen_bytes:
             msg = f"{where}: the codec chain has no 'bytes'"
             raise StoreError(msg)
@@ -145,22 +148,10 @@ class CodecChain:
         return arrange_and_encode
 
 
-def named(item: object, where: str) -> tuple[str, dict[str, Any]]:
-    """Split an extension point (``{"name": …, "configuration": {…}}`` or a bare name) in name and options."""
-    if isinstance(item, str):
-        return item, {}
-    if isinstance(item, dict) and isinstance(item.get("name"), str):
-        configuration = item.get("configuration", {})
-        if isinstance(configuration, dict):
-            return item["name"], configuration
-    msg = f"{where}: expected an object with a name, found {item!r}"
-    raise StoreError(msg)
-
-
 def _transpose_order(configuration: dict[str, Any], ndim: int, where: str) -> tuple[int, ...]:
     order = configuration.get("order")
-    if not isinstance(order, list) or sorted(order) != list(range(ndim)):
-        msg = f"{where}: transpose order {order!r} is no permutation of {ndim} axes"
+    if not is_list_of(order, int) or sorted(order) != list(range(ndim)):
+        msg = f"{where}: transpose order {shown(order)} is no permutation of {ndim} axes"
         raise StoreError(msg)
     return tuple(order)
 
@@ -173,7 +164,8 @@ def _endian(configuration: dict[str, Any], dtype: np.dtype[Any], where: str) -> 
     endian = configuration.get("endian")
     if dtype.itemsize == 1:
         return None
-    if endian not in {"little", "big"}:
-        msg = f"{where}: the 'bytes' codec of {dtype.name} needs endian 'little' or 'big', found {endian!r}"
+    if endian not in ("little", "big"):
+        needed = f"the 'bytes' codec of {dtype.name} needs endian 'little' or 'big'"
+        msg = f"{where}: {needed}, found {shown(endian)}"
         raise StoreError(msg)
     return str(endian)

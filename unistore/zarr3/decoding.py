@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.blosc import HEADER_SIZES, VERSION, Blosc, blosc, check_blosc
 from unistore.zarr3.crc32c import RESIDUE, Crc32c, check_crc, crc32c
-from unistore.zarr3.frames import ByteCodec, FrameError
+from unistore.zarr3.frames import ByteCodec, FrameError, most_encoded
 
 __all__ = ["IntoDecoder", "Plain", "decoder", "plain"]
 
@@ -121,7 +121,7 @@ def _chain_decoder(codecs: Sequence[ByteCodec], nbytes: int) -> IntoDecoder:
     for codec in codecs[:-1]:
         sizes.append(codec.encoded_size(sizes[-1]))
     steps = list(zip(codecs, sizes, strict=True))[::-1]
-    limit = 2 * nbytes + 65536  # more than these codecs, chained, expand incompressible data to
+    limit = most_encoded(nbytes)
 
     def decode(raw: bytes, out: NDArray[Any]) -> None:
         data = np.frombuffer(raw, np.uint8)

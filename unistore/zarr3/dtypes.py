@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import StoreError
+from unistore.zarr3.documents import shown
 from unistore.zarr3.unsupported import unsupported
 
 __all__ = ["DTYPE_NAMES", "decode_fill", "encode_fill", "parse_dtype"]
@@ -51,8 +52,8 @@ def parse_dtype(name: object, where: str) -> np.dtype[Any]:
     """
     if isinstance(name, str) and name in DTYPE_NAMES:
         return np.dtype(name)
-    shown = name.get("name", name) if isinstance(name, dict) else name
-    raise unsupported(where, f"data type {shown!r}", ", ".join(DTYPE_NAMES))
+    found = name.get("name", name) if isinstance(name, dict) else name
+    raise unsupported(where, f"data type {shown(found)}", ", ".join(DTYPE_NAMES))
 
 
 def decode_fill(value: object, dtype: np.dtype[Any], where: str) -> np.generic:
@@ -66,7 +67,7 @@ def decode_fill(value: object, dtype: np.dtype[Any], where: str) -> np.generic:
     try:
         scalar = _decode(value, dtype)
     except (TypeError, ValueError, OverflowError) as error:
-        msg = f"{where}: fill_value {value!r} is not a fill value of {dtype.name} ({error})"
+        msg = f"{where}: fill_value {shown(value)} is not a fill value of {dtype.name} ({error})"
         raise StoreError(msg) from error
     return scalar
 

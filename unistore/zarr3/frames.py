@@ -8,9 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
+from unistore.zarr3.documents import shown
 from unistore.zarr3.unsupported import unsupported
 
-__all__ = ["Buffers", "ByteCodec", "Bytes", "FrameError", "check_options", "integer_option", "joined"]
+__all__ = [
+    "Buffers",
+    "ByteCodec",
+    "Bytes",
+    "FrameError",
+    "check_options",
+    "integer_option",
+    "joined",
+    "most_encoded",
+]
 
 Buffers = list[bytes | memoryview]
 """Parts of one encoded chunk; their concatenation is stored."""
@@ -42,6 +52,14 @@ class ByteCodec(Protocol):
         """Bytes that `nbytes` bytes are encoded to; None where that depends on them."""
 
 
+def most_encoded(nbytes: int) -> int:
+    """Bytes that a chunk of `nbytes` may have behind any codec of its chain.
+
+    More than these codecs, chained, expand incompressible data to.
+    """
+    return 2 * nbytes + 65536
+
+
 def joined(buffers: Buffers) -> bytes | memoryview:
     """Concatenate buffers; a single one is not copied."""
     return buffers[0] if len(buffers) == 1 else b"".join(buffers)
@@ -57,7 +75,7 @@ def check_options(configuration: dict[str, Any], known: tuple[str, ...], codec: 
     """
     unknown = sorted(set(configuration) - set(known))
     if unknown:
-        raise unsupported(where, f"option {unknown[0]!r} of codec {codec!r}", ", ".join(known))
+        raise unsupported(where, f"option {shown(unknown[0])} of codec {codec!r}", ", ".join(known))
 
 
 def integer_option(
@@ -72,6 +90,6 @@ def integer_option(
     """
     value = configuration.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not bounds[0] <= value <= bounds[1]:
-        msg = f"{where}: codec option {name!r} must be within {bounds[0]}…{bounds[1]}, found {value!r}"
+        msg = f"{where}: codec option {name!r} must be within {bounds[0]}…{bounds[1]}, found {shown(value)}"
         raise StoreError(msg)
     return value

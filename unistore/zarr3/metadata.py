@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from unistore.errors import StoreError
-from unistore.zarr3.codecs import CodecChain, named
+from unistore.zarr3.codecs import CodecChain
+from unistore.zarr3.documents import is_list_of, named, shown
 from unistore.zarr3.dtypes import decode_fill, encode_fill, parse_dtype
 from unistore.zarr3.sharding import ShardIndex
 from unistore.zarr3.unsupported import unsupported
@@ -30,6 +32,13 @@ _KNOWN = {
     "dimension_names",
     "storage_transformers",
 }
+_MOST_AXES = 32
+_MOST_BYTES = 2**63 - 1
+"""Of a whole array: what a 64-bit number can count."""
+_MOST_CHUNK_BYTES = 2**31 - 1
+"""Decoded bytes of one chunk: what blosc can compress."""
+_MOST_CHUNKS = 2**24
+"""Chunks of one shard: an index of 256 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +61,10 @@ class KeyEncoding:
         """Parse ``chunk_key_encoding``."""
         name, configuration = named(item, f"{where}: chunk_key_encoding")
         if name not in {"default", "v2"}:
-            raise unsupported(where, f"chunk key encoding {name!r}", "default, v2")
+            raise unsupported(where, f"chunk key encoding {shown(name)}", "default, v2")
         separator = configuration.get("separator", "/" if name == "default" else ".")
-        if separator not in {"/", "."}:
-            msg = f"{where}: chunk key separator must be '/' or '.', found {separator!r}"
+        if separator not in ("/", "."):
+            msg = f"{where}: chunk key separator must be '/' or '.', found {shown(separator)}"
             raise StoreError(msg)
         return cls(name, separator)
 
@@ -133,7 +142,7 @@ class ArrayMetadata:
         dtype = parse_dtype(document["data_type"], where)
         grid, configuration = named(document["chunk_grid"], f"{where}: chunk_grid")
         if grid != "regular":
-            raise unsupported(where, f"chunk grid {grid!r}", "regular")
+            raise unsupported(where, f"chunk grid {shown(grid)}", "regular")
         outer = _extents(configuration.get("chunk_shape"), "chunk_shape", where, least=1, ndim=len(shape))
         chain = document["codecs"]
         index = None
@@ -144,6 +153,7 @@ class ArrayMetadata:
             if any(large % small for large, small in zip(outer, inner, strict=True)):
                 msg = f"{where}: shards of {outer} are no multiple of their chunks of {inner}"
                 raise StoreError(msg)
+        _check_sizes(shape, outer, inner, dtype.itemsize, where)
         return cls(
             shape=shape,
             dtype=dtype,
@@ -206,11 +216,10 @@ class ArrayMetadata:
 
 
 def _check_kind(document: Mapping[str, Any], where: str) -> None:
-    if document.get("zarr_format") != 3 or document.get("node_type") != "array":
-        msg = (
-            f"{where}: not the metadata of a Zarr v3 array "
-            f"(zarr_format {document.get('zarr_format')!r}, node_type {document.get('node_type')!r})"
-        )
+    version, kind = document.get("zarr_format"), document.get("node_type")
+    if version != 3 or kind != "array":
+        found = f"(zarr_format {shown(version)}, node_type {shown(kind)})"
+        msg = f"{where}: not the metadata of a Zarr v3 array {found}"
         raise StoreError(msg)
     for name in ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"):
         if name not in document:
@@ -221,9 +230,9 @@ def _check_kind(document: Mapping[str, Any], where: str) -> None:
     for name in sorted(set(document) - _KNOWN):
         value = document[name]
         if not (isinstance(value, dict) and value.get("must_understand") is False):
-            raise unsupported(where, f"metadata member {name!r}")
+            raise unsupported(where, f"metadata member {shown(name)}")
     if not isinstance(document.get("attributes", {}), dict):
-        msg = f"{where}: attributes must be an object, found {document['attributes']!r}"
+        msg = f"{where}: attributes must be an object, found {shown(document['attributes'])}"
         raise StoreError(msg)
 
 
@@ -232,14 +241,30 @@ def _is_sharding(item: object) -> bool:
 
 
 def _extents(value: object, what: str, where: str, *, least: int, ndim: int | None = None) -> tuple[int, ...]:
-    whole = isinstance(value, list | tuple) and all(
-        isinstance(extent, int) and not isinstance(extent, bool) and extent >= least for extent in value
-    )
-    if not whole or (ndim is not None and len(value) != ndim):  # type: ignore[arg-type]
-        axes = "" if ndim is None else f"{ndim} "
-        msg = f"{where}: {what} must be {axes}integers of at least {least}, found {value!r}"
-        raise StoreError(msg)
-    return tuple(value)  # type: ignore[arg-type]
+    if (
+        is_list_of(value, int)
+        and (len(value) <= _MOST_AXES if ndim is None else len(value) == ndim)
+        and all(least <= extent <= _MOST_BYTES for extent in value)
+    ):
+        return tuple(value)
+    axes = f"up to {_MOST_AXES} " if ndim is None else f"{ndim} "
+    msg = f"{where}: {what} must be {axes}integers of at least {least}, found {shown(value)}"
+    raise StoreError(msg)
+
+
+def _check_sizes(
+    shape: tuple[int, ...], outer: tuple[int, ...], inner: tuple[int, ...], itemsize: int, where: str
+) -> None:
+    """Bounds that every later size keeps: a reader asks for no memory that these do not allow."""
+    per_shard = math.prod(large // small for large, small in zip(outer, inner, strict=True))
+    for what, found, most in (
+        ("bytes of the array", itemsize * math.prod(shape), _MOST_BYTES),
+        ("bytes of a chunk", itemsize * math.prod(inner), _MOST_CHUNK_BYTES),
+        ("chunks of a shard", per_shard, _MOST_CHUNKS),
+    ):
+        if found > most:
+            msg = f"{where}: {shown(found)} {what}, expected at most {most:,}"
+            raise StoreError(msg)
 
 
 def _dimension_names(value: object, ndim: int, where: str) -> tuple[str | None, ...] | None:
@@ -250,6 +275,6 @@ def _dimension_names(value: object, ndim: int, where: str) -> tuple[str | None, 
         or len(value) != ndim
         or not all(n is None or isinstance(n, str) for n in value)
     ):
-        msg = f"{where}: dimension_names must be {ndim} names, found {value!r}"
+        msg = f"{where}: dimension_names must be {ndim} names, found {shown(value)}"
         raise StoreError(msg)
     return tuple(value)

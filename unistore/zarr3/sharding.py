@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import StoreError
+from unistore.zarr3.documents import named, shown
 from unistore.zarr3.frames import FrameError
 from unistore.zarr3.unsupported import unsupported
 
@@ -59,16 +60,16 @@ class ShardIndex:
         item = chain[0]
         configuration = item.get("configuration") if isinstance(item, dict) else None
         if not isinstance(configuration, dict) or not {"chunk_shape", "codecs"} <= configuration.keys():
-            msg = f"{where}: codec 'sharding_indexed' needs chunk_shape and codecs, found {item!r}"
+            msg = f"{where}: codec 'sharding_indexed' needs chunk_shape and codecs, found {shown(item)}"
             raise StoreError(msg)
         for name in sorted(configuration.keys() - _OPTIONS):
-            raise unsupported(where, f"option {name!r} of codec 'sharding_indexed'")
+            raise unsupported(where, f"option {shown(name)} of codec 'sharding_indexed'")
         inner = configuration["codecs"]
         if isinstance(inner, list) and any("sharding_indexed" in (c, _name(c)) for c in inner):
             raise unsupported(where, "codec 'sharding_indexed' inside 'sharding_indexed'")
         location = configuration.get("index_location", "end")
-        if location not in {"start", "end"}:
-            msg = f"{where}: index_location must be 'start' or 'end', found {location!r}"
+        if location not in ("start", "end"):
+            msg = f"{where}: index_location must be 'start' or 'end', found {shown(location)}"
             raise StoreError(msg)
         endian, checked = _index_codecs(configuration.get("index_codecs"), where)
         return cls(location=location, checked=checked, endian=endian), configuration["chunk_shape"], inner
@@ -95,7 +96,7 @@ class ShardIndex:
         raw = entries.astype(self._dtype).tobytes()
         return raw + google_crc32c.value(raw).to_bytes(4, "little") if self.checked else raw
 
-    def decode(self, raw: bytes, chunks: int, shard_bytes: int) -> NDArray[np.int64]:
+    def decode(self, raw: bytes, chunks: int, shard_bytes: int, most: int) -> NDArray[np.int64]:
         """Decode and check the index of a shard.
 
         Parameters
@@ -106,6 +107,8 @@ class ShardIndex:
             Chunks of the shard.
         shard_bytes
             Size of the whole shard, which no entry may leave.
+        most
+            Bytes that no stored chunk may exceed.
 
         Returns
         -------
@@ -115,7 +118,7 @@ class ShardIndex:
         Raises
         ------
         FrameError
-            If the checksum differs or an entry lies outside the shard.
+            If the checksum differs, an entry lies outside the shard, or a chunk is larger than `most`.
         """
         pairs = 16 * chunks
         if self.checked:
@@ -131,6 +134,9 @@ class ShardIndex:
             chunk = int(np.flatnonzero(outside)[0])
             low, count = (int(value) for value in entries[chunk].view(np.uint64))
             msg = f"shard index puts chunk {chunk} at {low}+{count}, outside the shard of {shard_bytes} bytes"
+            raise FrameError(msg)
+        if (size > most).any():
+            msg = f"shard index puts a chunk at {int(size.max())} bytes, more than {most} encoded ones"
             raise FrameError(msg)
         return entries
 
@@ -148,14 +154,15 @@ def _index_codecs(chain: object, where: str) -> tuple[str, bool]:
     if chain is None:
         return "little", True
     if not isinstance(chain, list) or not chain:
-        msg = f"{where}: index_codecs must be a list of codecs, found {chain!r}"
+        msg = f"{where}: index_codecs must be a list of codecs, found {shown(chain)}"
         raise StoreError(msg)
-    names = [item if isinstance(item, str) else _name(item) for item in chain]
+    codecs = [named(item, f"{where}: index codec") for item in chain]
+    names = [name for name, _ in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]):
         other = next((name for name in names if name not in {"bytes", "crc32c"}), names)
-        raise unsupported(where, f"index codec {other!r}", "bytes, crc32c")
-    endian = chain[0].get("configuration", {}).get("endian") if isinstance(chain[0], dict) else None
-    if endian not in {"little", "big"}:
-        msg = f"{where}: the index codec 'bytes' needs endian 'little' or 'big', found {endian!r}"
+        raise unsupported(where, f"index codec {shown(other)}", "bytes, crc32c")
+    endian = codecs[0][1].get("endian")
+    if endian not in ("little", "big"):
+        msg = f"{where}: the index codec 'bytes' needs endian 'little' or 'big', found {shown(endian)}"
         raise StoreError(msg)
     return str(endian), len(names) == 2

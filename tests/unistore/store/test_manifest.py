@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.errors import CorruptionError
+from unistore.schemas.arrays import name_problem
 from unistore.store.manifest import (
     Entry,
     manifest_bytes,
@@ -20,18 +21,47 @@ from unistore.store.manifest import (
     sign_root,
 )
 
+NAMES = st.text("abcC_.-: 0179Äö字🗻'\"", min_size=1, max_size=9)
+KEYS = (
+    st.lists(NAMES, min_size=1, max_size=3)
+    .map(lambda names: "/".join(["rows", *names]))
+    .filter(lambda key: name_problem(key) is None)
+)
 ENTRIES = st.lists(
     st.builds(
         Entry,
-        key=st.text(min_size=1),
+        key=KEYS,
         bytes=st.integers(0, 2**40),
         checksum=st.text("0123456789abcdef", min_size=32, max_size=32),
-        rows=st.none() | st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)),
+        rows=st.none() | st.tuples(st.integers(0, 2**40), st.integers(0, 2**40)).map(sorted).map(tuple),
         content=st.none() | st.text("0123456789abcdef", min_size=32, max_size=32),
     ),
     unique_by=lambda entry: entry.key,
     max_size=8,
 )
+
+SUM = b"0123456789abcdef" * 2
+LINE = b'{"key":"b/c/0","bytes":7,"checksum":"%b"}' % SUM
+BAD_KEYS = [
+    b"",
+    b"/etc/passwd",
+    b"../x",
+    b"a/../../x",
+    b"a//x",
+    b"a/.",
+    b"a/",
+    b"a\\\\x",
+    b"a\\u0000x",
+    b"a\\nx",
+    b"a\\u202ex",
+    b"a\\ud800x",
+    b"C:/x",
+    b"__x",
+    b"x" * 256,
+    b"/".join([b"x" * 250] * 20),
+    b"zarr.json",
+    b"unistore-manifest.jsonl",
+]
 
 
 @given(ENTRIES)
@@ -90,19 +120,44 @@ def test_content_digest_ignores_how_values_are_encoded() -> None:
         b"[]",
         b"null",
         b"{}",
-        b'{"key":"a","bytes":1}',
         b"\xff\xfe",
-        b'{"key":"a","bytes":1,"checksum":"","rows":[1]}',
-        b'{"key":["a"],"bytes":1,"checksum":""}',
-        b'{"key":"a","bytes":"1","checksum":""}',
-        b'{"key":"a","bytes":1,"checksum":7}',
-        b'{"key":"a","bytes":1,"checksum":"","rows":[0,1],"content":[]}',
+        LINE.replace(b',"checksum":"%b"' % SUM, b""),
+        LINE.replace(b"}", b',"rows":[1]}'),
+        LINE.replace(b"}", b',"rows":[2,1]}'),
+        LINE.replace(b"}", b',"rows":[-1,1]}'),
+        LINE.replace(b"}", b',"rows":[0,true]}'),
+        LINE.replace(b"}", b',"rows":[0,9223372036854775808]}'),
+        LINE.replace(b'"b/c/0"', b'["b"]'),
+        LINE.replace(b"7", b'"7"'),
+        LINE.replace(b"7", b"-7"),
+        LINE.replace(b"7", b"true"),
+        LINE.replace(b"7", b"7.0"),
+        LINE.replace(b"7", b"NaN"),
+        LINE.replace(b"7", b"9" * 5000),
+        LINE.replace(b"7", b"[" * 50_000 + b"]" * 50_000),
+        LINE.replace(b'"%b"' % SUM, b"7"),
+        LINE.replace(SUM, b""),
+        LINE.replace(SUM, SUM.upper()),
+        LINE.replace(SUM, SUM + b"\\n"),
+        LINE.replace(SUM, b"../../../victim"),
+        LINE.replace(b"}", b',"content":[]}'),
+        LINE.replace(b"}", b',"content":"../x"}'),
+        LINE.replace(b"}", b',"bytes":8}'),
+        *(LINE.replace(b"b/c/0", key) for key in BAD_KEYS),
     ],
 )
 def test_a_damaged_line_is_named(line: bytes) -> None:
-    good = b'{"key":"a","bytes":1,"checksum":"0"}\n'
-    with pytest.raises(CorruptionError, match=r"^store/unistore-manifest\.jsonl: line 2 is damaged"):
+    good = manifest_bytes([Entry(key="a", bytes=1, checksum="0" * 32)])
+    with pytest.raises(
+        CorruptionError,
+        match=r"^store/unistore-manifest\.jsonl: line 2 is damaged \(.{9,400}\); run 'unistore verify'$",
+    ):
         parse_manifest(good + line + b"\n" + good, "store")
+
+
+def test_a_key_stands_once() -> None:
+    with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' stands twice\)"):
+        parse_manifest(LINE + b"\n" + LINE + b"\n", "store")
 
 
 @pytest.mark.parametrize("option", ["7", "0" * 32, "f" * 32])

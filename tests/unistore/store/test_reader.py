@@ -155,7 +155,7 @@ def test_a_plain_zarr_array(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [0, 2, "1", None])
 def test_another_format(path: Path, version: Any) -> None:
     change_root(path, format_version=version)
-    with pytest.raises(StoreError, match=f"format version {version}, this unistore reads 1; install"):
+    with pytest.raises(StoreError, match=f"format version {version!r}, this unistore reads 1; install"):
         Store(path)
 
 

@@ -215,3 +215,36 @@ def test_killed_and_repaired_again(copy_case: Copy, tree: Tree) -> None:
 def test_only_local_stores(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="only a store in a local folder"):
         repair("s3://bucket/store.zarr", [tmp_path])
+
+
+def test_nothing_is_repaired_through_a_link(copy_case: Copy, tree: Tree, tmp_path: Path) -> None:
+    case, store = copy_case("rows_real")
+    outside = tmp_path / "outside"
+    (store / "rows").rename(outside)
+    (store / "rows").symlink_to(outside)
+    (outside / "zarr.json").write_bytes(b"the user's own")
+    before = tree(outside)
+    with pytest.raises(
+        StoreError, match=r"rows: is a link, and a store consists of regular files and folders"
+    ):
+        repair(store, case.sources)
+    assert tree(outside) == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("key", [MANIFEST, "rows/zarr.json"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_regular_file_is_made_again(
+    copy_case: Copy, tree: Tree, tmp_path: Path, key: str, kind: str
+) -> None:
+    case, store = copy_case("rows_real")
+    before = tree(store)
+    (tmp_path / "victim").write_bytes(b"the user's own")
+    (store / key).unlink()
+    if kind == "pipe":
+        os.mkfifo(store / key)
+    else:
+        (store / key).symlink_to(tmp_path / "victim")
+    assert repair(store, case.sources).ok
+    assert tree(store) == before
+    assert (tmp_path / "victim").read_bytes() == b"the user's own"

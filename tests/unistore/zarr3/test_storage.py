@@ -53,7 +53,7 @@ def test_get_size_and_read_into(tmp_path: Path) -> None:
     assert out == bytes(range(90, 100))
     with pytest.raises(StoreError, match="g/y: no such file"):
         local.get("g/y")
-    with pytest.raises(StoreError, match="g: cannot be read"):
+    with pytest.raises(StoreError, match="g: is a folder, and a store consists of regular files"):
         local.get("g")
     with pytest.raises(CorruptionError, match="g/x: 100 bytes long, too short for 10 bytes from 95"):
         local.read_into("g/x", 95, memoryview(out))

@@ -1,0 +1,120 @@
+"""A cache's folder that others can write to, or planted: nothing outside is read, written or deleted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from unistore.errors import StoreError
+from unistore.remote.shard_cache import ShardCache
+
+CONTENT = b"x" * 300
+NAME = xxhash.xxh3_128_hexdigest(CONTENT)
+SHELF = NAME[:2]
+OTHER = 4711
+"""A user that this one is not."""
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ShardCache:
+    (tmp_path / "cache").mkdir(mode=0o700)
+    (tmp_path / "cache" / SHELF).mkdir(mode=0o700)
+    return ShardCache(tmp_path / "cache", 1000)
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    file = tmp_path / "victim"
+    file.write_bytes(b"the user's own")
+    yield file
+    assert file.read_bytes() == b"the user's own"
+    assert file.stat().st_mode & 0o777 == 0o644
+
+
+def ensure(cache: ShardCache) -> bool:
+    return cache.ensure(NAME, len(CONTENT), lambda: [CONTENT], "object")
+
+
+@pytest.mark.parametrize("place", [f"{SHELF}/{NAME}.part", "lock", f"{SHELF}/{NAME}"])
+@pytest.mark.parametrize("how", ["link", "dangling", "hard link", "pipe", "folder"])
+@pytest.mark.timeout(30)
+def test_a_planted_file_is_refused_by_name(cache: ShardCache, victim: Path, place: str, how: str) -> None:
+    planted = cache.folder / place
+    if how == "link":
+        planted.symlink_to(victim)
+    elif how == "dangling":
+        planted.symlink_to(victim.with_name("made"))
+    elif how == "hard link":
+        os.link(victim, planted)
+    elif how == "pipe":
+        os.mkfifo(planted)
+    else:
+        planted.mkdir()
+    with pytest.raises(
+        StoreError, match=rf"cache_dir .*cache: cannot be used \(.*{place} .*\); remove it, or"
+    ):
+        ensure(cache)
+    assert not victim.with_name("made").exists()
+
+
+@pytest.mark.parametrize("place", [".", SHELF])
+def test_a_folder_that_is_a_link_is_refused(cache: ShardCache, victim: Path, place: str) -> None:
+    """Else the limit would delete what stands there."""
+    outside = victim.parent / "outside"
+    (cache.folder / place).rename(outside)
+    (outside / NAME).write_bytes(b"a file of the user")
+    (cache.folder / place if place != "." else cache.folder).symlink_to(outside)
+    before = sorted(outside.rglob("*"))
+    with pytest.raises(StoreError, match=r"cannot be used \(.*is a link\)"):
+        ensure(cache)
+    assert sorted(outside.rglob("*")) == before
+
+
+@pytest.mark.parametrize("place", [".", SHELF])
+@pytest.mark.parametrize("mode", [0o1777, 0o775])
+def test_a_folder_that_others_write_to_is_refused(cache: ShardCache, place: str, mode: int) -> None:
+    (cache.folder / place).chmod(mode)
+    with pytest.raises(
+        StoreError, match=r"cannot be used \(.*is open to others than this user\); .*of your own"
+    ):
+        ensure(cache)
+
+
+@pytest.mark.parametrize("place", [".", SHELF, f"{SHELF}/{NAME}.part", f"{SHELF}/{NAME}", "lock"])
+def test_what_belongs_to_another_user_is_refused(cache: ShardCache, place: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("giving a file away needs root")
+    path = cache.folder / place
+    if not path.exists():
+        path.write_bytes(b"")
+    os.chown(path, OTHER, OTHER)
+    with pytest.raises(
+        StoreError, match=r"cannot be used \(.*(another user|not a file of this user alone)\)"
+    ):
+        ensure(cache)
+
+
+def test_only_copies_make_room(cache: ShardCache) -> None:
+    """In a folder that holds other things, too, the limit deletes copies alone."""
+    others = ["ab/notes", "ab/x.part", f"ab/{'f' * 31}", f"zz/{NAME}", "de/deep/x", NAME, f"{NAME}.part"]
+    for name in others:
+        (cache.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (cache.folder / name).write_bytes(b"y" * 5000)
+    (cache.folder / "ab" / NAME).symlink_to(cache.folder / "ab" / "notes")
+    old = cache.folder / "ab" / ("ab" * 16)
+    old.write_bytes(b"z" * 900)
+    assert ensure(cache)
+    assert not old.exists()
+    assert all((cache.folder / name).read_bytes() == b"y" * 5000 for name in others)
+    assert (cache.folder / SHELF / NAME).read_bytes() == CONTENT
+
+
+def test_what_is_made_is_this_users_alone(tmp_path: Path) -> None:
+    cache = ShardCache(tmp_path / "new" / "cache", 1000)
+    assert ensure(cache)
+    for path in (cache.folder, *cache.folder.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0
