@@ -10,11 +10,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import InputError, Problem, StoreError
+from unistore.errors import InputError, Problem
 from unistore.samples import natural_kind
 from unistore.samples.joined import JoinedReader
 from unistore.samples.protocol import SOURCE, Picks, SampleKind, SampleReader
+from unistore.store.indices import split_names
 from unistore.store.reader import Store
+from unistore.zarr3.storage import AbsentError
 
 __all__ = ["Part", "bind_parts", "check_drawable", "checked_weights", "common_fields", "open_parts"]
 
@@ -60,8 +62,8 @@ class Part:
             The message lists those that it has.
         """
         try:
-            known: list[str] = self.store.group("splits").get("names", [])
-        except StoreError:
+            known = split_names(self.store)
+        except AbsentError:
             known = []
         unknown = [name for name in self.splits or () if name not in known]
         if unknown:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from unistore.remote.cached_storage import CachedStorage
 from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage, why_no_store
 from unistore.sizes import parse_bytes
+from unistore.store import indices
 from unistore.store.names import FORMAT_VERSION, ROOT, build_folder
 from unistore.zarr3.array import Array
 from unistore.zarr3.storage import AbsentError, Storage
@@ -59,6 +59,7 @@ class Store:
         self._cache = None if cache_dir is None else (os.fspath(cache_dir), cache_limit)
         self._storage: Storage = open_storage(self.path)
         self._arrays: dict[str, Array] = {}
+        self.kept_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
@@ -84,7 +85,8 @@ class Store:
         Raises
         ------
         StoreError
-            If the store has no such array; the message lists those it has.
+            If the store has no such array (the message lists those it has), or it has other axes, another
+            dtype or another number of rows than its place in the store asks for.
         """
         found = self._arrays.get(path)
         if found is None:
@@ -92,7 +94,9 @@ class Store:
                 known = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.modality} store has: {known}"
                 raise StoreError(msg)
-            found = self._arrays[path] = Array.open(self._storage, path, sealed=True)
+            found = Array.open(self._storage, path, sealed=True)
+            indices.check_array(self, found)
+            self._arrays[path] = found
         return found
 
     def has(self, path: str) -> bool:
@@ -123,14 +127,14 @@ class Store:
 
     def text(self, path: str) -> list[str]:
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
-        offsets = self.array(f"{path}/offsets").read().tolist()
-        data = self.array(f"{path}/data").read().tobytes()
-        return [data[lo:hi].decode() for lo, hi in pairwise(offsets)]
+        return indices.texts(self, path)
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
         """Split code of every sample, (samples,) u1, and the names by code; no names: no splits."""
-        names: list[str] = self.group("splits").get("names", [])
-        return self.array("splits/code").read(), names
+        names = indices.split_names(self)
+        codes = indices.whole(self, "splits/code")
+        indices.check_codes(self, codes, names)
+        return codes, names
 
     def _root_attributes(self) -> dict[str, Any]:
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from itertools import product
 from typing import Any
 
 from unistore.errors import Problem, StoreError, UnsupportedError
 from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.expected import SCHEMAS, form_of
+from unistore.schemas.forms import SAMPLES
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import ROOT
 from unistore.verify.indexes import index_problem
@@ -117,10 +118,27 @@ def _schema_problems(
     metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
-    try:
-        schema = import_module(f"unistore.schemas.{attributes['modality']}")
-    except ModuleNotFoundError:
-        yield _wrong(ROOT, f"is of modality {attributes['modality']!r}, which this unistore does not know")
+    modality = attributes["modality"]
+    if not isinstance(modality, str) or modality not in SCHEMAS:
+        yield _wrong(ROOT, f"is of modality {modality!r}, which this unistore does not know")
         return
-    for problem in schema.validate(arrays, attributes):
-        yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
+    shapes = {path: info.shape for path, info in arrays.items()} | {
+        SAMPLES: (attributes["samples"]["count"],)
+    }
+    told = set()
+    for path, info in arrays.items():
+        form = form_of(modality, path, arrays)
+        error = next((f"needs the array {need}" for need in form.needs if need not in shapes), None)
+        error = error or form.array_error(info, shapes.__getitem__)
+        if error is not None:
+            told.add(path)
+            yield _wrong(path, error, "schema")
+    try:
+        found = SCHEMAS[modality].validate(arrays, attributes)
+    except (IndexError, ValueError):
+        if told:
+            return  # an array without the axes that the schema looks at
+        raise
+    for problem in found:
+        if problem.location not in told:
+            yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
