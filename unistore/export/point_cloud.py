@@ -136,9 +136,7 @@ def clouds(store: Store) -> Iterator[Cloud]:
         first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
         bounds = offsets[first : last + 1]
         if [bounds[0], bounds[-1]] != [source.lo, source.hi]:
-            message = (
-                f"source {source.number} has points {bounds[0]} to {bounds[-1]}, expected all of its rows"
-            )
+            message = f"source {source.number} has points {bounds[0]} to {bounds[-1]}, expected all its rows"
             raise contradiction(store, f"{SEGMENTS}/offsets", message)
         if len(np.unique(numbers[first:last])) < last - first:
             message = f"source {source.number} has two segments of one number"

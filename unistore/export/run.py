@@ -78,7 +78,7 @@ def export(
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
     """Write every file; returns the counts of `Exported`."""
-    names = Names()
+    names = Names(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()
     progress.begin("writing", sum(sizes))
@@ -110,7 +110,7 @@ def _described(store: Store, files: Iterator[File]) -> Iterator[File]:
 
 @contextmanager
 def _agreeing(store: Store) -> Iterator[None]:
-    """Tell a description of the sources that arrays contradict: options, attributes and texts are free JSON."""
+    """Tell a description of the sources that arrays contradict: options, attributes, texts are free JSON."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
