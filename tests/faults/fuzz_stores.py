@@ -10,6 +10,7 @@ a store runs in a process of its own, with limits. A trial is
 - a FAILURE: any other exception, a crash, a hang, too much memory, a file changed outside of the store.
 
     python tests/faults/fuzz_stores.py --count 5000 --seed 1
+    python tests/faults/fuzz_stores.py --corpus
     python tests/faults/fuzz_stores.py --replay '{"case": "rows_npy", "steps": [...]}'
 """
 
@@ -44,7 +45,9 @@ LIMIT = 10.0
 MEMORY = 1 << 30
 """Peak bytes of a trial."""
 SPACE = 4 << 30
-"""Bytes of address space beyond what the program takes, so that a bomb is an error and not the machine's end."""
+"""Bytes of address space beyond what the program takes: a bomb must not take the machine."""
+CORPUS = Path(__file__).with_name("corpus") / "stores.jsonl"
+"""Mutations that once failed, one a line, with the verdict that they must have."""
 CASES = Path(__file__).parents[1] / "unistore" / "export" / "conftest.py"
 
 
@@ -126,6 +129,7 @@ def _read_all(store: Path, out: Path, temporary: Path) -> dict[str, str]:
     tempfile.tempdir = str(temporary)
     os.environ["TMPDIR"] = str(temporary)
     warnings.simplefilter("ignore")
+    os.sync = lambda: None  # no power is cut here, so nothing need reach a disk
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + SPACE, used + SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -145,8 +149,9 @@ def _in_child(work: Any, limit: float) -> Any:
     child = os.fork()
     if child == 0:
         os.close(read_end)
-        sys.stdout = sys.stderr = Path(os.devnull).open("w")
-        os.dup2(sys.stderr.fileno(), 2)
+        silent = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silent, 1)
+        os.dup2(silent, 2)
         try:
             with os.fdopen(write_end, "w") as end:
                 json.dump(work(), end)
@@ -198,10 +203,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of a trial")
     parser.add_argument("--replay", help="one mutation, as a failure prints it")
+    parser.add_argument("--corpus", action="store_true", help="replay the findings that are kept")
     parser.add_argument("--work", type=Path, help="folder to work in; a temporary one if not given")
     given = parser.parse_args(arguments)
     replayed = json.loads(given.replay) if given.replay else None
-    cases = [replayed["case"]] if replayed else given.case or list(makers())
+    findings = [json.loads(line) for line in CORPUS.read_text().splitlines()] if given.corpus else []
+    named = [each["case"] for each in ([replayed] if replayed else findings)]
+    cases = list(dict.fromkeys(named)) or given.case or list(makers())
     with tempfile.TemporaryDirectory(dir=given.work) as folder:
         stores, work = Path(folder, "stores"), Path(folder, "work")
         work.mkdir()
@@ -210,7 +218,27 @@ def main(arguments: list[str] | None = None) -> None:
             found = trial(replayed["case"], replayed["steps"], stores, work, given.limit)
             print(found["verdict"], *(f"{name}: {text}" for name, text in found["said"].items()), sep="\n")
             sys.exit(found["verdict"] == "FAILURE")
+        if findings:
+            sys.exit(_replay_all(findings, stores, work, given))
         sys.exit(_fuzz(given, cases, stores, work))
+
+
+def _replay_all(findings: list[dict[str, Any]], stores: Path, work: Path, given: argparse.Namespace) -> int:
+    """Replay kept findings: each has its verdict again, and some reading says what is expected of it."""
+    wrong = 0
+    job = partial(_found_again, stores=stores, work=work, limit=given.limit)
+    with ProcessPoolExecutor(given.workers, multiprocessing.get_context("fork")) as pool:
+        for finding, found in zip(findings, pool.map(job, findings), strict=True):
+            told = "\n".join(f"{name}: {text}" for name, text in found["said"].items())
+            if found["verdict"] != finding["verdict"] or finding["says"] not in told:
+                wrong += 1
+                print(f"{json.dumps(finding)}\n  {found['verdict']}\n{told}", flush=True)
+    print(f"{len(findings)} findings replayed, {wrong} otherwise than expected")
+    return int(wrong > 0)
+
+
+def _found_again(finding: dict[str, Any], stores: Path, work: Path, limit: float) -> dict[str, Any]:
+    return trial(finding["case"], finding["steps"], stores, work, limit)
 
 
 def _fuzz(given: argparse.Namespace, cases: list[str], stores: Path, work: Path) -> int:

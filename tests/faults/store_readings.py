@@ -13,7 +13,7 @@ import zarr
 
 import unistore
 from unistore.diagnosis.speed import measure
-from unistore.errors import UnistoreError
+from unistore.errors import StoreError, UnistoreError
 from unistore.export import export
 from unistore.inspect import inspect
 from unistore.samples.locality import samples_of_a_chunk
@@ -32,7 +32,7 @@ def readings(path: Path, out: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     for name, kind in kinds(path):
         yield f"Dataset {name}", lambda kind=kind: read_dataset(path, kind)
     yield "measure", lambda: look_at(path)
-    yield "verify", lambda: verify(path)
+    yield "verify", lambda: found_sound(path)
     yield "export", lambda: export(path, out)
 
 
@@ -147,6 +147,13 @@ def same_arrays(path: Path) -> None:
             raise AssertionError(msg)
     if refused is not None:
         raise refused
+
+
+def found_sound(path: Path) -> None:
+    """Verify a store; what is found is told as a refusal."""
+    problems = verify(path).problems
+    if problems:
+        raise StoreError("\n".join([str(path), *map(str, problems)]))
 
 
 def look_at(path: Path) -> None:

@@ -65,7 +65,8 @@ class Names:
             raise StoreError(msg) from error
         above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
         if name in self._files or name in self._folders or self._files.intersection(above):
-            msg = f"{self._store}: the store names two files {name!r}, or one inside another: only one can be written"
+            twice = f"two files {name!r}, or one inside another: only one can be written"
+            msg = f"{self._store}: the store names {twice}"
             raise StoreError(msg)
         self._files.add(name)
         self._folders.update(above)
