@@ -149,8 +149,8 @@ def _spike_form(path: str, paths: Collection[str]) -> Form:
     if path == spike.SPIKE:
         return Form(dtypes=("uint8",), row_shape=(None, None, None), rows=frames)
     if path == spike.SPIKE_LENGTH:
-        inside = (Limit(spike.SPIKE, (1,)),) if spike.SPIKE in paths else ()
-        return Form(dtypes=("int32",), row_shape=(), rows=frames, least=1, inside=inside)
+        steps = (Limit(spike.SPIKE, (1,)),) if spike.SPIKE in paths else ()
+        return Form(dtypes=("int32",), row_shape=(), rows=frames, least=1, inside=steps)
     if path == spike.SPIKE_EXTENT:
         limits = [Limit(each, (2, 3)) for each in sorted(paths) if spike.voxel_bins(each) is not None]
         if spike.SPIKE in paths:

@@ -8,10 +8,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2  # noqa: F401  imported once, not in every child
+import h5py  # noqa: F401
 import numpy as np
 import zarr
 
 import unistore
+import unistore.dataset
+import unistore.export.ct
+import unistore.export.point_cloud
+import unistore.export.rows
+import unistore.export.spike
+import unistore.export.trajectory
+import unistore.replay
 from unistore.diagnosis.speed import measure
 from unistore.errors import StoreError, UnistoreError
 from unistore.export import export
