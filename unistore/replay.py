@@ -20,6 +20,7 @@ from unistore.loader.presentation import present
 from unistore.loader.slabs import SlabRing
 from unistore.randomness import below, words
 from unistore.samples.transitions import Transitions
+from unistore.store.indices import contradiction
 from unistore.store.reader import Store
 
 __all__ = ["ReplayBuffer"]
@@ -242,10 +243,25 @@ def _ready(values: torch.Tensor) -> torch.Tensor:
     return values if values.dtype == torch.uint8 and values.ndim == 4 else values.float()
 
 
+def _recorded(store: Store, held: Any, name: str) -> NDArray[np.float64]:
+    """Recorded statistic of the actions; NaN where it is null."""
+    expected = store.array("steps/action").shape[1:]
+    try:
+        values: NDArray[np.float64] = np.array(held[name], np.float64)
+    except (TypeError, ValueError, KeyError):
+        values = np.empty(0)
+    if values.shape != expected:
+        message = f"statistics of steps/action have no {name} of shape {expected}"
+        raise contradiction(store, "zarr.json", message)
+    return values
+
+
 def _read_statistics(store: Store) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and standard deviation of the actions: recorded ones, or else over all values."""
     held = store.attributes.get("statistics", {}).get("steps/action")
-    if held is not None and None not in (*np.ravel(held["mean"]), *np.ravel(held["std"])):
-        return np.array(held["mean"], np.float64), np.array(held["std"], np.float64)
+    if held is not None:
+        mean, std = (_recorded(store, held, name) for name in ("mean", "std"))
+        if np.isfinite(mean).all() and np.isfinite(std).all():
+            return mean, std
     actions = store.array("steps/action").read().astype(np.float64)
     return actions.mean(axis=0), actions.std(axis=0)

@@ -83,7 +83,9 @@ def _text(found: Verified) -> str:
     lines += [f"  {key}" for key in found.repaired[:_SHOWN]]
     lines += _table(found.problems)
     if found.unchecked:
-        lines.append(f"not checked, since arrays are damaged: {', '.join(found.unchecked)}")
+        lines.append(
+            f"not checked, since arrays are damaged or contradict each other: {', '.join(found.unchecked)}"
+        )
     about = f"{found.path}: {found.files:,} files, {found.bytes / 1e6:,.1f} MB"
     if not found.ok:
         lines.append(f"{about}: damaged")

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from unistore.export.files import File, Form, Values, array_values, converted
 from unistore.export.reading import row_blocks
+from unistore.samples.sparse_points import largest_point
 from unistore.schemas.ct import MASKS, SDF, VOLUMES, WINDOWS
+from unistore.store.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 
 __all__ = ["Volume", "files", "volumes"]
@@ -64,7 +66,7 @@ class Volume:
         path = f"{group}/present"
         if not self.store.has(path):
             return True
-        return bool(self.store.array(path).read_rows([self.number])[0])
+        return bool(Column(self.store, path).take(np.array([self.number]))[0])
 
     def mask(self, group: str) -> Values:
         """A window or mask as voxels of 0 and 1, (D, H, W) u1."""
@@ -74,7 +76,9 @@ class Volume:
 
     def points(self, group: str) -> tuple[Values, Values]:
         """Coordinates (n, 3) and values (n,) of a window or distance field."""
-        lo, hi = self.store.array(f"{group}/offsets").read(self.number, self.number + 2).tolist()
+        lo, hi = (
+            int(bound[0]) for bound in Column(self.store, f"{group}/offsets").ranges(np.array([self.number]))
+        )
         found = [self.store.array(f"{group}/{name}") for name in ("coords", "values")]
         coords, values = (
             Values((hi - lo, *array.shape[1:]), array.dtype, partial(row_blocks, array, lo, hi))
@@ -121,15 +125,25 @@ class Volume:
             yield out
 
     def _listed(self, group: str) -> Iterator[NDArray[Any]]:
-        """Coordinates of a window, `_POINTS` at a time."""
+        """Coordinates of a window, `_POINTS` at a time, inside the volume and sorted by depth."""
+        deepest = 0
         for block in self.points(group)[0].blocks():
             for first in range(0, len(block), _POINTS):
-                yield block[first : first + _POINTS]
+                part = block[first : first + _POINTS]
+                depths = part[:, 0].astype(np.int64)
+                outside = (largest_point(part.astype(np.int32, copy=False)) >= np.array(self.extent)).any()
+                if outside or depths[0] < deepest or (depths[1:] < depths[:-1]).any():
+                    message = (
+                        f"volume {self.number} has points outside its extent {self.extent}, or out of order"
+                    )
+                    raise contradiction(self.store, f"{group}/coords", message)
+                deepest = int(depths[-1])
+                yield part
 
 
 def volumes(store: Store) -> Iterator[Volume]:
     """Every volume of a store."""
-    extents = store.array(f"{VOLUMES}/extent").read().tolist()
+    extents = whole(store, f"{VOLUMES}/extent").tolist()
     names = store.text(f"{VOLUMES}/name")
     known = store.has(f"{VOLUMES}/source_dtype/data")
     dtypes = store.text(f"{VOLUMES}/source_dtype") if known else [""] * len(names)
@@ -185,7 +199,7 @@ def _window(volume: Volume, group: str, attributes: Mapping[str, Any]) -> File:
 def _distances(volume: Volume, group: str) -> dict[str, Values]:
     coords, values = volume.points(group)
     column = Values((*values.shape, 1), values.dtype, lambda: (block[:, None] for block in values.blocks()))
-    resolution = volume.store.array(f"{group}/resolution").read_rows([volume.number])[0]
+    resolution = Column(volume.store, f"{group}/resolution").take(np.array([volume.number]))[0]
     said = {"resolution": array_values(np.array([resolution], np.int32))} if resolution else {}
     return {"sparse_index": converted(coords, np.dtype(np.int32)), "sparse_sdf": column, **said}
 

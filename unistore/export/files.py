@@ -18,6 +18,10 @@ Blocks = Callable[[], Iterator[NDArray[Any]]]
 Form = Literal["hdf5", "npy", "npz", "png", "raw"]
 
 
+_NUMBERS = "biufc"
+"""Kinds of dtype that a source's numbers have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Values:
     """One array of an exported file.
@@ -83,7 +87,28 @@ def array_values(values: NDArray[Any]) -> Values:
 
 
 def converted(values: Values, dtype: np.dtype[Any]) -> Values:
-    """The same rows in another dtype, which holds all of them exactly."""
+    """The same rows in another dtype.
+
+    Raises
+    ------
+    ValueError
+        If it is no dtype of numbers or, as blocks are read, does not hold all values exactly.
+    """
     if dtype == values.dtype:
         return values
-    return Values(values.shape, dtype, lambda: (block.astype(dtype) for block in values.blocks()))
+    if dtype.kind not in _NUMBERS:
+        msg = f"values of {values.dtype} cannot be given back as {dtype}"
+        raise ValueError(msg)
+    return Values(values.shape, dtype, lambda: (_exactly(block, dtype) for block in values.blocks()))
+
+
+def _exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        done = block.astype(dtype)
+        same = np.can_cast(block.dtype, dtype) or np.array_equal(
+            done.astype(block.dtype), block, equal_nan=block.dtype.kind in "fc"
+        )
+    if not same:
+        msg = f"{dtype} does not hold all values of {block.dtype} exactly"
+        raise ValueError(msg)
+    return done

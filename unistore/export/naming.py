@@ -37,9 +37,16 @@ def check_name(name: str) -> tuple[str, ...]:
 
 
 class Names:
-    """The names of one export: each safe, each once, none inside another."""
+    """The names of one export: each safe, each once, none inside another.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    store
+        Path of the store that names the files, for messages.
+    """
+
+    def __init__(self, store: str) -> None:
+        self._store = store
         self._files: set[str] = set()
         self._folders: set[str] = set()
 
@@ -51,10 +58,15 @@ class Names:
         StoreError
             If the name is not safe (`check_name`), is taken, or lies inside a file.
         """
-        parts = check_name(name)
+        try:
+            parts = check_name(name)
+        except StoreError as error:
+            msg = f"{self._store}: {error}"
+            raise StoreError(msg) from error
         above = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
         if name in self._files or name in self._folders or self._files.intersection(above):
-            msg = f"the store names two files {name!r}, or one inside another: only one can be written"
+            twice = f"two files {name!r}, or one inside another: only one can be written"
+            msg = f"{self._store}: the store names {twice}"
             raise StoreError(msg)
         self._files.add(name)
         self._folders.update(above)

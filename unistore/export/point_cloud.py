@@ -15,6 +15,7 @@ from unistore.errors import StoreError
 from unistore.export.files import File, Values, array_values
 from unistore.export.reading import SourceRows, sources_of
 from unistore.schemas.point_cloud import NO_SEGMENT, POINTS, SEGMENTS
+from unistore.store.indices import contradiction, whole
 from unistore.store.reader import Store
 
 __all__ = ["BATCHES", "Cloud", "clouds", "files"]
@@ -128,12 +129,18 @@ def clouds(store: Store) -> Iterator[Cloud]:
     layouts = store.text("sources/layout")
     sources = sources_of(store)
     headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(sources)
-    owner, numbers = (store.array(f"{SEGMENTS}/{name}").read() for name in ("source", "number"))
-    offsets = store.array(f"{SEGMENTS}/offsets").read()
+    owner, numbers, offsets = (whole(store, f"{SEGMENTS}/{name}") for name in ("source", "number", "offsets"))
     quantised = store.array(f"{POINTS}/xyz").dtype.kind == "i"
-    scales = [store.array(f"sources/{name}").read() for name in ("scale", "offset")] if quantised else []
+    scales = [whole(store, f"sources/{name}") for name in ("scale", "offset")] if quantised else []
     for source in sources:
         first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
+        bounds = offsets[first : last + 1]
+        if [bounds[0], bounds[-1]] != [source.lo, source.hi]:
+            message = f"source {source.number} has points {bounds[0]} to {bounds[-1]}, expected all its rows"
+            raise contradiction(store, f"{SEGMENTS}/offsets", message)
+        if len(np.unique(numbers[first:last])) < last - first:
+            message = f"source {source.number} has two segments of one number"
+            raise contradiction(store, f"{SEGMENTS}/number", message)
         yield Cloud(
             store=store,
             source=source,
@@ -141,7 +148,7 @@ def clouds(store: Store) -> Iterator[Cloud]:
             header=json.loads(headers[source.number]),
             first=first,
             last=last,
-            bounds=offsets[first : last + 1],
+            bounds=bounds,
             numbers=numbers[first:last],
             quantum=np.stack([each[source.number] for each in scales]) if quantised else None,
         )
@@ -191,6 +198,9 @@ def _batches(cloud: Cloud) -> File:
     """``data`` (B, P, 3 and more) and every other column, as the PointNet family has them."""
     count = len(cloud.numbers)
     points = cloud.source.hi - cloud.source.lo
+    if (np.diff(cloud.bounds) * max(1, count) != points).any():
+        message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
+        raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
     per_segment = points // max(1, count)
     width = 3
     if _FEATURES in cloud.layout["columns"]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.export.files import Values
+from unistore.store.indices import source_rows
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -30,8 +31,7 @@ class SourceRows(NamedTuple):
 
 def sources_of(store: Store) -> list[SourceRows]:
     """Every source of a store, in order."""
-    first = store.array("sources/first_row").read().tolist()
-    rows = store.array("sources/rows").read().tolist()
+    first, rows = (values.tolist() for values in source_rows(store))
     return [
         SourceRows(number, name, lo, lo + count)
         for number, (name, lo, count) in enumerate(zip(store.text("sources/path"), first, rows, strict=True))

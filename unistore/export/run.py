@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,7 @@ from unistore.export.workplace import workplace
 from unistore.export.writing import write
 from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path
+from unistore.store.indices import whole
 from unistore.store.reader import Store
 
 __all__ = ["Exported", "export"]
@@ -76,23 +78,48 @@ def export(
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
     """Write every file; returns the counts of `Exported`."""
-    names = Names()
+    names = Names(store.path)
     work.mkdir()
-    sizes = store.array("sources/bytes").read().tolist()
+    sizes = whole(store, "sources/bytes").tolist()
     progress.begin("writing", sum(sizes))
     count = total = 0
     current = 0
-    for file in files:
+    for file in _described(store, files):
         if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
         current = file.source
         path = work.joinpath(*names.take(file.name))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(file, path)
+        with _agreeing(store):
+            write(file, path)
         count += 1
         total += path.stat().st_size
     progress.advance(sum(sizes[current:]))
     return {"sources": len(sizes), "files": count, "bytes": total}
+
+
+def _described(store: Store, files: Iterator[File]) -> Iterator[File]:
+    """The files that a store describes."""
+    while True:
+        with _agreeing(store):
+            file = next(files, None)
+        if file is None:
+            return
+        yield file
+
+
+@contextmanager
+def _agreeing(store: Store) -> Iterator[None]:
+    """Tell a description of the sources that arrays contradict: options, attributes, texts are free JSON."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        told = f"{type(error).__name__}: {error}".rstrip(": ")
+        msg = (
+            f"{store.path}: cannot be exported: what it says of its sources contradicts its arrays ({told}); "
+            f"run 'unistore verify {store.path}'"
+        )
+        raise StoreError(msg) from error
 
 
 def _family(store: Store) -> str:

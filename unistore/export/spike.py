@@ -22,6 +22,7 @@ from unistore.schemas.spike import (
     voxel_bins,
 )
 from unistore.schemas.spike_bits import row_bytes, unpack
+from unistore.store.indices import Column
 from unistore.store.reader import Store
 
 __all__ = ["Frame", "files", "frames"]
@@ -94,8 +95,8 @@ class Frame:
         """A blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
         table = file_table_name(image)
         if self.store.has(f"{table}/data"):
-            lo, hi = self.store.array(f"{table}/offsets").read_rows([self.number, self.number + 1]).tolist()
-            return np.asarray(self.store.array(f"{table}/data").read(lo, hi))
+            lo, hi = Column(self.store, f"{table}/offsets").ranges(np.array([self.number]))
+            return np.asarray(self.store.array(f"{table}/data").read(int(lo[0]), int(hi[0])))
         height, width = self._row(IMAGE_EXTENT).tolist()
         array = self.store.array(f"{FRAMES}/{image}")
         return np.asarray(array.read_box([self.number, 0, 0, 0], [self.number + 1, height, width, 3])[0])
@@ -105,7 +106,7 @@ class Frame:
         return (self.path.parent.parent / folder / self.path.stem).as_posix()
 
     def _row(self, path: str) -> Any:
-        return self.store.array(path).read_rows([self.number])[0]
+        return Column(self.store, path).take(np.array([self.number]))[0]
 
 
 def frames(store: Store) -> Iterator[Frame]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unistore.export.files import File, Values, array_values, converted
 from unistore.export.reading import row_blocks, row_values
 from unistore.schemas.trajectory import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
+from unistore.store.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -80,9 +81,9 @@ class Run:
             yield data.read(lo, hi)
 
     def _frame_bounds(self, path: str) -> NDArray[np.int64]:
-        offsets = self.store.array(f"{path.removesuffix('data')}offsets")
-        bounds: NDArray[np.int64] = offsets.read(int(self.bounds[0]), int(self.bounds[-1]) + 1)
-        return bounds
+        steps = np.arange(int(self.bounds[0]), int(self.bounds[-1]))
+        lo, hi = Column(self.store, f"{path.removesuffix('data')}offsets").ranges(steps)
+        return np.concatenate([lo, hi[-1:]])
 
     def _frames(self, path: str) -> Values:
         """Compressed frames: padded with zeros to one length, or each of its own."""
@@ -115,8 +116,7 @@ class Run:
 def runs(store: Store) -> Iterator[tuple[int, str, list[Run]]]:
     """Number and name of every source, and its runs."""
     grouped = _is_grouped(store)
-    owner = store.array(f"{EPISODES}/source").read()
-    bounds = store.array(f"{EPISODES}/offsets").read()
+    owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
     names = store.text(f"{EPISODES}/name")
     for number, source in enumerate(store.text("sources/path")):
         first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))

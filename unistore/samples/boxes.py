@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.samples.columns import Column
 from unistore.samples.protocol import INDEX, SOURCE
+from unistore.store.indices import Column
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -77,9 +77,9 @@ class PointBox:
     dtype = np.dtype(np.uint8)
     fill = 0
 
-    def __init__(self, coords: Array, offsets: Array) -> None:
-        self._coords = coords
-        self._offsets = Column(offsets)
+    def __init__(self, store: Store, group: str) -> None:
+        self._coords = store.array(f"{group}/coords")
+        self._offsets = Column(store, f"{group}/offsets")
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
         """See `BoxSource.read`."""
@@ -107,7 +107,7 @@ def box_source(store: Store, group: str) -> BoxSource:
         return ImageBox(store.array(IMAGE))
     if store.has(f"{group}/mask"):
         return BitBox(store.array(f"{group}/mask"))
-    return PointBox(store.array(f"{group}/coords"), store.array(f"{group}/offsets"))
+    return PointBox(store, group)
 
 
 def box_sources(store: Store) -> dict[str, str]:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
-from unistore.samples.columns import Column, SourceNames
+from unistore.samples.columns import SourceNames
 from unistore.samples.crops import Boxes, Crop
 from unistore.samples.frames import Box, FrameField, frame_field, frame_fields
 from unistore.samples.protocol import SOURCE, Picks, chosen, require
 from unistore.schemas.spike import IMAGE_EXTENT, SEQUENCE_NAME, SEQUENCE_OFFSETS, SPIKE_EXTENT, SPIKE_LENGTH
+from unistore.store.indices import Column, whole
 from unistore.store.reader import Store
 
 __all__ = ["Clips"]
@@ -103,17 +104,15 @@ class ClipReader:
         assert not isinstance(kind.crop, int)
         self._length = kind.length
         self._crop = Crop(kind.crop, kind.random)
-        self._field_extents = store.array(SPIKE_EXTENT).read().astype(np.int64)
+        self._field_extents = whole(store, SPIKE_EXTENT).astype(np.int64)
         images = store.has(IMAGE_EXTENT)
-        self._image_extents = (
-            store.array(IMAGE_EXTENT).read().astype(np.int64) if images else self._field_extents
-        )
-        self._sequences = store.array(SEQUENCE_OFFSETS).read()
+        self._image_extents = whole(store, IMAGE_EXTENT).astype(np.int64) if images else self._field_extents
+        self._sequences = whole(store, SEQUENCE_OFFSETS)
         self._starts = self._find_starts(kind.stride, units)
         keys = ("voxel", "spike", "spike_packed", "blur", "sharp")
         self._fields = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
         self._dense = {key: self._has_one_shape(field) for key, field in self._fields.items()}
-        self._lengths = Column(store.array(SPIKE_LENGTH)) if "spike_length" in fields else None
+        self._lengths = Column(store, SPIKE_LENGTH) if "spike_length" in fields else None
         self._numbers = [key for key in fields if key in _NUMBERS]
         self._sources = SourceNames(store) if SOURCE in fields else None
         self._names = np.array(store.text(SEQUENCE_NAME), np.str_) if "sequence" in fields else None

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import InputError
-from unistore.samples.columns import Column
+from unistore.errors import CorruptionError, InputError
 from unistore.samples.images import KeptImages
 from unistore.schemas.spike import (
     FRAMES,
@@ -22,6 +21,7 @@ from unistore.schemas.spike import (
     voxel_path,
 )
 from unistore.schemas.spike_bits import count_dtype, row_bytes, unpack, voxelize
+from unistore.store.indices import Column
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -62,13 +62,11 @@ class Images:
     channels_last = True
 
     def __init__(self, store: Store, name: str) -> None:
-        self.extents = Column(store.array(IMAGE_EXTENT))
+        self.extents = Column(store, IMAGE_EXTENT)
         files = file_table_name(name)
         tiles = store.has(f"{FRAMES}/{name}")
         self._tiles = store.array(f"{FRAMES}/{name}") if tiles else None
-        self._kept = (
-            None if tiles else KeptImages(store.array(f"{files}/data"), store.array(f"{files}/offsets"))
-        )
+        self._kept = None if tiles else KeptImages(store, files)
 
     def shape(self, height: int, width: int) -> tuple[int, ...]:
         """See `FrameField.shape`."""
@@ -82,7 +80,13 @@ class Images:
             self._tiles.read_box(lo, hi, out)
             return
         assert self._kept is not None
-        for target, image in zip(out, self._kept.read(np.arange(frames.start, frames.stop)), strict=True):
+        rows = np.arange(frames.start, frames.stop)
+        extents = self.extents.take(rows).tolist()
+        for row, target, image in zip(rows.tolist(), out, self._kept.read(rows), strict=True):
+            extent = extents[row - frames.start]
+            if image.shape != (*extent, 3):
+                msg = f"{self._kept.path}: frame {row} is {image.shape}, expected {(*extent, 3)}"
+                raise CorruptionError(msg)
             target[...] = image[top : top + height, left : left + width]
 
 
@@ -93,7 +97,7 @@ class StoredVoxels:
 
     def __init__(self, store: Store, bins: int) -> None:
         self._array = store.array(voxel_path(bins))
-        self.extents = Column(store.array(SPIKE_EXTENT))
+        self.extents = Column(store, SPIKE_EXTENT)
         self.dtype = self._array.dtype
         self._bins = bins
 
@@ -153,7 +157,7 @@ class ComputedVoxels:
     def __init__(self, store: Store, bins: int) -> None:
         self._bits = _Bits(store)
         self.extents = self._bits.extents
-        self._lengths = Column(store.array(SPIKE_LENGTH))
+        self._lengths = Column(store, SPIKE_LENGTH)
         self._bins = bins
         self.dtype = np.dtype(count_dtype(self._bits.steps, bins))
 
@@ -174,7 +178,7 @@ class _Bits:
 
     def __init__(self, store: Store) -> None:
         self._array: Array = store.array(SPIKE)
-        self.extents = Column(store.array(SPIKE_EXTENT))
+        self.extents = Column(store, SPIKE_EXTENT)
         self.steps = self._array.shape[1]
 
     def read(self, frames: slice, box: Box) -> NDArray[np.uint8]:

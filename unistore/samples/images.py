@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError
-from unistore.samples.columns import Column
-from unistore.zarr3.array import Array
+from unistore.store.indices import Column
+from unistore.store.reader import Store
 
 __all__ = ["KeptImages"]
 
@@ -21,18 +21,19 @@ class KeptImages:
 
     Parameters
     ----------
-    data, offsets
-        The arrays. ``data``'s attribute ``colour`` is ``"swapped"`` where frames were compressed with red and
-        blue exchanged, so that decoding them as they are gives true colours.
+    store, group
+        The store, and the group of both arrays. ``data``'s attribute ``colour`` is ``"swapped"`` where frames
+        were compressed with red and blue exchanged, so that decoding them as they are gives true colours.
     exact
         False: every frame becomes (H, W, 3) u1 RGB; gray is repeated, alpha dropped, 16 bits cut to the upper
         8, a rotation noted beside the pixels is not applied. True: PNG frames keep their channels and depth.
     """
 
-    def __init__(self, data: Array, offsets: Array, *, exact: bool = False) -> None:
-        self._data = data
-        self._offsets = Column(offsets)
-        self._swapped = data.attributes.get("colour") == "swapped"
+    def __init__(self, store: Store, group: str, *, exact: bool = False) -> None:
+        self._data = store.array(f"{group}/data")
+        self.path = self._data.path
+        self._offsets = Column(store, f"{group}/offsets")
+        self._swapped = self._data.attributes.get("colour") == "swapped"
         self._exact = exact
 
     def read(self, frames: NDArray[np.int64]) -> list[NDArray[Any]]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.order_blocks import uniform_blocks
+from unistore.store.indices import contradiction
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
@@ -82,6 +83,8 @@ def samples_of_a_chunk(store: Store, samples: int) -> tuple[float, int]:
     Samples, on average where they differ in length, and below 1 where a sample takes several chunks; bytes of
     a decoded chunk.
     """
+    if not store.paths():
+        raise contradiction(store, "zarr.json", "lists no array")
     largest = max((store.array(path) for path in store.paths()), key=_decoded_bytes)
     chunk = math.prod(largest.chunk_shape) * largest.dtype.itemsize
     whole_rows = largest.chunk_shape[1:] == largest.shape[1:]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
 from unistore.samples.boxes import EXTENT, BoxSource, box_source, box_sources, volume_columns
-from unistore.samples.columns import Column
 from unistore.samples.protocol import Picks, chosen, require
 from unistore.samples.volumes import ON_REQUEST, VolumeLabels
+from unistore.store.indices import Column
 from unistore.store.reader import Store
 
 __all__ = ["Patches"]
@@ -78,8 +78,9 @@ class PatchReader:
     ) -> None:
         self._kind = kind
         self._shape = np.array(kind.shape)
-        self._units = np.arange(store.sample_count) if units is None else units
-        self._extents = Column(store.array(EXTENT)).take(self._units).astype(np.int64)
+        extents = Column(store, EXTENT)
+        self._units = np.arange(len(extents)) if units is None else units
+        self._extents = extents.take(self._units).astype(np.int64)
         self._labels = VolumeLabels(store, fields)
         self._corner = "corner" in fields
         groups = box_sources(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed, placed
-from unistore.samples.columns import Column, SourceNames
+from unistore.samples.columns import SourceNames
 from unistore.samples.coordinates import Dequantiser, relative, staging
 from unistore.samples.protocol import INDEX, SOURCE, Picks, chosen, require
 from unistore.samples.spans import Spans
 from unistore.schemas.point_cloud import NO_SEGMENT
+from unistore.store.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 
 __all__ = ["Segments"]
@@ -26,6 +28,8 @@ _VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel"
 _OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
 """Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``."""
 _ON_REQUEST = ("source_row", "number", "bounds")
+_SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")
+"""Names of voxel grids."""
 _BLOCK = 1 << 20
 """Segment numbers looked at together."""
 
@@ -90,6 +94,8 @@ class Segments:
             if path.startswith(_VOXELS) and path.endswith("/coords")
         }
         for size, group in groups.items():
+            if not _SIZE.fullmatch(size):
+                raise contradiction(store, group, f"{size!r} is not the size of a voxel, expected a number")
             if self.voxel is not None and float(size) == float(self.voxel):
                 return group
         held = ", ".join(sorted(groups, key=float)) or "none"
@@ -107,7 +113,7 @@ class SegmentReader:
         self, store: Store, kind: Segments, fields: Sequence[str], units: NDArray[np.int64] | None
     ) -> None:
         self._kind = kind
-        self._offsets = Column(store.array("segments/offsets"))
+        self._offsets = Column(store, "segments/offsets")
         self._units = units
         self._outside = _outside_segments(store, len(self._offsets) - 1)
         self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
@@ -118,11 +124,11 @@ class SegmentReader:
             **{key: f"segments/{key}" for key in ("origin", "number", "bounds")},
         }
         self._points = {key: store.array(points[key]) for key in fields if key in points}
-        self._segments = {key: Column(store.array(segments[key])) for key in fields if key in segments}
+        self._segments = {key: Column(store, segments[key]) for key in fields if key in segments}
         self._voxels = {}
         if kind.voxel is not None and not _VOXEL_KEYS.keys().isdisjoint(fields):
             group = kind.voxel_group(store)
-            self._voxel_offsets = Column(store.array(f"{group}/offsets"))
+            self._voxel_offsets = Column(store, f"{group}/offsets")
             self._voxels = {
                 key: store.array(f"{group}/{name}") for key, name in _VOXEL_KEYS.items() if key in fields
             }
@@ -165,11 +171,11 @@ class _Coordinates:
     def __init__(self, store: Store, kind: Segments) -> None:
         self._array = store.array(_XYZ)
         self._local = kind.coordinates == "local"
-        self._origin = Column(store.array("segments/origin"))
-        self._source = Column(store.array("segments/source"))
+        self._origin = Column(store, "segments/origin")
+        self._source = Column(store, "segments/source")
         self._quantised = self._array.dtype == np.int32
-        self._scale = store.array("sources/scale").read() if self._quantised else None
-        self._offset = store.array("sources/offset").read() if self._quantised else None
+        self._scale = whole(store, "sources/scale") if self._quantised else None
+        self._offset = whole(store, "sources/offset") if self._quantised else None
         self._dequantisers: dict[int, Dequantiser] = {}
 
     def read(self, rows: NDArray[np.int64], spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
@@ -240,5 +246,8 @@ def _outside_segments(store: Store, segments: int) -> NDArray[np.int64]:
         lo + np.flatnonzero(numbers.read_box([lo], [min(lo + _BLOCK, segments)]) == NO_SEGMENT)
         for lo in range(0, segments, _BLOCK)
     ]
-    rows = np.concatenate(found)
+    rows = np.concatenate(found) if found else np.empty(0, np.int64)
+    if segments - len(rows) != store.sample_count:
+        message = f"numbers {segments - len(rows)} segments, the root counts {store.sample_count} samples"
+        raise contradiction(store, "segments/number", message)
     return rows - np.arange(len(rows))

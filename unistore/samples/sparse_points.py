@@ -13,14 +13,16 @@ from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed
 from unistore.samples.bits import every_point, points_of_ranks
 from unistore.samples.boxes import EXTENT, IMAGE, BitBox, ImageBox, volume_columns
-from unistore.samples.columns import Column
 from unistore.samples.protocol import Picks, chosen, require
 from unistore.samples.spans import Spans
 from unistore.samples.volumes import ON_REQUEST, VolumeLabels
+from unistore.store.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 
-__all__ = ["SparsePoints", "point_groups"]
+__all__ = ["SparsePoints", "largest_point", "point_groups", "point_limits"]
 
+_TILE = 3 * 1024
+"""Indices of the points that are compared at a time."""
 _SLAB = 8 << 20
 """Bytes of the image that are read at a time to look up values of points."""
 
@@ -93,7 +95,7 @@ class PointReader:
     ) -> None:
         group = kind.group(store)
         self._kind = kind
-        self._offsets = Column(store.array(f"{group}/offsets"))
+        self._offsets = Column(store, f"{group}/offsets")
         counts = self._offsets.lengths()
         enough = counts >= kind.min_points
         self._volumes = np.flatnonzero(enough) if units is None else units[enough[units]]
@@ -124,13 +126,16 @@ class _Points:
     """A window held as points."""
 
     def __init__(self, store: Store, group: str) -> None:
+        self._store = store
         self._coords = store.array(f"{group}/coords")
         self._values = store.array(f"{group}/values")
+        self._limits = point_limits(store, group)
+        self._inside = np.zeros(len(self._limits), np.bool_)
         self.dtype = self._values.dtype
 
     def read(
         self,
-        volumes: NDArray[np.int64],  # noqa: ARG002  (a mask needs them)
+        volumes: NDArray[np.int64],
         spans: Spans,
         coords: NDArray[np.int32] | None,
         values: NDArray[Any] | None,
@@ -140,16 +145,32 @@ class _Points:
                 spans.read(self._coords, coords)
             else:
                 coords[...] = spans.read(self._coords)
+            self._check(volumes, spans, coords)
         if values is not None:
             spans.read(self._values, values[:, 0])
+
+    def _check(self, volumes: NDArray[np.int64], spans: Spans, coords: NDArray[np.int32]) -> None:
+        """Refuse points outside their volume; a volume that was read whole is looked at once."""
+        for i in np.flatnonzero(~self._inside[volumes]).tolist():
+            part = coords[spans.offsets[i] : spans.offsets[i + 1]]
+            highest = largest_point(part)
+            if (highest >= self._limits[volumes[i]]).any():
+                limits = self._limits[volumes[i]].tolist()
+                message = f"volume {volumes[i]} has points up to {highest.tolist()}, outside {limits}"
+                raise contradiction(self._store, self._coords.path, message)
+            self._inside[volumes[i]] = spans.rows is None
 
 
 class _Mask:
     """A window held as a mask; its values are the image's, or 1 where there is no image."""
 
     def __init__(self, store: Store, group: str) -> None:
-        self._mask = BitBox(store.array(f"{group}/mask"))
-        self._extents = Column(store.array(EXTENT))
+        self._store = store
+        self._path = f"{group}/mask"
+        self._mask = BitBox(store.array(self._path))
+        self._counts = Column(store, f"{group}/offsets")
+        self._counted = np.zeros(store.sample_count, np.bool_)
+        self._extents = Column(store, EXTENT)
         self._image = ImageBox(store.array(IMAGE)) if store.has(IMAGE) else None
         self.dtype = np.dtype(np.uint8) if self._image is None else self._image.dtype
 
@@ -166,12 +187,25 @@ class _Mask:
         for i, (volume, extent) in enumerate(zip(volumes.tolist(), extents, strict=True)):
             part = slice(int(spans.offsets[i]), int(spans.offsets[i + 1]))
             bits = self._mask.bits(volume, (0, 0, 0), (*extent[:2], -(-extent[2] // 8)))
+            if not self._counted[volume]:
+                self._check(volume, bits, extent[2])
             if spans.rows is None:
                 every_point(bits, coords[part])
             else:
                 points_of_ranks(bits, spans.rows[part], coords[part])
             if values is not None:
                 self._look_up(volume, extent, coords[part], values[part, 0])
+
+    def _check(self, volume: int, bits: NDArray[np.uint8], width: int) -> None:
+        """Refuse a mask of other bits in the volume than its offsets count, or with bits behind its width."""
+        lo, hi = self._counts.ranges(np.array([volume]))
+        found, expected = int(np.bitwise_count(bits).sum(dtype=np.int64)), int(hi[0] - lo[0])
+        if found != expected:
+            message = f"volume {volume} has {found} voxels, its offsets count {expected}"
+            raise contradiction(self._store, self._path, message)
+        if width % 8 and (bits[:, :, -1] >> (width % 8)).any():
+            raise contradiction(self._store, self._path, f"volume {volume} has bits outside its extent")
+        self._counted[volume] = True
 
     def _look_up(self, volume: int, extent: list[int], coords: NDArray[np.int32], out: NDArray[Any]) -> None:
         """Values of the image at `coords`, which are sorted by depth, a few planes at a time."""
@@ -188,6 +222,26 @@ class _Mask:
                 self._image.read(volume, (first, 0, 0), (last, height, width), planes)
                 z, y, x = coords[lo:hi].T
                 out[lo:hi] = planes[z - first, y, x]
+
+
+def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
+    """Largest index on each axis of points (n, 3), (3,); a negative one counts as larger than any volume."""
+    flat = np.ascontiguousarray(points).view(np.uint32).reshape(-1)
+    whole = len(flat) // _TILE * _TILE  # numpy finds the maxima of long rows several times faster
+    found = np.zeros(3, np.uint32)
+    for part in (flat[:whole].reshape(-1, _TILE), flat[whole:].reshape(-1, 3)):
+        if len(part):
+            np.maximum(found, part.max(axis=0).reshape(-1, 3).max(axis=0), out=found)
+    return found
+
+
+def point_limits(store: Store, group: str) -> NDArray[np.int64]:
+    """Where points of each volume lie, (V, 3): below its extent, or in the cube that its source states."""
+    extents: NDArray[np.int64] = whole(store, EXTENT).astype(np.int64)
+    if not store.has(f"{group}/resolution"):
+        return extents
+    cube = np.repeat(whole(store, f"{group}/resolution").astype(np.int64)[:, None], 3, axis=1)
+    return np.where(cube > 0, cube, np.iinfo(np.int64).max)
 
 
 def point_groups(store: Store) -> list[str]:

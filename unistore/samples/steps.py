@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from unistore.schemas.trajectory import (
     STEPS,
     sample_key,
 )
+from unistore.store.indices import contradiction, whole
 from unistore.store.reader import Store
 
 __all__ = [
@@ -38,6 +40,11 @@ NEXT_PREFIX = "next."
 ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
 _OWN = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
 """Keys that samples have for themselves; a column of that name is handed out as ``steps.<name>``."""
+
+
+_FRAME_DTYPES = ("uint8", "uint16")
+_LARGEST_FRAME = 1 << 30
+"""Values of one frame: more than any image decoder takes."""
 
 
 class StepColumn(Protocol):
@@ -61,7 +68,7 @@ class PlainColumn:
         self.dtype = self._array.dtype
         self.row_shape = self._array.shape[1:]
         axes = store.attributes["fields"][path].get("axes", ())
-        self.image = tuple(axes[1:]) == IMAGE_AXES[1:] and self.row_shape[-1:] == (3,)
+        self.image = tuple(axes[1:]) == IMAGE_AXES[1:] and len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """See `StepColumn.read`."""
@@ -74,9 +81,15 @@ class KeptColumn:
     def __init__(self, store: Store, group: str) -> None:
         data = store.array(f"{group}/data")
         self._path = data.path
-        self._images = KeptImages(data, store.array(f"{group}/offsets"), exact=True)
-        self.row_shape = tuple(int(extent) for extent in data.attributes["shape"])
-        self.dtype = np.dtype(str(data.attributes.get("dtype", "uint8")))
+        self._images = KeptImages(store, group, exact=True)
+        shape, dtype = data.attributes.get("shape"), data.attributes.get("dtype", "uint8")
+        if not _is_frame_shape(shape) or dtype not in _FRAME_DTYPES:
+            message = (
+                f"its frames are {dtype!r} {shape!r}, expected {' or '.join(_FRAME_DTYPES)} [y, x, channel]"
+            )
+            raise contradiction(store, data.path, message)
+        self.row_shape: tuple[int, ...] = tuple(shape)
+        self.dtype = np.dtype(dtype)
         self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -85,10 +98,17 @@ class KeptColumn:
         images = self._images.read(frames)
         for target, place in zip(out, places.tolist(), strict=True):
             image = images[place]
-            if image.size != target.size:
-                msg = f"{self._path}: frame {frames[place]} is {image.shape}, expected {self.row_shape}"
+            if image.size != target.size or image.dtype != target.dtype:
+                found, expected = f"{image.dtype} {image.shape}", f"{self.dtype} {self.row_shape}"
+                msg = f"{self._path}: frame {frames[place]} is {found}, expected {expected}"
                 raise CorruptionError(msg)
             target[...] = image.reshape(self.row_shape)
+
+
+def _is_frame_shape(shape: Any) -> bool:
+    """Whether an attribute is the shape of a frame, at most `_LARGEST_FRAME` values."""
+    extents = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
+    return extents and 2 <= len(shape) <= 3 and prod(shape) <= _LARGEST_FRAME
 
 
 def step_column(store: Store, path: str) -> StepColumn:
@@ -140,7 +160,7 @@ class Episodes:
 
     def __init__(self, store: Store, units: NDArray[np.int64] | None) -> None:
         self._store = store
-        self.offsets: NDArray[np.int64] = store.array(f"{EPISODES}/offsets").read()
+        self.offsets: NDArray[np.int64] = whole(store, f"{EPISODES}/offsets")
         self.used = np.arange(len(self.offsets) - 1) if units is None else units
 
     def rows(self, skip: int = 0, leave: int = 0, stride: int = 1) -> NDArray[np.int64]:

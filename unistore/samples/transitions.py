@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.packed import Allocate, Batch, placed
-from unistore.samples.columns import Column
 from unistore.samples.protocol import Picks, chosen, require
 from unistore.samples.steps import (
     NEXT_PREFIX,
@@ -22,6 +21,7 @@ from unistore.samples.steps import (
     step_column,
     step_paths,
 )
+from unistore.store.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 
 __all__ = ["Transitions"]
@@ -71,9 +71,9 @@ class TransitionReader:
         self._episodes = Episodes(store, units)
         self._rows = None if units is None and not kind.only_valid else self._episodes.rows()
         if kind.only_valid and self._rows is not None:
-            useful = store.array(_VALID).read() | store.array("steps/terminated").read()
+            useful = whole(store, _VALID) | whole(store, "steps/terminated")
             self._rows = self._rows[useful[self._rows]]
-        self._valid = Column(store.array(_VALID))
+        self._valid = Column(store, _VALID)
         self._labels = self._episodes.labels(set(fields))
         paths = step_paths(store)
         self._columns = {key: step_column(store, paths[key]) for key in fields if key in paths}
@@ -120,6 +120,10 @@ class _Following:
         self._own = step_column(store, step_paths(store)[key])
         self.stored: StepColumn | None = None if stored is None else step_column(store, stored)
         self._final = None if final is None else store.array(final)
+        column = self._own if self.stored is None else self.stored
+        if self._final is not None and self._final.shape[1:] != column.row_shape:
+            message = f"has rows of {self._final.shape[1:]}, the observation rows of {column.row_shape}"
+            raise contradiction(store, self._final.path, message)
 
     def read(
         self,

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
 from unistore.samples.boxes import EXTENT, box_source, box_sources, volume_columns
-from unistore.samples.columns import Column, SourceNames
+from unistore.samples.columns import SourceNames
 from unistore.samples.protocol import SOURCE, Picks, chosen, require
+from unistore.store.indices import Column
 from unistore.store.reader import Store
 
 __all__ = ["VolumeLabels", "Volumes"]
@@ -45,8 +46,8 @@ class VolumeReader:
     """Reads volumes; see `SampleReader`."""
 
     def __init__(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> None:
-        self._units = np.arange(store.sample_count) if units is None else units
-        self._extents = Column(store.array(EXTENT))
+        self._extents = Column(store, EXTENT)
+        self._units = np.arange(len(self._extents)) if units is None else units
         self._labels = VolumeLabels(store, fields)
         groups = box_sources(store)
         self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
@@ -92,7 +93,7 @@ class VolumeLabels:
 
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
         paths = volume_columns(store) | {"extent": EXTENT}
-        self._columns = {key: Column(store.array(paths[key])) for key in fields if key in paths}
+        self._columns = {key: Column(store, paths[key]) for key in fields if key in paths}
         self._names = np.array(store.text("volumes/name"), np.str_) if "name" in fields else None
         self._sources = SourceNames(store) if SOURCE in fields else None
 

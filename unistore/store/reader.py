@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from unistore.remote.cached_storage import CachedStorage
 from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage, why_no_store
 from unistore.sizes import parse_bytes
+from unistore.store import indices
 from unistore.store.grammar import GrammarError, parse_root, parse_split_names
 from unistore.store.manifest import MANIFEST_LIMIT
 from unistore.store.names import FORMAT_VERSION, ROOT, build_folder
@@ -60,6 +60,7 @@ class Store:
         self._cache = None if cache_dir is None else (os.fspath(cache_dir), cache_limit)
         self._storage: Storage = open_storage(self.path)
         self._arrays: dict[str, Array] = {}
+        self.kept_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
@@ -85,7 +86,8 @@ class Store:
         Raises
         ------
         StoreError
-            If the store has no such array; the message lists those it has.
+            If the store has no such array (the message lists those it has), or it has other axes, another
+            dtype or another number of rows than its place in the store asks for.
         """
         found = self._arrays.get(path)
         if found is None:
@@ -93,7 +95,9 @@ class Store:
                 known = ", ".join(self.paths())
                 msg = f"{self.path}: no array {path!r}; this {self.modality} store has: {known}"
                 raise StoreError(msg)
-            found = self._arrays[path] = Array.open(self._storage, path, sealed=True)
+            found = Array.open(self._storage, path, sealed=True)
+            indices.check_array(self, found)
+            self._arrays[path] = found
         return found
 
     def has(self, path: str) -> bool:
@@ -124,13 +128,14 @@ class Store:
 
     def text(self, path: str) -> list[str]:
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
-        offsets = self.array(f"{path}/offsets").read().tolist()
-        data = self.array(f"{path}/data").read().tobytes()
-        return [data[lo:hi].decode() for lo, hi in pairwise(offsets)]
+        return indices.texts(self, path)
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
         """Split code of every sample, (samples,) u1, and the names by code; no names: no splits."""
-        return self.array("splits/code").read(), self.split_names()
+        names = self.split_names()
+        codes = indices.whole(self, "splits/code")
+        indices.check_codes(self, codes, names)
+        return codes, names
 
     def split_names(self) -> list[str]:
         """Names of the splits by code; none: no splits.

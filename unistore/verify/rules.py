@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
-from unistore.errors import Problem
+from unistore.errors import Problem, StoreError
+from unistore.schemas.expected import is_text
+from unistore.schemas.forms import offsets_errors
 from unistore.schemas.text import text_values
 from unistore.verify.view import Rule, View, first_row
 
-__all__ = ["CURE", "RULES", "broken", "offsets_problems"]
+__all__ = ["CURE", "RULES", "broken"]
 
 CURE = "convert the sources again; if it comes back, report it"
-_BYTES = ("_jpeg", "_file")
-"""Endings of groups whose ``data`` are bytes of images, not text."""
 
 
 def broken(location: str, message: str) -> Problem:
@@ -23,57 +22,31 @@ def broken(location: str, message: str) -> Problem:
     return Problem(location, message, CURE, "values")
 
 
-def offsets_problems(path: str, offsets: NDArray[np.int64], total: int, what: str) -> Iterator[Problem]:
-    """Offsets begin at 0, never fall, and end at the length of what they cut.
+def indices(view: View) -> Iterator[Problem]:
+    """Offsets, codes and extents lead into the arrays that they are about; text is UTF-8."""
+    for path in view.paths:
+        form = view.form(path)
+        if form.bounds_values:
+            yield from (broken(path, error) for error in form.value_errors(view.whole(path), view.shape))
+    for path in view.paths:
+        if is_text(path, view.paths):
+            yield from _not_text(view, path)
 
-    Parameters
-    ----------
-    path
-        Of the offsets.
-    offsets
-        (n + 1,).
-    total
-        Rows that they cut.
-    what
-        What the rows are: ``"points"``.
-    """
-    if not len(offsets) or offsets[0] != 0:
-        yield broken(path, f"begins with {offsets[0] if len(offsets) else 'nothing'}, expected 0")
+
+def _not_text(view: View, path: str) -> Iterator[Problem]:
+    """Bytes of text that are not UTF-8; nothing where the offsets are wrong, which `indices` tells."""
+    values, offsets = view.whole(path), view.whole(f"{path.removesuffix('/data')}/offsets")
+    if any(offsets_errors(offsets, len(values), "")):
         return
-    falling = np.diff(offsets) < 0
-    if falling.any():
-        at = first_row(falling)
-        yield broken(path, f"row {at + 1} is {offsets[at + 1]}, less than {offsets[at]} before it")
-    if offsets[-1] != total:
-        yield broken(path, f"ends with {offsets[-1]}, but there are {total} {what}")
-
-
-def texts(view: View) -> Iterator[Problem]:
-    """Text columns: offsets into their bytes, which are UTF-8."""
-    for data in view.under(""):
-        group = data.removesuffix("/data")
-        if group == data or not view.has(f"{group}/offsets") or group.endswith(_BYTES):
-            continue
-        values, offsets = view.whole(data), view.whole(f"{group}/offsets")
-        problems = list(offsets_problems(f"{group}/offsets", offsets, len(values), "bytes of text"))
-        yield from problems
-        if not problems:
-            try:
-                text_values(values, offsets)
-            except UnicodeDecodeError as error:
-                yield broken(data, f"is no UTF-8 ({error})")
+    try:
+        text_values(values, offsets)
+    except UnicodeDecodeError as error:
+        yield broken(path, f"is not UTF-8 ({error})")
 
 
 def sources(view: View) -> Iterator[Problem]:
     """Sources: one row each, their rows back to back and together the main table."""
     rows, first = view.whole("sources/rows"), view.whole("sources/first_row")
-    names = view.shape("sources/path/offsets")[0] - 1
-    for path in ("sources/bytes", "sources/digest", "sources/rows", "sources/first_row"):
-        if view.shape(path)[0] != names:
-            yield broken(path, f"has {view.shape(path)[0]} rows, but there are {names} sources")
-            return
-    if (rows < 0).any():
-        yield broken("sources/rows", f"source {first_row(rows < 0)} has {rows.min()} rows")
     wrong = first != np.cumsum(rows) - rows
     if wrong.any():
         at = first_row(wrong)
@@ -97,7 +70,11 @@ def _columns(view: View, table: str) -> list[str]:
 def splits(view: View) -> Iterator[Problem]:
     """Splits: one code a sample, each with a name."""
     codes = view.whole("splits/code")
-    names = view.store.group("splits").get("names", [])
+    try:
+        names = view.store.split_names()
+    except StoreError as error:
+        yield broken("splits", str(error))
+        return
     if len(codes) != view.store.sample_count:
         yield broken("splits/code", f"has {len(codes)} rows, but there are {view.store.sample_count} samples")
     most = int(codes.max(initial=0))
@@ -105,4 +82,4 @@ def splits(view: View) -> Iterator[Problem]:
         yield broken("splits/code", f"holds code {most}, but there are {len(names)} names")
 
 
-RULES: tuple[Rule, ...] = (texts, sources, splits)
+RULES: tuple[Rule, ...] = (indices, sources, splits)

@@ -1,4 +1,4 @@
-"""Value rules of CT volumes: extents, points inside them and in order, bits inside them."""
+"""Value rules of CT volumes: points inside them and in order, bits inside them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,10 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.ct import SDF, VOLUMES, WINDOWS
-from unistore.verify.rules import broken, offsets_problems
+from unistore.verify.rules import broken
 from unistore.verify.view import Rule, View, first_row
 
 __all__ = ["RULES"]
-
-
-def extents(view: View) -> Iterator[Problem]:
-    """True extents are at most those that are stored."""
-    extent = view.whole(f"{VOLUMES}/extent")
-    most = (
-        view.shape(f"{VOLUMES}/image")[1:] if view.has(f"{VOLUMES}/image") else extent.max(axis=0, initial=0)
-    )
-    wrong = ((extent < 0) | (extent > np.array(most))).any(axis=1)
-    if wrong.any():
-        at = first_row(wrong)
-        yield broken(f"{VOLUMES}/extent", f"volume {at} is {extent[at].tolist()}, stored are {list(most)}")
 
 
 def points(view: View) -> Iterator[Problem]:
@@ -34,12 +22,8 @@ def points(view: View) -> Iterator[Problem]:
         group = path.removesuffix("/coords")
         if group == path:
             continue
-        offsets = view.whole(f"{group}/offsets")
-        problems = list(offsets_problems(f"{group}/offsets", offsets, view.shape(path)[0], "points"))
-        yield from problems
-        if not problems:
-            ordered = group.startswith(f"{WINDOWS}/")
-            yield from _inside(view, path, offsets, _limits(view, group, extent), ordered=ordered)
+        offsets, ordered = view.whole(f"{group}/offsets"), group.startswith(f"{WINDOWS}/")
+        yield from _inside(view, path, offsets, _limits(view, group, extent), ordered=ordered)
 
 
 def _limits(view: View, group: str, extent: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -96,8 +80,6 @@ def masks(view: View) -> Iterator[Problem]:
         counts = None
         if view.has(f"{group}/offsets"):
             offsets = view.whole(f"{group}/offsets")
-            total = int(offsets[-1]) if len(offsets) else 0
-            yield from offsets_problems(f"{group}/offsets", offsets, total, "voxels")
             counts = np.diff(offsets)
         for volume, (depth, height, width) in enumerate(extent):
             ones = every = 0
@@ -129,4 +111,4 @@ def presence(view: View) -> Iterator[Problem]:
                 yield broken(path, f"volume {at} is said not to have it, but has {counts[at]} points")
 
 
-RULES: tuple[Rule, ...] = (extents, points, masks, presence)
+RULES: tuple[Rule, ...] = (points, masks, presence)

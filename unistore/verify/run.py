@@ -39,7 +39,7 @@ class Verified:
     problems
         Everything that is wrong; those of kind ``"extra"`` are warnings.
     unchecked
-        Value rules that damaged arrays kept from being checked.
+        Value rules that damaged or contradictory arrays kept from being checked.
     receipt
         Of a comparison with the sources that found no difference; else None.
     repaired
@@ -127,9 +127,14 @@ def verify_with(
     problems: list[Problem] = []
     unchecked: list[str] = []
     if not structure:
-        own = import_module(f"unistore.verify.rules_{store.modality}").RULES
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
-        problems, unchecked = run_rules(view, (*rules.RULES, *own), executor)
+        problems, unchecked = run_rules(view, rules.RULES, executor)
+        own = import_module(f"unistore.verify.rules_{store.modality}").RULES
+        if problems:  # they read what the indices lead to
+            unchecked += [rule.__name__ for rule in own]
+        else:
+            more, missed = run_rules(view, own, executor)
+            problems, unchecked = problems + more, unchecked + missed
     found = replace(found, problems=(*found.problems, *structure, *problems), unchecked=tuple(unchecked))
     if not against or not found.ok:
         return found

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Collection, Iterator, Mapping
 from itertools import product
 from math import prod
 from typing import Any
 
 from unistore.errors import Problem, StoreError, UnsupportedError
 from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.expected import SCHEMAS, form_of
+from unistore.schemas.forms import SAMPLES
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
-from unistore.store.names import ROOT
+from unistore.store.names import REPORT, ROOT
 from unistore.verify.indexes import index_problem
 from unistore.zarr3.array import Array
 from unistore.zarr3.metadata import ArrayMetadata
@@ -59,7 +60,7 @@ def check_structure(
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
     ]
-    problems += _shard_problems(storage, metadata, entries, sound)
+    problems += _shard_problems(storage, attributes["fields"], metadata, entries, sound)
     if len(metadata) == len(attributes["fields"]):
         problems += _schema_problems(metadata, attributes)
     return problems
@@ -81,6 +82,7 @@ def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Ite
 
 def _shard_problems(
     storage: Storage,
+    fields: Collection[str],
     metadata: Mapping[str, ArrayMetadata],
     entries: Mapping[str, Entry],
     sound: frozenset[str],
@@ -108,24 +110,37 @@ def _shard_problems(
                 reason = index_problem(storage, key, array, entry.bytes)
                 if reason is not None:
                     yield _wrong(key, reason, "index")
+    expected |= {REPORT, *_documents(fields)}
+    unknown = [path for path in fields if path not in metadata]
     for key in entries:
-        if key not in expected and not key.endswith(f"/{ROOT}") and _known(key, metadata):
+        if key not in expected and not any(key.startswith(f"{path}/") for path in unknown):
             yield _wrong(key, "is in the manifest, but belongs to no array")
 
 
-def _known(key: str, metadata: Mapping[str, ArrayMetadata]) -> bool:
-    """Whether the arrays around a key could be read, so that it can be judged."""
-    return any(key.startswith(f"{path}/") for path in metadata) or not metadata
+def _documents(fields: Collection[str]) -> Iterator[str]:
+    """Keys of the metadata of arrays, and of the groups above them."""
+    for path in fields:
+        parts = path.split("/")
+        yield from ("/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1))
 
 
 def _schema_problems(
     metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
-    try:
-        schema = import_module(f"unistore.schemas.{attributes['modality']}")
-    except ModuleNotFoundError:
-        yield _wrong(ROOT, f"is of modality {attributes['modality']!r}, which this unistore does not know")
+    modality = attributes["modality"]
+    if not isinstance(modality, str) or modality not in SCHEMAS:
+        yield _wrong(ROOT, f"is of modality {modality!r}, which this unistore does not know")
         return
-    for problem in schema.validate(arrays, attributes):
+    shapes = {path: info.shape for path, info in arrays.items()}
+    shapes[SAMPLES] = (attributes["samples"]["count"],)
+    well_formed = True
+    for path, info in arrays.items():
+        form = form_of(modality, path, arrays)
+        error = next((f"needs the array {need}" for need in form.needs if need not in shapes), None)
+        error = error or form.array_error(info, shapes.__getitem__)
+        if error is not None:
+            well_formed = False
+            yield _wrong(path, error, "schema")
+    for problem in SCHEMAS[modality].validate(arrays, attributes) if well_formed else ():
         yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")

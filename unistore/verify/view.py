@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from unistore.errors import Problem
 from unistore.execute.executors import Executor
 from unistore.execute.job import Outcome
+from unistore.schemas.expected import form_of
+from unistore.schemas.forms import SAMPLES, Form
 from unistore.store.reader import Store
 from unistore.verify.steps import in_order
 from unistore.zarr3.array import Array
@@ -46,13 +48,22 @@ class View:
         """Whether the store has an array, damaged or not."""
         return self.store.has(path)
 
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all arrays, damaged or not."""
+        return self.store.paths()
+
+    def form(self, path: str) -> Form:
+        """What an array must be."""
+        return form_of(self.store.modality, path, self.store.attributes["fields"])
+
     def under(self, prefix: str) -> list[str]:
         """Paths of all arrays that begin with `prefix`."""
         return [path for path in self.store.paths() if path.startswith(prefix)]
 
     def shape(self, path: str) -> tuple[int, ...]:
-        """Shape of an array."""
-        return self._array(path).shape
+        """Shape of an array; of `SAMPLES`, (samples,)."""
+        return (self.store.sample_count,) if path == SAMPLES else self._array(path).shape
 
     def whole(self, path: str) -> NDArray[Any]:
         """All of an array."""

@@ -48,7 +48,7 @@ def test_harmless_names(name: str) -> None:
 
 @pytest.mark.parametrize("second", ["a/b.h5", "a", "a/b.h5/c.h5"])
 def test_names_are_taken_once(second: str) -> None:
-    names = Names()
+    names = Names("a.zarr")
     names.take("a/b.h5")
     with pytest.raises(StoreError, match="only one can be written"):
         names.take(second)

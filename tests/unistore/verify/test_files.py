@@ -63,7 +63,7 @@ def test_what_is_damaged_is_not_checked_further(copy_case: Copy) -> None:
     flip(store / "segments" / "offsets" / "c" / "0", 5)
     verified = verify(store)
     assert [problem.kind for problem in verified.problems] == ["checksum"]
-    assert set(verified.unchecked) == {"segments", "voxels"}
+    assert set(verified.unchecked) == {"indices", "segments", "voxels"}
 
 
 def test_missing_short_long_and_extra_files(copy_case: Copy) -> None:

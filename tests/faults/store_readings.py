@@ -1,0 +1,188 @@
+"""Everything that reads a store, and the same values read by zarr-python alone."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2  # noqa: F401  imported once, not in every child
+import h5py  # noqa: F401
+import numpy as np
+import zarr
+
+import unistore
+import unistore.dataset
+import unistore.export.ct
+import unistore.export.point_cloud
+import unistore.export.rows
+import unistore.export.spike
+import unistore.export.trajectory
+import unistore.replay
+from unistore.diagnosis.speed import measure
+from unistore.errors import StoreError, UnistoreError
+from unistore.export import export
+from unistore.inspect import inspect
+from unistore.samples.locality import samples_of_a_chunk
+from unistore.store.reader import Store
+from unistore.verify import verify
+
+OK = "ok"
+SHOWN = 3
+"""Samples that are read of each kind, besides the first and the last."""
+
+
+def readings(path: Path, out: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Everything that a user may do with a store, by name."""
+    yield "inspect", lambda: str(inspect(path))
+    yield "arrays", lambda: same_arrays(path)
+    for name, kind in kinds(path):
+        yield f"Dataset {name}", lambda kind=kind: read_dataset(path, kind)
+    yield "measure", lambda: look_at(path)
+    yield "verify", lambda: found_sound(path)
+    yield "export", lambda: export(path, out)
+
+
+def kinds(path: Path) -> list[tuple[str, Any]]:
+    """Kinds of sample that the store of this modality may have."""
+    try:
+        store = Store(path)
+    except UnistoreError:
+        return [("natural", None)]
+    grids = [p.split("/")[1] for p in store.paths() if p.startswith("voxels/") and p.endswith("/coords")]
+    voxel = next((float(grid) for grid in grids if grid.replace(".", "").isdigit()), None)
+    groups = [p.rpartition("/")[0] for p in store.paths() if p.startswith(("windows/", "sdf/"))]
+    windows = sorted({group.removeprefix("windows/") for group in groups})
+    found: dict[str, list[Any]] = {
+        "point_cloud": [unistore.Segments("absolute", voxel=voxel), unistore.Segments(max_points=5)],
+        "ct": [
+            *(unistore.Volumes(), unistore.Patches(5), unistore.Patches(4, random=False)),
+            *(unistore.SparsePoints(window) for window in windows),
+            *(unistore.SparsePoints(window, max_points=7) for window in windows),
+        ],
+        "spike": [
+            unistore.Clips(length=1, crop=None),
+            unistore.Clips(length=2, crop=8),
+            unistore.Clips(
+                length=1, crop=5, voxel_bins=2, fields=("voxel", "source", "sequence", "spike_length")
+            ),
+        ],
+        "trajectory": [
+            unistore.Transitions(only_valid=True),
+            unistore.Windows(history=2, horizon=3, pad="zero"),
+            "replay",
+        ],
+    }
+    return [("natural", None), *((str(kind), kind) for kind in found.get(str(store.modality), []))]
+
+
+def read_dataset(path: Path, kind: Any) -> None:
+    """Read some samples with all keys; those that zarr-python gives too must be equal."""
+    if kind == "replay":
+        with unistore.ReplayBuffer(path, output="dict", prefetch=0) as replay:
+            replay.sample(4)
+            _ = replay.action_mean
+        return
+    dataset = unistore.Dataset(path, kind)
+    count = len(dataset)
+    rng = random.Random(0)
+    wanted = sorted({0, count - 1, *(rng.randrange(count) for _ in range(SHOWN))}) if count else []
+    batch = dataset.read_batch(wanted)
+    more = "source" in dataset.fields
+    if not more and wanted:
+        unistore.Dataset(path, kind, ["source"]).read_batch(wanted)
+    if kind is None:
+        names = dataset.store.group("splits").get("names")
+        if isinstance(names, list) and names:
+            len(unistore.Dataset(path, split=names[0]))
+        for place, sample in enumerate(wanted):
+            for key, expected in plain_sample(path, dataset.store.modality, sample):
+                if key in batch:
+                    found = np.asarray(batch[key][place])
+                    if found.tobytes() != np.ascontiguousarray(expected).tobytes():
+                        msg = f"sample {sample}, {key}: not what zarr-python reads"
+                        raise AssertionError(msg)
+
+
+def plain_sample(path: Path, modality: str, sample: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Some values of a natural sample, by zarr-python alone."""
+
+    def array(name: str) -> Any:
+        return zarr.open_array(path / name, mode="r")
+
+    if modality == "rows":
+        for name in (
+            each.parent.relative_to(path).as_posix() for each in sorted(path.glob("rows/**/zarr.json"))
+        ):
+            if (path / name / "c").exists():
+                yield name.removeprefix("rows/"), np.asarray(array(name)[sample])
+    elif modality == "point_cloud":
+        real = np.flatnonzero(np.asarray(array("segments/number")[...]) != -1)
+        segment = int(real[sample])
+        lo, hi = np.asarray(array("segments/offsets")[segment : segment + 2]).tolist()
+        xyz, origin = np.asarray(array("points/xyz")[lo:hi]), np.asarray(array("segments/origin")[segment])
+        if xyz.dtype == np.int32:
+            source = int(array("segments/source")[segment])
+            scale, offset = (np.asarray(array(f"sources/{each}")[source]) for each in ("scale", "offset"))
+            xyz = xyz * scale + offset
+        yield "xyz", (xyz - origin).astype(np.float32)
+        yield "origin", origin
+    elif modality == "ct" and (path / "volumes/image").exists():
+        depth, height, width = np.asarray(array("volumes/extent")[sample]).tolist()
+        yield "image", np.asarray(array("volumes/image")[sample, :depth, :height, :width])
+    elif modality == "trajectory":
+        yield "action", np.asarray(array("steps/action")[sample])
+        yield "terminated", np.asarray(array("steps/terminated")[sample])
+
+
+def same_arrays(path: Path) -> None:
+    """Every array as zarr-python reads it, where both read it."""
+    store = Store(path)
+    refused = None
+    for name in store.paths():
+        try:
+            found = store.array(name).read()
+        except UnistoreError as error:
+            refused = error
+            continue
+        try:
+            expected = np.asarray(zarr.open_array(path / name, mode="r")[...])
+        except Exception:
+            continue  # stricter than we are
+        if found.dtype != expected.dtype or found.tobytes() != expected.tobytes():
+            msg = f"{name}: not what zarr-python reads"
+            raise AssertionError(msg)
+    if refused is not None:
+        raise refused
+
+
+def found_sound(path: Path) -> None:
+    """Verify a store; what is found is told as a refusal."""
+    problems = verify(path).problems
+    if problems:
+        raise StoreError("\n".join([str(path), *map(str, problems)]))
+
+
+def look_at(path: Path) -> None:
+    """What doctor does, with a look at the clock that takes no time."""
+    dataset = unistore.Dataset(path)
+    samples_of_a_chunk(dataset.store, len(dataset))
+    _ = dataset.digest, dataset.block_offsets()
+    if len(dataset):
+        dataset.source_of(len(dataset) - 1)
+        measure(dataset, 0.001)
+
+
+def outcome(path: Path, read: Callable[[], Any]) -> str:
+    """``"ok"``, ``"refused: …"``, or ``"FAILED: …"`` with a traceback."""
+    try:
+        read()
+    except UnistoreError as error:
+        told = str(error)
+        known = path.name in told or "zarr.json" in told or "manifest" in told or "/" in told
+        return f"refused: {told}" if known else f"FAILED: names no file: {type(error).__name__}: {told}"
+    except BaseException:
+        return f"FAILED: {traceback.format_exc()}"
+    return OK

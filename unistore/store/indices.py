@@ -1,0 +1,227 @@
+"""Arrays that say where others are to be read: every reader takes them from here, held against their form.
+
+Axes, dtype and rows of an array are judged when it is opened, values when they are read: a small array once
+for each open store, a large one in the rows that are taken. What contradicts the other arrays of the store is
+a `StoreError`; ``unistore verify`` finds the same by the same forms (`unistore.schemas.expected`).
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import StoreError
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.expected import MAIN_ROWS, form_of
+from unistore.schemas.forms import SAMPLES, Form, offsets_errors
+from unistore.zarr3.array import Array
+
+if TYPE_CHECKING:
+    from unistore.store.reader import Store
+
+__all__ = [
+    "Column",
+    "check_array",
+    "check_codes",
+    "contradiction",
+    "first_rows",
+    "source_rows",
+    "texts",
+    "whole",
+]
+
+_KEPT = 32 << 20
+"""Bytes up to which an index array is kept in memory; larger ones are read where needed."""
+
+
+def contradiction(store: Store, path: str, message: str) -> StoreError:
+    """Error of a store whose arrays or documents contradict each other.
+
+    Parameters
+    ----------
+    store
+        The store.
+    path
+        Array or file of the store.
+    message
+        What was found, where, and what was expected.
+    """
+    return StoreError(f"{store.path}: {path}: {message}; run 'unistore verify {store.path}'")
+
+
+def check_array(store: Store, array: Array) -> None:
+    """Refuse an array of other axes, dtype or rows than a store of this modality has at its path.
+
+    Raises
+    ------
+    StoreError
+        Naming store, array, what was found and what was expected.
+    """
+    form = _form(store, array.path)
+    error = form.array_error(ArrayInfo(array.shape, array.dtype.name), lambda path: _shape(store, path))
+    if error is not None:
+        raise contradiction(store, array.path, error)
+
+
+def whole(store: Store, path: str) -> NDArray[Any]:
+    """All values of an index array, read-only; a small one is read once for each open store.
+
+    Raises
+    ------
+    StoreError
+        If they contradict the arrays that they lead to.
+    """
+    kept: NDArray[Any] | None = store.kept_indices.get(path)
+    if kept is not None:
+        return kept
+    array = store.array(path)
+    try:
+        values = array.read()
+    except MemoryError as error:
+        message = f"has shape {array.shape} of {array.dtype}, more than the memory of this machine"
+        raise contradiction(store, path, message) from error
+    _raise_first(store, path, _form(store, path).value_errors(values, lambda other: _shape(store, other)))
+    values.flags.writeable = False
+    if values.nbytes <= _KEPT:
+        store.kept_indices[path] = values
+    return values
+
+
+class Column:
+    """An index array, axis 0 first: kept in memory while small, so that finding a sample reads nothing.
+
+    Parameters
+    ----------
+    store
+        The store.
+    path
+        Of the array.
+    """
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._array = store.array(path)
+        self._form = _form(store, path)
+        size = prod(self._array.shape) * self._array.dtype.itemsize
+        self._values = whole(store, path) if size <= _KEPT else None
+
+    def __len__(self) -> int:
+        return int(self._array.shape[0])
+
+    def take(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        """Values of `rows`, (k, …) for rows (k,)."""
+        if self._values is not None:
+            return self._values[rows]
+        values = self._array.read_rows(rows)
+        _raise_first(self._store, self._path, self._form.row_errors(values, rows, self._shape_of))
+        return values
+
+    def ranges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of offsets: where the values of each row begin and end, (k,) each."""
+        lo, hi = self.take(rows), self.take(rows + 1)
+        if self._values is None:
+            error = self._form.span_error(lo, hi, rows, self._shape_of)
+            if error is not None:
+                raise contradiction(self._store, self._path, error)
+        return lo, hi
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Of offsets: how many values each row has, (n,)."""
+        return np.diff(whole(self._store, self._path))
+
+    def _shape_of(self, path: str) -> tuple[int, ...]:
+        return _shape(self._store, path)
+
+
+def texts(store: Store, path: str) -> list[str]:
+    """Strings of the column of text at `path`.
+
+    Raises
+    ------
+    StoreError
+        If its offsets contradict its bytes, or a row is not UTF-8.
+    """
+    offsets = whole(store, f"{path}/offsets")
+    array = store.array(f"{path}/data")
+    _raise_first(store, f"{path}/offsets", offsets_errors(offsets, array.shape[0], "bytes of text"))
+    data = array.read().tobytes()
+    found: list[str] = []
+    try:
+        for lo, hi in pairwise(offsets.tolist()):
+            found.append(data[lo:hi].decode())
+    except UnicodeDecodeError as error:
+        raise contradiction(store, f"{path}/data", f"row {len(found)} is not UTF-8 ({error})") from error
+    return found
+
+
+def first_rows(store: Store) -> NDArray[np.int64]:
+    """First row of every source, (sources,): rising from 0, inside the main table.
+
+    Raises
+    ------
+    StoreError
+        If they are not.
+    """
+    first = whole(store, "sources/first_row")
+    total = _main_rows(store)
+    if total and (not len(first) or first[0] != 0 or first[-1] > total):
+        found = "nothing" if not len(first) else f"{first[0]} to {first[-1]}"
+        message = f"is {found}, expected rows from 0 on, {total} at most"
+        raise contradiction(store, "sources/first_row", message)
+    return first
+
+
+def source_rows(store: Store) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First row and number of rows of every source, (sources,) each: back to back, all of the main table.
+
+    Raises
+    ------
+    StoreError
+        If they do not cover the main table so.
+    """
+    first, rows = first_rows(store), whole(store, "sources/rows")
+    ends = np.cumsum(rows)
+    wrong = first != ends - rows
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        expected = ends[at] - rows[at]
+        message = f"row {at} is {first[at]}, expected {expected}, where the source before it ends"
+        raise contradiction(store, "sources/first_row", message)
+    total = _main_rows(store)
+    found = int(ends[-1]) if len(ends) else 0
+    if found != total:
+        raise contradiction(store, "sources/rows", f"sums up to {found}, expected all {total} rows")
+    return first, rows
+
+
+def check_codes(store: Store, codes: NDArray[np.uint8], names: list[str]) -> None:
+    """Refuse codes of splits that have no name."""
+    wrong = codes >= max(1, len(names))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        message = f"row {at} is code {codes[at]}, but there are {len(names)} names"
+        raise contradiction(store, "splits/code", message)
+
+
+def _main_rows(store: Store) -> int:
+    """Rows that the sources have together."""
+    return _shape(store, MAIN_ROWS.get(store.modality, SAMPLES))[0]
+
+
+def _form(store: Store, path: str) -> Form:
+    return form_of(store.modality, path, store.attributes["fields"])
+
+
+def _shape(store: Store, path: str) -> tuple[int, ...]:
+    return (store.sample_count,) if path == SAMPLES else store.array(path).shape
+
+
+def _raise_first(store: Store, path: str, errors: Any) -> None:
+    message = next(errors, None)
+    if message is not None:
+        raise contradiction(store, path, message)
