@@ -118,7 +118,9 @@ class Settled:
     split_names
         Names by code.
     sample_source
-        Source index a sample, (samples,) int, so that splits can be given by source.
+        Source index a sample, (samples,) int, or a run of samples, (runs,): splits are given by source.
+    sample_runs
+        Consecutive samples that each entry of ``sample_source`` stands for, (runs,) int; None: one.
     groups
         Attributes of groups below the root, by path: ``{"windows/lung": {"width": 1500, …}}`` (JSON).
     """
@@ -131,6 +133,7 @@ class Settled:
     splits: NDArray[np.uint8] | None = None
     split_names: tuple[str, ...] = ()
     sample_source: NDArray[np.int64]
+    sample_runs: NDArray[np.int64] | None = None
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

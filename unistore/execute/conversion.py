@@ -94,7 +94,7 @@ class Conversion:
         report = Report(
             destination=self.build.destination,
             modality=plan.modality,
-            samples=len(planned.codes),
+            samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
             source_bytes=sum(size for guard in guards for _, size, _ in guard),
             raw_bytes=sum(int(np.prod(a.shape[:1])) * a.field.row_bytes for a in plan.arrays()),

@@ -96,11 +96,11 @@ def _columns(view: View, table: str) -> list[str]:
 
 def splits(view: View) -> Iterator[Problem]:
     """Splits: one code a sample, each with a name."""
-    codes = view.whole("splits/code")
     names = view.store.group("splits").get("names", [])
-    if len(codes) != view.store.sample_count:
-        yield broken("splits/code", f"has {len(codes)} rows, but there are {view.store.sample_count} samples")
-    most = int(codes.max(initial=0))
+    (count,) = view.shape("splits/code")
+    if count != view.store.sample_count:
+        yield broken("splits/code", f"has {count} rows, but there are {view.store.sample_count} samples")
+    most = max((int(codes.max()) for _, codes in view.blocks("splits/code")), default=0)
     if most >= max(1, len(names)):
         yield broken("splits/code", f"holds code {most}, but there are {len(names)} names")
 
