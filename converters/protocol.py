@@ -83,7 +83,8 @@ class Scan:
     ``options`` are all options that decide the content (JSON): the converter's own fields, so that it can be
     made again from them, and in ``found`` what the sources decided where options left it open. ``notes`` are
     one-line remarks: what was taken, and why. ``estimated_rows`` guesses the rows of spilled tables for
-    ``--dry-run``.
+    ``--dry-run``, and ``possible`` lists the tables that ``settle`` may add, each with the most rows that it
+    may have: what both take is estimated before anything is read.
     """
 
     modality: str
@@ -94,6 +95,7 @@ class Scan:
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     estimated_rows: Mapping[str, int] = field(default_factory=dict)
+    possible: tuple[tuple[Table, int], ...] = ()
     needs_facts: bool = False
 
 
