@@ -1,9 +1,9 @@
 """What ``--dry-run`` and ``inspect`` say a conversion will hold, against what it does.
 
 Sources of each family are made, the peak is predicted, and a fresh process converts them: without workers,
-with two, and each under the least ``--memory`` that is not refused. Measured is the peak of the resident memory
-of the converting process (VmHWM of /proc/self/status, which unlike ru_maxrss holds nothing of whoever started
-it) and, for every worker, that of the largest one (ru_maxrss of the children): no sampling misses anything.
+with two, and each under the least ``--memory`` that is not refused. Measured is the peak of the resident
+memory of the converting process (VmHWM of /proc/self/status, which unlike ru_maxrss holds nothing of whoever
+started it) and, for every worker, that of the largest one (ru_maxrss of the children), without sampling.
 
 A prediction has to be at least what was measured, and at most 3 times as much: interpreter and libraries take
 60 MB of the 134 MB of each process, and a step may read a copy of its largest column in another dtype, or
