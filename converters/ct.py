@@ -19,7 +19,7 @@ from unistore.converters.ct_detect import detect
 from unistore.converters.ct_headers import look
 from unistore.converters.ct_layout import find_volumes
 from unistore.converters.ct_notes import notes_of
-from unistore.converters.ct_scan import agree, make_source, make_tables
+from unistore.converters.ct_scan import agree, make_source, make_tables, possible_tables
 from unistore.converters.ct_settle import settle
 from unistore.converters.ct_volume import VolumeReader
 from unistore.converters.exclusion import Exclusion, about
@@ -140,6 +140,7 @@ class CtConverter(Converter):
                 *notes_of(volumes, agreement, asked, self.sparse, found.left_out),
                 *exclusion.notes(),
             ),
+            possible=possible_tables(volumes, agreement, self.tile, self.sparse),
             needs_facts=True,
         )
 

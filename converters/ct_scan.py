@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from unistore.converters.ct_headers import Volume
 from unistore.converters.ct_points import BLOCK
 from unistore.converters.ct_slabs import band_bytes, slab_bytes
 from unistore.converters.ct_survey import most_shares
-from unistore.converters.ct_voxels import list_bytes
+from unistore.converters.ct_voxels import bit_shape, list_bytes
 from unistore.converters.npy import read_header
 from unistore.converters.paths import natural_key
 from unistore.converters.protocol import Source
@@ -23,7 +24,7 @@ from unistore.schemas import ct as schema
 from unistore.schemas.ct_windows import Window
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Agreement", "agree", "make_source", "make_tables"]
+__all__ = ["Agreement", "agree", "make_source", "make_tables", "points_table", "possible_tables"]
 
 _BUFFERS = 2 << 20
 """Bytes held besides the voxels while files are read: counts, headers, what the allocator keeps."""
@@ -246,21 +247,40 @@ def make_tables(
         run = int(np.median([points.count for points in present]))
         longest = max(*agreement.shape, *(points.resolution for points in present))
         known = all(volume.extent or volume.sdf[name].resolution for volume in volumes if name in volume.sdf)
-        tables.append(
-            Table(
-                name=group,
-                fields=(
-                    schema.coords_field(group, longest if known else 1 << 31, run),
-                    schema.values_field(
-                        group,
-                        agreement.values[group],
-                        run,
-                        "signed distance at each point, as in the source",
-                    ),
-                ),
-            )
-        )
+        description = "signed distance at each point, as in the source"
+        edge = longest if known else 1 << 31
+        tables.append(points_table(group, edge, agreement.values[group], run, description))
     return tuple(tables)
+
+
+def points_table(group: str, edge: int, dtype: str, run: int, description: str) -> Table:
+    """Table of points in a box of at most `edge` voxels an axis, with a value each."""
+    return Table(
+        name=group,
+        fields=(schema.coords_field(group, edge, run), schema.values_field(group, dtype, run, description)),
+    )
+
+
+def possible_tables(
+    volumes: Sequence[Volume], agreement: Agreement, tile: tuple[int, int, int], sparse: str
+) -> tuple[tuple[Table, int], ...]:
+    """Tables of the windows, which are points or masks once they are counted, with their most rows."""
+    names = [window.name for window in agreement.windows]
+    found: list[tuple[Table, int]] = []
+    for name in names:
+        listed = sum(volume.sparse[name].count for volume in volumes if name in volume.sparse)
+        points = sum(prod(volume.extent) for volume in volumes if volume.extent is not None)
+        group = f"{schema.WINDOWS}/{name}"
+        table = points_table(group, max(agreement.shape), agreement.values[name], 1, "")
+        if sparse == "auto" and not listed:  # masks are smaller where there are more
+            bits = sum(prod(bit_shape(volume.extent)) for volume in volumes if volume.extent is not None)
+            points = bits // sum(field.row_bytes for field in table.fields)
+        if sparse != "mask" or listed:
+            found.append((table, points + listed))
+    if names and sparse != "coords":
+        masks = [schema.mask_field(f"{schema.WINDOWS}/{name}", agreement.shape, tile, "") for name in names]
+        found.append((Table(name=schema.WINDOWS, fields=tuple(masks)), len(volumes)))
+    return tuple(found)
 
 
 def _sorted(names: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.ct_scan import points_table
 from unistore.converters.ct_voxels import bit_shape
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.schemas import ct as schema
@@ -97,14 +98,8 @@ def _points_table(
     scan: Scan, group: str, counts: NDArray[np.int64], extents: NDArray[np.int32], values: str
 ) -> Table:
     run = int(np.median(counts[counts > 0])) if counts.any() else 1
-    name = group.rpartition("/")[2]
-    fields = (
-        schema.coords_field(group, int(extents.max(initial=0)), run),
-        schema.values_field(
-            group, scan.options["found"]["values"][name], run, f"value of each point: {values}"
-        ),
-    )
-    return Table(name=group, fields=fields)
+    dtype = scan.options["found"]["values"][group.rpartition("/")[2]]
+    return points_table(group, int(extents.max(initial=0)), dtype, run, f"value of each point: {values}")
 
 
 def _mask_field(scan: Scan, group: str, extents: NDArray[np.int32]) -> Field:

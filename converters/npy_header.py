@@ -124,6 +124,11 @@ def _literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], boo
         raise InputError(Problem(where, message, cure, "object"))
     if dtype.itemsize == 0:
         raise InputError(Problem(where, f"has dtype {dtype}, which has no bytes", "save it as text", "dtype"))
+    try:
+        np.empty((0, *shape), dtype)  # holds nothing: only whether there can be such an array
+    except (ValueError, OverflowError) as error:
+        message = f"has a shape in its header that no array can have: {error}"
+        raise InputError(Problem(where, message, "save it again with np.save", "header")) from error
     return shape, dtype, fortran_order
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import zipfile
 import zlib
@@ -31,6 +32,8 @@ __all__ = ["NpzMember", "member_runs", "npz_members", "open_member"]
 
 _BLOCK = 1 << 20
 """Bytes decompressed at a time."""
+_DEFLATED = 1032
+"""Bytes that one byte of deflate (RFC 1951) stands for at the most: 258 by two codes of one bit each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ def open_member(path: Path, member: NpzMember, location: str | None = None) -> N
     header = member.header
     if not member.compressed:
         return map_values(path, header, where)
-    flat = np.empty(header.count, header.dtype)
+    flat: NDArray[Any] = np.empty(0, header.dtype)
     for run in member_runs(path, member, 0, header.count, max(1, header.count), location):
         flat = run
     flat.flags.writeable = False
@@ -137,7 +140,7 @@ def member_runs(
         while left and (skipped := content.read(min(left, _BLOCK))):
             left -= len(skipped)
         for first in range(start, stop, count):
-            run = np.empty(min(count, stop - first), dtype)
+            run = _unfilled(min(count, stop - first), dtype, where)
             view = run.view(np.uint8).data
             parts = (
                 view[at : at + _BLOCK] for at in range(0, len(view), _BLOCK)
@@ -162,6 +165,15 @@ def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[IO[byte
         ) from error
 
 
+def _unfilled(count: int, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Memory for values whose number nothing but the file itself states."""
+    try:
+        return np.empty(count, dtype)
+    except MemoryError as error:
+        message = f"says that it holds {count} values of {dtype}, more than there is memory for"
+        raise InputError(Problem(where, message, "save it uncompressed, with np.savez", "memory")) from error
+
+
 def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> NpzMember:
     if info.flag_bits & 0x1:
         raise InputError(Problem(where, "is encrypted", "unpack it and save it with np.savez", "encrypted"))
@@ -174,13 +186,22 @@ def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, wh
             Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt")
         ) from error
     check_size(header, info.file_size, where)
+    size = os.fstat(file.fileno()).st_size
     if info.compress_type != zipfile.ZIP_STORED:
+        packed = min(info.compress_size, size)
+        if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _DEFLATED * packed:
+            message = (
+                f"says that it holds {info.file_size} bytes, which its {packed} compressed ones cannot give"
+            )
+            raise InputError(Problem(where, message, "copy or make it again", "corrupt"))
         return NpzMember(name, header, compressed=True)
     # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, the last four hold two lengths.
     file.seek(info.header_offset)
     name_bytes, extra_bytes = struct.unpack("<HH", exactly(file, 30, where)[26:])
     start = info.header_offset + 30 + name_bytes + extra_bytes
     placed = NpyHeader(header.shape, header.dtype, header.fortran_order, start + header.offset)
+    if placed.offset + placed.nbytes > size:
+        raise InputError(truncated(where, size, placed.offset + placed.nbytes))
     return NpzMember(name, placed, compressed=False)
 
 

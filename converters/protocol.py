@@ -83,7 +83,8 @@ class Scan:
     ``options`` are all options that decide the content (JSON): the converter's own fields, so that it can be
     made again from them, and in ``found`` what the sources decided where options left it open. ``notes`` are
     one-line remarks: what was taken, and why. ``estimated_rows`` guesses the rows of spilled tables for
-    ``--dry-run``.
+    ``--dry-run``, and ``possible`` lists the tables that ``settle`` may add, each with the most rows that it
+    may have: what both take is estimated before anything is read.
     """
 
     modality: str
@@ -94,6 +95,7 @@ class Scan:
     options: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     estimated_rows: Mapping[str, int] = field(default_factory=dict)
+    possible: tuple[tuple[Table, int], ...] = ()
     needs_facts: bool = False
 
 
@@ -118,7 +120,9 @@ class Settled:
     split_names
         Names by code.
     sample_source
-        Source index a sample, (samples,) int, so that splits can be given by source.
+        Source index a sample, (samples,) int, or a run of samples, (runs,): splits are given by source.
+    sample_runs
+        Consecutive samples that each entry of ``sample_source`` stands for, (runs,) int; None: one.
     groups
         Attributes of groups below the root, by path: ``{"windows/lung": {"width": 1500, …}}`` (JSON).
     """
@@ -131,6 +135,7 @@ class Settled:
     splits: NDArray[np.uint8] | None = None
     split_names: tuple[str, ...] = ()
     sample_source: NDArray[np.int64]
+    sample_runs: NDArray[np.int64] | None = None
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

@@ -218,9 +218,9 @@ class RowsConverter(Converter):
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """One sample a row."""
-        rows = [source.rows[TABLE] for source in scan.sources]
+        rows = np.array([source.rows[TABLE] for source in scan.sources], np.int64)
         return Settled(
-            arrays=(), samples=sum(rows), sample_source=np.repeat(np.arange(len(rows), dtype=np.int64), rows)
+            arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
         )
 
 

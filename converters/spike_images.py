@@ -27,8 +27,16 @@ _JPEG_END = b"\xff\xd9"
 _TAIL = 1 << 16
 _COLOURS = {0: "gray", 2: "rgb", 3: "rgb", 4: "gray and alpha", 6: "rgb and alpha"}
 """PNG colour types (11.2.1); 3 is a palette of RGB."""
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_DEFLATED = 1032
+"""Bytes that one byte of a PNG stands for at the most: all of them are deflated (RFC 1951)."""
+_HUFFMAN = 1024
+"""Pixels that one byte of a JPEG stands for at the most, unless it is coded arithmetically: a bit for the
+mean of each block of 64, with two of the three channels at a sixteenth of the resolution, is 455."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG start-of-frame markers (table B.1): all but DHT, JPG and DAC."""
+_ARITHMETIC = 0xC9
+"""First of the start-of-frame markers of arithmetic coding."""
 _COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
 _LFS = b"version https://git-lfs"
 _CURE = "copy or export it again"
@@ -101,6 +109,9 @@ def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageForm:
     if not width or not height or kind is None:
         message = f"has a damaged header ({width} x {height}, colour type {colour})"
         raise InputError(Problem(name, message, _CURE, "corrupt"))
+    _check_claim(
+        height, width, height * (1 + width * _CHANNELS[colour] * bits // 8), _DEFLATED * size, name, size
+    )
     return ImageForm(height, width, kind, bits, size)
 
 
@@ -120,7 +131,16 @@ def _jpeg(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageForm:
     if not width or not height or components not in _COMPONENTS:
         message = f"has a damaged header ({width} x {height}, {components} components)"
         raise InputError(Problem(name, message, _CURE, "corrupt"))
+    if segment[1] < _ARITHMETIC:
+        _check_claim(height, width, height * width, _HUFFMAN * size, name, size)
     return ImageForm(height, width, _COMPONENTS[components], bits, size)
+
+
+def _check_claim(height: int, width: int, claimed: int, most: int, name: str, size: int) -> None:
+    """Refuse a header that claims more than the file can hold, before anything is made of that size."""
+    if claimed > most:
+        message = f"is damaged: {size} bytes cannot hold the {width} x {height} pixels that its header says"
+        raise InputError(Problem(name, message, _CURE, "corrupt"))
 
 
 def read_image(path: Path, name: str) -> bytes:

@@ -22,7 +22,7 @@ from unistore.converters.trajectory_images import Colour
 from unistore.converters.trajectory_index import Index
 from unistore.converters.trajectory_naming import Naming
 from unistore.converters.trajectory_read import Reader
-from unistore.converters.trajectory_settle import settle_episodes
+from unistore.converters.trajectory_settle import possible_tables, settle_episodes
 from unistore.converters.trajectory_tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory import EPISODES, MODALITY, STEPS
@@ -160,6 +160,11 @@ class TrajectoryConverter(Converter):
             estimated_rows={
                 name: sum(path.stat().st_size for path, _, _ in kept) // len(spilled) for name in spilled
             },
+            possible=possible_tables(
+                layout,
+                sum(len(index.names) for _, index in indexed),
+                sum(int(index.offsets[-1]) for _, index in indexed),
+            ),
             needs_facts=True,
         )
 

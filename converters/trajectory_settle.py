@@ -17,7 +17,7 @@ from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 from unistore.schemas.trajectory import EPISODES, FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS, jpeg_fields
 
-__all__ = ["settle_episodes"]
+__all__ = ["possible_tables", "settle_episodes"]
 
 SHOWN = 64 << 10
 """Bytes of JSON up to which an attribute that all sources share is also an attribute of ``episodes``."""
@@ -185,17 +185,29 @@ def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays
     return tuple(tables), arrays
 
 
+def possible_tables(layout: Layout, episodes: int, steps: int) -> tuple[tuple[Table, int], ...]:
+    """Tables of next observations before values are compared, each with the most rows that it may have."""
+    return tuple(
+        (Table(name=group, fields=tuple(fields)), rows)
+        for group, rows in ((FINAL, episodes), (NEXT, steps))
+        if (fields := [field for key in _next_keys(layout) for field in layout.next_fields(key, group)])
+    )
+
+
+def _next_keys(layout: Layout) -> list[str]:
+    prefix = "next_observation/"
+    return [column.removeprefix(prefix) for column in layout.merged if column.startswith(prefix)]
+
+
 def _next_tables(layout: Layout, summaries: Sequence[Mapping[str, Any]]) -> tuple[Table | None, Table | None]:
     """Tables of final observations (keys whose next observations follow everywhere) and of next ones."""
     final: list[Field] = []
     following: list[Field] = []
-    for column in layout.merged:
-        if column.startswith("next_observation/"):
-            key = column.removeprefix("next_observation/")
-            if all(summary["following"].get(key, True) for summary in summaries):
-                final += layout.next_fields(key, FINAL)
-            else:
-                following += layout.next_fields(key, NEXT)
+    for key in _next_keys(layout):
+        if all(summary["following"].get(key, True) for summary in summaries):
+            final += layout.next_fields(key, FINAL)
+        else:
+            following += layout.next_fields(key, NEXT)
     return (
         Table(name=FINAL, fields=tuple(final)) if final else None,
         Table(name=NEXT, fields=tuple(following)) if following else None,

@@ -172,7 +172,9 @@ def _check_fields(converted: Converted) -> None:
 
 def _check_samples(converted: Converted) -> None:
     settled = converted.settled
-    assert len(settled.sample_source) == settled.samples
+    runs = settled.sample_runs
+    assert settled.samples == (len(settled.sample_source) if runs is None else runs.sum())
+    assert runs is None or len(runs) == len(settled.sample_source)
     if settled.samples:
         assert 0 <= min(settled.sample_source) <= max(settled.sample_source) < len(converted.scan.sources)
     if settled.splits is not None:

@@ -277,3 +277,87 @@ def test_runs_of_a_member_come_in_the_order_of_the_file(
         assert [len(run) for run in runs[:-1]] == [count] * (len(runs) - 1)
         assert sum(map(len, runs)) == stop - start
         np.testing.assert_array_equal(np.concatenate([flat[:0], *runs]), flat[start:stop])
+
+
+HUGE = 10**12
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        (f"({HUGE},)", "truncated"),
+        (f"({HUGE}, 2)", "truncated"),
+        (f"(0, {10**30})", "header"),
+        (f"({10**30}, 0)", "header"),
+        (f"({2**40}, {2**40})", "header"),
+        (f"({'1, ' * 200})", "header"),
+    ],
+)
+@pytest.mark.parametrize("order", ["True", "False"], ids=["F", "C"])
+def test_shapes_beyond_the_file_are_refused_before_memory_is_taken(
+    tmp_path: Path, shape: str, kind: str, order: str
+) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(header_file(f"{{'descr': '|u1', 'fortran_order': {order}, 'shape': {shape}}}", b"\0"))
+    for look in (read_header, open_npy):
+        with pytest.raises(InputError) as caught:
+            look(path)
+        only_problem(caught, kind)
+
+
+def claiming(path: Path, claim: int, method: int) -> Path:
+    """An archive of ten values whose header and directory both say `claim`."""
+    header = header_file(f"{{'descr': '|u1', 'fortran_order': True, 'shape': ({claim // 2}, 2)}}")
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("x.npy", header + bytes(10))
+    content = bytearray(path.read_bytes())
+    entry, total = content.rfind(b"PK\x01\x02"), len(header) + claim
+    name_bytes = int.from_bytes(content[entry + 28 : entry + 30], "little")
+    sizes = [total] * (
+        2 if method == zipfile.ZIP_STORED else 1
+    )  # APPNOTE 4.5.3: the real size, the packed one
+    extra = (
+        b"\1\0" + (8 * len(sizes)).to_bytes(2, "little") + b"".join(n.to_bytes(8, "little") for n in sizes)
+    )
+    content[entry + (24 if len(sizes) == 1 else 20) : entry + 28] = b"\xff" * 4 * len(sizes)
+    content[entry + 30 : entry + 32] = len(extra).to_bytes(2, "little")
+    content[entry + 46 + name_bytes : entry + 46 + name_bytes] = extra
+    end = content.rfind(b"PK\x05\x06")
+    directory = int.from_bytes(content[end + 12 : end + 16], "little") + len(extra)
+    content[end + 12 : end + 16] = directory.to_bytes(4, "little")
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("claim", [3 * 10**6, 3 * 10**9, HUGE])
+@pytest.mark.parametrize(
+    ("method", "kind", "words"),
+    [
+        (zipfile.ZIP_STORED, "truncated", "is truncated: holds "),
+        (zipfile.ZIP_DEFLATED, "corrupt", "compressed ones cannot give"),
+    ],
+)
+def test_members_beyond_the_file_are_refused_before_memory_is_taken(
+    tmp_path: Path, claim: int, method: int, kind: str, words: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        npz_members(claiming(tmp_path / "a.npz", claim, method))
+    assert words in only_problem(caught, kind)
+
+
+def test_a_member_that_no_memory_holds_is_a_problem_of_its_file(tmp_path: Path) -> None:
+    """How much bzip2 can give is not bounded by what it was given."""
+    path = claiming(tmp_path / "a.npz", 10**17, zipfile.ZIP_BZIP2)
+    with pytest.raises(InputError) as caught:
+        open_member(path, npz_members(path)["x"])
+    assert "more than there is memory for" in only_problem(caught, "memory")
+
+
+def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        content = io.BytesIO()
+        np.save(content, np.zeros(50_000_000, np.uint8))
+        archive.writestr("x.npy", content.getvalue())
+    assert 50_000_000 / path.stat().st_size > 1000
+    assert not open_member(path, npz_members(path)["x"]).any()

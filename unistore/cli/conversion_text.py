@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unistore.execute.executors import Threaded
-from unistore.execute.memory import PROCESS, check_fits, most_workers
 from unistore.inspection.blocks import count_of
-from unistore.sizes import parse_bytes, size
+from unistore.sizes import size
 
 if TYPE_CHECKING:
     from unistore.execute.preview import Preview
@@ -22,14 +20,8 @@ MOST = 50
 """Lines of the table."""
 
 
-def preview_text(shown: Preview, destination: str, workers: int, memory: str | None) -> str:
-    """What would be written, and whether it fits into the memory that may be taken.
-
-    Raises
-    ------
-    InputError
-        If it does not, with the arithmetic.
-    """
+def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
+    """What would be written, and how much of the memory that may be taken it takes."""
     lines = [f"would write {destination}: {shown.scan.modality.replace('_', ' ')}"]
     lines += [f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}"]
     for table in shown.tables:
@@ -42,24 +34,19 @@ def preview_text(shown: Preview, destination: str, workers: int, memory: str | N
                 f"reads {array.amplification:.2f}× what a sample needs"
             )
     lines.append(f"  uncompressed {size(shown.raw_bytes)}")
-    steps = sum(len(list(table.tasks())) for table in shown.tables)
-    lines.append(_memory(shown.memory, steps, workers, memory))
+    lines.append(_memory(shown, memory))
     lines += [f"  note: {note}" for note in shown.scan.notes]
     return "\n".join([*lines, *_skipped(shown.scan.options.get("skipped", ()))])
 
 
-def _memory(need: int, steps: int, workers: int, memory: str | None) -> str:
+def _memory(shown: Preview, memory: str | None) -> str:
     """Peak of all processes: fewer workers where all would be too many, and two steps in one process."""
-    limit = None if memory is None else parse_bytes(memory, "--memory")
-    check_fits(limit, need, "the largest step")
-    count = most_workers(limit, workers, need)
-    held = 1 if workers or steps < 2 else Threaded(limit).held(need)
-    processes = f"{count} worker(s) and this process" if count else "one process"
-    if held > 1:
+    peak, step = shown.peak, size(shown.estimate.step)
+    processes = f"{peak.workers} worker(s) and this process" if peak.workers else "one process"
+    if peak.steps > 1:
         processes += " that reads a step while it writes the one before"
-    total = PROCESS + (count * (PROCESS + need) if count else held * need)
-    fewer = f" (of {workers} wanted: no more fit into {memory})" if count < workers else ""
-    return f"  peak memory about {size(total)}: {processes}{fewer}, {size(need)} for the largest step of each"
+    fewer = f" (of {peak.wanted} wanted: no more fit into {memory})" if peak.workers < peak.wanted else ""
+    return f"  peak memory about {size(peak.bytes)}: {processes}{fewer}, {step} for the largest step of each"
 
 
 def report_text(report: Report) -> str:

@@ -240,7 +240,6 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
         modality = found.modality
         click.echo(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     if dry_run:
-        from unistore.execute.memory import room
         from unistore.execute.preview import preview
         from unistore.execute.splits import parse_shares
         from unistore.sizes import parse_bytes
@@ -253,9 +252,10 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
             codec=common["codec"],
             shares=shares,
             on_error=common["on_error"],
-            room=room(limit, common["workers"] if common["scheduler"] is None else None),
+            workers=common["workers"] if common["scheduler"] is None else None,
+            memory=limit,
         )
-        text = preview_text(shown, destination, common["workers"], common["memory"])
+        text = preview_text(shown, destination, common["memory"])
         click.echo(json.dumps(shown.to_json(), indent=1) if as_json else text)
         return SKIPPED if shown.scan.options.get("skipped") else 0
     with Bar() as bar:

@@ -14,17 +14,17 @@ import numpy as np
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.execute.build import Build
+from unistore.execute.estimate import estimate
 from unistore.execute.executors import Executor, Job
 from unistore.execute.finish import check_schema, seal, source_digests
 from unistore.execute.guard import Guard, guard_of
 from unistore.execute.job import DeriveJob, ShardJob
 from unistore.execute.keys import source_keys, task_keys
 from unistore.execute.memory import check_fits
-from unistore.execute.planes import task_memory
 from unistore.execute.planning import Planned, plan_conversion
 from unistore.execute.report import Report
 from unistore.execute.spill import Spill
-from unistore.plan import Plan, plan_table
+from unistore.plan import Plan
 from unistore.progress import Progress
 from unistore.schemas.tables import Table
 
@@ -77,7 +77,7 @@ class Conversion:
         ConversionError
             If writing failed, or a source changed meanwhile.
         """
-        self._check_memory()
+        estimate(self.converter, self.scan, self.room).check(self.memory)
         guards = tuple(guard_of(source) for source in self.scan.sources)
         planned = self._plan(guards, codec, shares)
         plan = planned.plan
@@ -94,7 +94,7 @@ class Conversion:
         report = Report(
             destination=self.build.destination,
             modality=plan.modality,
-            samples=len(planned.codes),
+            samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
             source_bytes=sum(size for guard in guards for _, size, _ in guard),
             raw_bytes=sum(int(np.prod(a.shape[:1])) * a.field.row_bytes for a in plan.arrays()),
@@ -115,14 +115,6 @@ class Conversion:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         settled = self.converter.settle(self.scan, self._derive(guards))
         return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))
-
-    def _check_memory(self) -> None:
-        """Refuse, before anything is read, what is known by now to take too much: derived tables are not."""
-        for table in self.scan.tables:
-            if not table.spilled and self.memory is not None:
-                plan = plan_table(table, [source.rows.get(table.name, 0) for source in self.scan.sources])
-                need = task_memory(self.converter, plan, self._reading)
-                check_fits(self.memory, need, f"a shard of table {table.name!r}")
 
     @property
     def _reading(self) -> int:

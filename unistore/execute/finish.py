@@ -15,8 +15,9 @@ from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError, Problem
 from unistore.execute.job import source_digest
 from unistore.execute.journal import Journal
-from unistore.execute.shards import metadata_of, write_array
+from unistore.execute.shards import IndexValues, metadata_of, write_index
 from unistore.execute.skipping import report_document, skipped_sources
+from unistore.execute.splits import Codes
 from unistore.execute.statistics import Moments
 from unistore.execute.target import Files, Target
 from unistore.plan import ArrayPlan, Plan
@@ -38,11 +39,11 @@ __all__ = [
     "source_digests",
 ]
 
-IndexArrays = Sequence[tuple[Field, NDArray[Any]]]
+IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 
 def shared_index(
-    scan: Scan, plan_rows: Sequence[int], digests: NDArray[np.uint8], codes: NDArray[np.uint8]
+    scan: Scan, plan_rows: Sequence[int], digests: NDArray[np.uint8], codes: Codes
 ) -> IndexArrays:
     """The arrays that stores of every modality have: ``sources/`` and ``splits/``.
 
@@ -59,8 +60,8 @@ def shared_index(
     sizes = np.array([sum(f.stat().st_size for f in source.files) for source in scan.sources], np.int64)
 
     def column(
-        name: str, values: NDArray[Any], axes: tuple[str, ...], description: str
-    ) -> tuple[Field, NDArray[Any]]:
+        name: str, values: IndexValues, axes: tuple[str, ...], description: str
+    ) -> tuple[Field, IndexValues]:
         field = Field(
             path=name,
             dtype=str(values.dtype),
@@ -181,14 +182,9 @@ def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     return entries
 
 
-def _write_index(files: Files, array: ArrayPlan, codec: str, values: NDArray[Any]) -> list[Entry]:
-    if array.is_empty:
-        return []
-    rows = array.shard[0]
-    return [
-        write_array(files, array, codec, number, lo, values[lo : lo + rows])
-        for number, lo in enumerate(range(0, len(values), rows))
-    ]
+def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues) -> list[Entry]:
+    shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
+    return [write_index(files, array, codec, number, values) for number in range(shards)]
 
 
 def _write_metadata(files: Files, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:

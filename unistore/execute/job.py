@@ -16,7 +16,7 @@ from unistore.converters.protocol import Concurrent, Converter, Facts, Planar, S
 from unistore.errors import InputError, Problem
 from unistore.execute.blocks import Blocks
 from unistore.execute.guard import Guard, reading
-from unistore.execute.memory import ROOM, derive_memory
+from unistore.execute.memory import ROOM, derive_memory, scan_memory
 from unistore.execute.planes import Parts, in_parts, task_memory
 from unistore.execute.shards import write_array, write_parts
 from unistore.execute.spill import Spill, SpillWriter
@@ -85,8 +85,8 @@ class DeriveJob:
         return f"reading {self.scan.sources[source].name}"
 
     def need(self, source: int) -> int:
-        """The source's own estimate."""
-        return derive_memory(self.scan.sources[source], self.room)
+        """The source's own estimate, beside the scan."""
+        return scan_memory(self.scan) + derive_memory(self.scan.sources[source], self.room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +160,10 @@ class ShardJob:
         return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names[:SHOWN])}{more})"
 
     def need(self, task: ShardTask) -> int:
-        """All columns' rows, or parts of the one there is, with what encoding them takes."""
+        """All columns' rows, or parts of the one there is, with what encoding them takes, beside the scan."""
         table, reading = self.plan.table(task.table), 0 if task.table in self.spilled else self.reading
-        return task_memory(self.converter, table, reading, streams=isinstance(self.target, Folder))
+        streams = isinstance(self.target, Folder)
+        return scan_memory(self.scan) + task_memory(self.converter, table, reading, streams=streams)
 
     def assemble(self, task: ShardTask) -> tuple[dict[str, NDArray[Any]], list[Any]]:
         """Rows of every column of a task, (rows, *row_shape), and source and digest of each of its pieces.

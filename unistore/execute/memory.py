@@ -6,7 +6,7 @@ with their encoded form while it is written. Layout and bytes never depend on an
 
 from __future__ import annotations
 
-from unistore.converters.protocol import Source
+from unistore.converters.protocol import Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.plan import TablePlan
 from unistore.sizes import size
@@ -18,6 +18,7 @@ __all__ = [
     "derive_memory",
     "most_workers",
     "room",
+    "scan_memory",
     "shard_memory",
 ]
 
@@ -29,6 +30,9 @@ ROOM = 512 << 20
 
 STEP = 16 << 20
 """Bytes of a shard task whatever its size: buffers, records, moments in float64, what malloc keeps."""
+
+SOURCE = 4 << 10
+"""Bytes of one source in every process: its names, its files, what guards them, what is recorded of it."""
 
 
 def check_fits(limit: int | None, need: int, what: str) -> None:
@@ -80,6 +84,11 @@ def room(limit: int | None, workers: int | None) -> int:
     if workers is None:
         return 0
     return (limit - PROCESS) // workers - PROCESS if workers else limit - PROCESS
+
+
+def scan_memory(scan: Scan) -> int:
+    """Bytes of what was scanned, in every process."""
+    return len(scan.sources) * SOURCE
 
 
 def derive_memory(source: Source, room: int) -> int:

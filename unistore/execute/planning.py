@@ -15,7 +15,7 @@ from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError
 from unistore.execute.finish import IndexArrays, root_attributes, shared_index
 from unistore.execute.spill import Spill
-from unistore.execute.splits import assign_splits
+from unistore.execute.splits import Codes, assign_splits
 from unistore.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.schemas.tables import Field, Table
 
@@ -35,7 +35,7 @@ class Planned:
     groups
         Attributes of groups below the root, by path.
     codes
-        (samples,) u1: split code a sample.
+        Split code a sample, (samples,) u1.
     arrays
         The converter's own index arrays.
     spilled
@@ -46,7 +46,7 @@ class Planned:
     plan: Plan
     attributes: Mapping[str, Any]
     groups: Mapping[str, Mapping[str, Any]]
-    codes: NDArray[np.uint8]
+    codes: Codes
     arrays: IndexArrays
     spilled: Mapping[str, Table]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from unistore.converters.protocol import Converter, Scan
+from unistore.execute.estimate import Estimate, Peak, estimate, provisional_tables
 from unistore.execute.guard import guard_of
-from unistore.execute.memory import ROOM, derive_memory
-from unistore.execute.planes import task_memory
+from unistore.execute.memory import room
 from unistore.execute.planning import plan_options, versions
 from unistore.execute.skipping import check_mode, entry_of, scan_sound, with_skipped
-from unistore.plan import Plan, TablePlan, plan_table
+from unistore.plan import Plan, TablePlan
 
 __all__ = ["Preview", "preview"]
 
@@ -34,9 +34,10 @@ class Preview:
         Names of tables whose rows are guessed.
     source_bytes, raw_bytes
         Sizes of the source files, and of all arrays before compression.
-    memory
-        Bytes that a process holds at its peak, beyond `unistore.execute.memory.PROCESS`: the largest source
-        to derive, or the largest shard with its encoded form.
+    estimate
+        The largest steps: the largest source to derive, the largest shard with its encoded form.
+    peak
+        What all processes hold together.
     """
 
     scan: Scan
@@ -44,7 +45,8 @@ class Preview:
     estimated: tuple[str, ...]
     source_bytes: int
     raw_bytes: int
-    memory: int
+    estimate: Estimate
+    peak: Peak
 
     @property
     def tables(self) -> tuple[TablePlan, ...]:
@@ -84,7 +86,7 @@ class Preview:
             ],
             "source_bytes": self.source_bytes,
             "raw_bytes": self.raw_bytes,
-            "memory": self.memory,
+            "memory": self.peak.bytes,
             "plan": self.plan.to_json(),
         }
 
@@ -96,33 +98,28 @@ def preview(
     codec: str = "fast",
     shares: Mapping[str, float] | None = None,
     on_error: str = "fail",
-    room: int = ROOM,
+    workers: int | None = 0,
+    memory: int | None = None,
 ) -> Preview:
     """Scan and plan without writing anything.
 
     Parameters
     ----------
-    codec, shares, on_error, room
+    codec, shares, on_error
         As of `run`; problems that only the values show are not known yet.
+    workers, memory
+        As of `unistore.convert`; None workers: those of a cluster.
 
     Raises
     ------
     InputError
-        With every problem of every source.
+        With every problem of every source; or if the memory is too little.
     """
     check_mode(on_error)
     _, scan, problems = scan_sound(converter, paths, skip=on_error == "skip")
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
-    tables = tuple(
-        plan_table(
-            table,
-            [scan.estimated_rows.get(table.name, 0)]
-            if table.spilled
-            else [source.rows.get(table.name, 0) for source in scan.sources],
-        )
-        for table in scan.tables
-    )
-    reading = max((source.reading for source in scan.sources), default=0)
+    tables = provisional_tables(scan)
+    found = estimate(converter, scan, room(memory, workers))
     return Preview(
         scan=scan,
         plan=Plan(
@@ -138,9 +135,6 @@ def preview(
         estimated=tuple(table.name for table in tables if table.spilled),
         source_bytes=sum(size for source in scan.sources for _, size, _ in guard_of(source)),
         raw_bytes=sum(table.rows * table.row_bytes for table in tables),
-        memory=max(
-            [task_memory(converter, table, 0 if table.spilled else reading) for table in tables]
-            + [derive_memory(source, room) for source in scan.sources],
-            default=0,
-        ),
+        estimate=found,
+        peak=found.peak(memory, workers),
     )

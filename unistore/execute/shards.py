@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, TypeAlias
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from unistore.execute.planes import Parts
+from unistore.execute.repeated import Repeated
 from unistore.execute.target import Files
 from unistore.plan import ArrayPlan, ShardTask
 from unistore.store.manifest import Entry
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.threads import Spread, in_turn
-from unistore.zarr3.writer import array_metadata, content_digest, encode_parts, encoded_shard
+from unistore.zarr3.writer import (
+    array_metadata,
+    content_bytes,
+    content_digest,
+    encode_parts,
+    encode_rows,
+    encoded_shard,
+)
 
-__all__ = ["metadata_of", "shard_key", "write_array", "write_parts"]
+__all__ = [
+    "BLOCK",
+    "IndexValues",
+    "index_content",
+    "metadata_of",
+    "shard_key",
+    "write_array",
+    "write_index",
+    "write_parts",
+]
+
+BLOCK = 4 << 20
+"""Bytes of an index array that are taken at a time, or one chunk where that is more."""
+
+IndexValues: TypeAlias = NDArray[Any] | Repeated
+"""Values of an index array, rows on axis 0."""
 
 
 def metadata_of(array: ArrayPlan, codec: str) -> ArrayMetadata:
@@ -75,3 +100,39 @@ def write_parts(files: Files, codec: str, task: ShardTask, parts: Parts, spread:
         rows=(task.lo, task.hi),
         content=parts.content,
     )
+
+
+def write_index(files: Files, array: ArrayPlan, codec: str, number: int, values: IndexValues) -> Entry:
+    """Encode shard `number` of an index array, given by all its values, and write it block by block."""
+    digest = xxhash.xxh3_128()
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        for block in _index_blocks(array, number, values):
+            digest.update(content_bytes(block))
+            yield block
+
+    written = files.put(shard_key(array, number), encode_rows(metadata_of(array, codec), blocks()))
+    lo = number * array.shard[0]
+    return Entry(
+        key=written.key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=(lo, min(lo + array.shard[0], len(values))),
+        content=digest.hexdigest(),
+    )
+
+
+def index_content(array: ArrayPlan, number: int, values: IndexValues) -> str:
+    """Content digest of shard `number` of an index array, given by all its values."""
+    digest = xxhash.xxh3_128()
+    for block in _index_blocks(array, number, values):
+        digest.update(content_bytes(block))
+    return digest.hexdigest()
+
+
+def _index_blocks(array: ArrayPlan, number: int, values: IndexValues) -> Iterator[NDArray[Any]]:
+    first = number * array.shard[0]
+    last = min(first + array.shard[0], len(values))
+    step = array.chunk[0] * max(1, BLOCK // (array.chunk[0] * max(1, array.field.row_bytes)))
+    for lo in range(first, last, step):
+        yield values[lo : min(lo + step, last)]

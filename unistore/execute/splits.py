@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import numpy as np
 import xxhash
@@ -10,8 +11,12 @@ from numpy.typing import NDArray
 
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import InputError
+from unistore.execute.repeated import Repeated
 
-__all__ = ["assign_splits", "parse_shares"]
+__all__ = ["Codes", "assign_splits", "parse_shares"]
+
+Codes: TypeAlias = NDArray[np.uint8] | Repeated
+"""Split code a sample, (samples,) u1."""
 
 OTHER = "other"
 """Split of the sources that name none, where others do."""
@@ -43,7 +48,7 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
 
 def assign_splits(
     scan: Scan, settled: Settled, shares: Mapping[str, float] | None
-) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+) -> tuple[Codes, tuple[str, ...]]:
     """Split code a sample, (samples,) u1, and the names by code; no names: the store has no splits.
 
     With `shares`, whole sources are dealt out: sources in the order of the xxh3-64 of their names are given,
@@ -56,20 +61,25 @@ def assign_splits(
         return settled.splits, settled.split_names
     names = tuple(dict.fromkeys(source.split for source in scan.sources if source.split is not None))
     if not names:
-        return np.zeros(settled.samples, np.uint8), ()
+        return Repeated(np.zeros(1, np.uint8), np.array([settled.samples])), ()
     if any(source.split is None for source in scan.sources):
         names = tuple(dict.fromkeys((*names, OTHER)))
     code = np.array(
         [names.index(OTHER if source.split is None else source.split) for source in scan.sources], np.uint8
     )
-    return code[settled.sample_source], names
+    return _of_samples(code, settled), names
 
 
-def _dealt(
-    scan: Scan, settled: Settled, shares: Mapping[str, float]
-) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+def _of_samples(code: NDArray[np.uint8], settled: Settled) -> Codes:
+    """Codes of the samples, from those of their sources."""
+    codes = code[settled.sample_source]
+    return codes if settled.sample_runs is None else Repeated(codes, settled.sample_runs)
+
+
+def _dealt(scan: Scan, settled: Settled, shares: Mapping[str, float]) -> tuple[Codes, tuple[str, ...]]:
     names = tuple(shares)
-    sizes = np.bincount(settled.sample_source, minlength=len(scan.sources))
+    sizes = np.zeros(len(scan.sources), np.int64)
+    np.add.at(sizes, settled.sample_source, 1 if settled.sample_runs is None else settled.sample_runs)
     names_hashed = [xxhash.xxh3_64_intdigest(source.name.encode()) for source in scan.sources]
     order = sorted(range(len(scan.sources)), key=lambda source: (names_hashed[source], source))
     wanted = np.array([shares[name] for name in names])
@@ -79,4 +89,4 @@ def _dealt(
         missing = wanted * (given.sum() + sizes[source]) - given
         code[source] = int(np.argmax(missing))
         given[code[source]] += sizes[source]
-    return code[settled.sample_source], names
+    return _of_samples(code, settled), names

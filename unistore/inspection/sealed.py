@@ -24,6 +24,8 @@ from unistore.zarr3.array import Array
 __all__ = ["describe_store", "store_blocks"]
 
 SHOWN_SOURCES = 5
+ROWS = 1 << 20
+"""Split codes that are read at a time."""
 _INDEX_ENTRY = 16
 """Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
 _INDEX_CHECKSUM = 4
@@ -124,8 +126,11 @@ def _splits(store: Store) -> dict[str, int]:
     """Samples by split name, in order of their codes; empty: no splits."""
     if not store.has("splits/code"):
         return {}
-    codes, names = store.splits()
-    counts = np.bincount(codes, minlength=len(names))
+    names: list[str] = store.group("splits").get("names", [])
+    codes = store.array("splits/code")
+    counts = np.zeros(256, np.int64)
+    for lo in range(0, len(codes), ROWS):
+        counts += np.bincount(codes.read(lo, min(lo + ROWS, len(codes))), minlength=256)
     return {name: int(count) for name, count in zip(names, counts, strict=False)}
 
 

@@ -20,6 +20,7 @@ from unistore.execute.executors import Executor
 from unistore.execute.finish import merged_statistics, source_digests
 from unistore.execute.job import Outcome, ShardJob, shard_statistics
 from unistore.execute.planes import Parts
+from unistore.execute.shards import IndexValues
 from unistore.plan import Plan, ShardTask
 from unistore.progress import Progress
 from unistore.store.reader import Store
@@ -190,7 +191,7 @@ def _compare_parts(store: Store, row: int, parts: Parts, outcome: _Found) -> Non
             row, at = row + 1, 0
 
 
-def _compare_rows(store: Store, path: str, lo: int, expected: NDArray[Any], outcome: _Found) -> None:
+def _compare_rows(store: Store, path: str, lo: int, expected: IndexValues, outcome: _Found) -> None:
     step = max(1, _PIECE // max(1, expected[:1].nbytes))
     for at in range(0, len(expected), step):
         if not _compare_box(store, path, (lo + at,), expected[at : at + step], outcome):

@@ -17,7 +17,14 @@ from unistore.execute.finish import metadata_documents, source_digests
 from unistore.execute.job import Outcome, ShardJob, shard_statistics
 from unistore.execute.planes import LARGE, part_planes
 from unistore.execute.planes import Parts as RowParts
-from unistore.execute.shards import metadata_of, shard_key, write_array, write_parts
+from unistore.execute.shards import (
+    index_content,
+    metadata_of,
+    shard_key,
+    write_array,
+    write_index,
+    write_parts,
+)
 from unistore.execute.target import Folder
 from unistore.export.reading import row_blocks
 from unistore.plan import ArrayPlan, ShardTask
@@ -206,12 +213,11 @@ def _remake_index(made: Rebuilt, remade: Remade, wanted: Collection[str], root: 
     for described, values in made.planned.index(digests):
         array = arrays[described.path]
         for part in _shards(array):
-            block = values[part.lo : part.hi]
+            number = part.lo // array.shard[0]
             if part.key in wanted:
-                number = part.lo // array.shard[0]
-                remade.entries[part.key] = write_array(target, array, plan.codec, number, part.lo, block)
+                remade.entries[part.key] = write_index(target, array, plan.codec, number, values)
             if whole:
-                remade.contents[part.key] = content_digest(block)
+                remade.contents[part.key] = index_content(array, number, values)
 
 
 def read_entry(folder: Path, part: Part, line: Entry, codec: str) -> Entry:

@@ -69,15 +69,15 @@ def _columns(view: View, table: str) -> list[str]:
 
 def splits(view: View) -> Iterator[Problem]:
     """Splits: one code a sample, each with a name."""
-    codes = view.whole("splits/code")
     try:
         names = view.store.split_names()
     except StoreError as error:
         yield broken("splits", str(error))
         return
-    if len(codes) != view.store.sample_count:
-        yield broken("splits/code", f"has {len(codes)} rows, but there are {view.store.sample_count} samples")
-    most = int(codes.max(initial=0))
+    (count,) = view.shape("splits/code")
+    if count != view.store.sample_count:
+        yield broken("splits/code", f"has {count} rows, but there are {view.store.sample_count} samples")
+    most = max((int(codes.max()) for _, codes in view.blocks("splits/code")), default=0)
     if most >= max(1, len(names)):
         yield broken("splits/code", f"holds code {most}, but there are {len(names)} names")
 

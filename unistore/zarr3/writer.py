@@ -27,6 +27,7 @@ __all__ = [
     "content_bytes",
     "content_digest",
     "encode_parts",
+    "encode_rows",
     "encode_shard",
     "encoded_shard",
     "write_shard",
@@ -125,6 +126,41 @@ def encode_parts(
     yield from shard.encode(extents(), spread)
     if covered % whole or not 0 < covered <= rows * whole:
         msg = f"parts cover {covered} on axis 1, which is no number of rows of {whole}, or not 1 to {rows}"
+        raise ValueError(msg)
+    yield shard.index()
+
+
+def encode_rows(metadata: ArrayMetadata, blocks: Iterable[NDArray[Any]]) -> Iterator[bytes | memoryview]:
+    """Encode a shard given in blocks of rows, to the bytes `encode_shard` gives of it all.
+
+    Parameters
+    ----------
+    metadata
+        Of an array whose shards end with their index.
+    blocks
+        (n, …), one after the other: n is a multiple of the chunk's rows but in the last block. A block must
+        not be changed until the iterator ends.
+
+    Yields
+    ------
+    bytes or memoryview
+        Parts of the shard.
+    """
+    shard = _Shard(metadata)
+    covered, (rows, *rest) = 0, metadata.object_shape
+    step = metadata.chunk_shape[0]
+
+    def extents() -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
+        nonlocal covered
+        for block in blocks:
+            extent = -(-len(block) // step) * step
+            covered += extent
+            yield block, (extent, *rest)
+        yield np.empty((0, *metadata.shape[1:]), metadata.dtype), (rows - covered, *rest)
+
+    yield from shard.encode(extents(), in_turn)
+    if not 0 < covered <= rows:
+        msg = f"blocks cover {covered} rows of a shard of {rows}"
         raise ValueError(msg)
     yield shard.index()
 

@@ -83,4 +83,4 @@ def test_what_fits_into_the_memory_is_said(tmp_path: Path, capsys: pytest.Captur
     with pytest.raises(SystemExit) as left:
         main([*command, "--memory", "120MB"])
     assert left.value.code == 2
-    assert "for the largest step = " in capsys.readouterr().err
+    assert "for a shard of table 'rows' = 151.0 MB (give at least 151.8 MB)" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,21 @@ def test_dealt_sources_never_straddle(counts: list[int], shares: dict[str, float
     assert code.dtype == np.uint8
     assert code.shape == (sum(counts),)
     for source in range(len(counts)):
-        assert len(set(code[settled.sample_source == source].tolist())) <= 1
+        assert len(set(code[:][settled.sample_source == source].tolist())) <= 1
+
+
+@given(st.lists(st.integers(0, 50), min_size=4, max_size=20), st.none() | SHARES, st.data())
+def test_runs_of_samples_are_what_each_sample_alone_is(
+    counts: list[int], shares: dict[str, float] | None, data: st.DataObject
+) -> None:
+    folders = data.draw(st.sampled_from([None, ["train", None, "val", "train"] * 5]))
+    scan, alone = make(counts, None if folders is None else folders[: len(counts)])
+    runs = replace(alone, sample_source=np.arange(len(counts)), sample_runs=np.array(counts))
+    expected, names = assign_splits(scan, alone, shares)
+    code, named = assign_splits(scan, runs, shares)
+    assert (named, len(code), code.shape, code.dtype) == (names, sum(counts), (sum(counts),), np.uint8)
+    lo, hi = data.draw(st.integers(0, sum(counts))), data.draw(st.integers(0, sum(counts) + 2))
+    np.testing.assert_array_equal(code[lo:hi], expected[lo:hi])
 
 
 @given(SHARES, st.integers(20, 60))
@@ -49,7 +64,7 @@ def test_dealt_shares_are_met_to_within_a_source(shares: dict[str, float], sourc
     """Equal sources: no split is further than one source from its share."""
     scan, settled = make([10] * sources)
     code, _ = assign_splits(scan, settled, shares)
-    given_samples = np.bincount(code, minlength=len(shares))
+    given_samples = np.bincount(code[:], minlength=len(shares))
     wanted = np.array(list(shares.values())) * len(code)
     assert np.abs(given_samples - wanted).max() <= 10 + 1e-6
 
@@ -89,7 +104,7 @@ def test_sources_without_a_split_are_other() -> None:
 def test_no_splits() -> None:
     scan, settled = make([2, 2])
     code, names = assign_splits(scan, settled, None)
-    assert (code.tolist(), names) == ([0, 0, 0, 0], ())
+    assert (code[:].tolist(), names) == ([0, 0, 0, 0], ())
 
 
 def test_splits_of_the_converter_win_over_the_sources() -> None:
@@ -97,7 +112,7 @@ def test_splits_of_the_converter_win_over_the_sources() -> None:
         [2, 2], ["train", "val"], splits=np.array([1, 0, 0, 1], np.uint8), split_names=("seen", "unseen")
     )
     code, names = assign_splits(scan, settled, None)
-    assert (code.tolist(), names) == ([1, 0, 0, 1], ("seen", "unseen"))
+    assert (code[:].tolist(), names) == ([1, 0, 0, 1], ("seen", "unseen"))
 
 
 def test_dealing_wins_over_all() -> None:
