@@ -159,17 +159,14 @@ def inspect(
         Which episodes to leave out.
     """
     found = Found()
-    try:
-        with open_hdf5(path, name) as file:
-            found.layout = _layout(file, name, naming)
-            tree = walk(file, name, roots)
-            linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
-            found.files = (tree.files | linked) - {Path(file.filename)}
-            found.reading = max(map(chunk_memory, tree.datasets.values()), default=0)
-            _fill(found, path, name, tree, naming, colour, exclusion)
-            _note_unfinite(found, name, tree)
-    except InputError as error:
-        found.problems += error.problems
+    with Collected(found.problems).attempt(name), open_hdf5(path, name) as file:
+        found.layout = _layout(file, name, naming)
+        tree = walk(file, name, roots)
+        linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
+        found.files = (tree.files | linked) - {Path(file.filename)}
+        found.reading = max(map(chunk_memory, tree.datasets.values()), default=0)
+        _fill(found, path, name, tree, naming, colour, exclusion)
+        _note_unfinite(found, name, tree)
     _set_aside(found, name)
     groups = [part.group for part in found.parts] if found.layout == EPISODES_APART else []
     found.problems = about(name, name_episodes(found.problems, name, groups))
@@ -283,7 +280,7 @@ def _note_unfinite(found: Found, name: str, tree: Tree) -> None:
         feature = part.found.features.get("action")
         if feature is not None and np.dtype(feature.form.dtype).kind == "f":
             item = f"{part.group}/{feature.dataset}".strip("/")
-            with collected.attempt():
+            with collected.attempt(place(name, item)):
                 values = read_rows(tree.datasets[item], place(name, item))
                 steps += int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
     found.problems += collected.problems

@@ -45,6 +45,8 @@ class Problem:
     source
         Name of the one source (or part of one: an episode) that would have to be left out; empty where
         several contradict each other, or none is at fault. Two problems are equal whatever it says.
+    trace
+        Traceback of what a library raised, for ``--debug``; empty where the problem was found by a check.
     """
 
     location: str
@@ -52,10 +54,21 @@ class Problem:
     cure: str = ""
     kind: str = "invalid"
     source: str = field(default="", compare=False)
+    trace: str = field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""
         return f"{self.location}: {self.message}{cure}"
+
+    def to_json(self) -> dict[str, str]:
+        """All but the traceback, so that ``Problem(**document)`` equals it."""
+        return {
+            "location": self.location,
+            "message": self.message,
+            "cure": self.cure,
+            "kind": self.kind,
+            "source": self.source,
+        }
 
 
 class UnistoreError(Exception):

@@ -136,7 +136,7 @@ def preview(
             versions=versions(),
         ),
         estimated=tuple(table.name for table in tables if table.spilled),
-        source_bytes=sum(size for source in scan.sources for _, size, _ in guard_of(source)),
+        source_bytes=sum(file.size for source in scan.sources for file in guard_of(source)),
         raw_bytes=sum(table.rows * table.row_bytes for table in tables),
         memory=max(
             [task_memory(converter, table, 0 if table.spilled else reading) for table in tables]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -121,7 +121,7 @@ class Skipping:
 
     def add(self, problems: Iterable[Problem]) -> None:
         """Leave out the sources of further problems."""
-        self._journal.append({"step": STEP, "problems": [asdict(problem) for problem in problems]})
+        self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
 
     def scan(self) -> tuple[Converter, Scan]:
         """What is left, and the converter that leaves the rest out; the scan's options say what that is.
