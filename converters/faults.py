@@ -44,7 +44,8 @@ def as_problem(location: str, source: str = "") -> Iterator[None]:
         text = printable(" ".join(str(error).split()))
         message = f"cannot be read: {type(error).__name__}{f': {text[:_LONGEST]}' if text else ''}"
         trace = "".join(format_exception(error))
-        problem = Problem(printable(location), message, _cure(error), "unreadable", source, trace)
+        kind = "unreadable" if isinstance(error, OSError) else "damaged"
+        problem = Problem(printable(location), message, _cure(error), kind, source, trace)
         raise InputError(problem) from error
 
 

@@ -33,6 +33,7 @@ from unistore.converters.trajectory_features import Episode, describe, not_per_s
 from unistore.converters.trajectory_images import Colour
 from unistore.converters.trajectory_naming import Naming
 from unistore.errors import InputError, Problem
+from unistore.schemas.arrays import name_problem
 
 __all__ = ["EPISODES_APART", "EVIDENCE", "Found", "Part", "flags", "inspect", "recognise"]
 
@@ -242,6 +243,10 @@ def _find_masks(found: Found, name: str, tree: Tree) -> None:
     known = {part.name for part in found.parts}
     for item, dataset in tree.datasets.items():
         if not item.startswith("mask/"):
+            continue
+        if (reason := name_problem(item)) is not None:
+            message = f"cannot name a mask of the store: {reason}"
+            found.problems.append(Problem(place(name, item), message, "rename it", "name"))
             continue
         listed = small_values(dataset, place(name, item))
         names = [listed] if isinstance(listed, str) else list(listed or [])

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from unistore.convert import make_converter
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, InputError
 from unistore.execute.executors import Serial
 from unistore.execute.runner import run
 from unistore.store.reader import Store
