@@ -1,7 +1,8 @@
-"""Ways to damage a source: bytes, lengths, structures, names. Each takes the files, a folder outside, a seed.
+"""Ways to damage a source: its bytes, length, structure, name.
 
-A mutation changes files in place and returns the one it changed (under its new path), or None where it does not
-apply. What lies in the folder outside must never be read nor written.
+Each takes the source's files, a folder outside, and a random generator. It changes files in place and returns
+the one that it changed (under its new path), or None where it does not apply. What lies in the folder outside
+must never be read nor written.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _HDF5 = (".h5", ".hdf5")
 def _edit(change: Callable[[bytearray, Random], bytearray | None]) -> Mutation:
     """A mutation of the bytes of one file."""
 
-    def mutate(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # noqa: ARG001
+    def mutate(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:
         path = rng.choice(paths)
         data = change(bytearray(path.read_bytes()), rng)
         if data is not None:
@@ -87,7 +88,7 @@ def _extended(data: bytearray, rng: Random) -> bytearray:
     return data + rng.choice((b"\0", bytes(100), rng.randbytes(1000), bytes(data)))
 
 
-def _values(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # noqa: ARG001
+def _values(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:
     """Other values in the same structure: most of these files stay good."""
     path = rng.choice(paths)
     if path.suffix in _HDF5:
@@ -138,7 +139,7 @@ def _replace(file: h5py.File, name: str, **how: Any) -> None:
     file.create_dataset(name, **how)
 
 
-def _retyped(file: h5py.File, name: str, outside: Path, rng: Random) -> None:  # noqa: ARG001
+def _retyped(file: h5py.File, name: str, outside: Path, rng: Random) -> None:
     values = file[name][()]
     dtype = rng.choice(
         ["f2", "f8", ">f4", ">i8", "u1", "?", "c8", "S5", "i1", "u8", h5py.string_dtype(), "f4"]
@@ -149,7 +150,7 @@ def _retyped(file: h5py.File, name: str, outside: Path, rng: Random) -> None:  #
     _replace(file, name, data=converted, dtype=dtype)
 
 
-def _reshaped(file: h5py.File, name: str, outside: Path, rng: Random) -> None:  # noqa: ARG001
+def _reshaped(file: h5py.File, name: str, outside: Path, rng: Random) -> None:
     values = np.asarray(file[name][()])
     other = rng.choice(
         [values[..., None], values[None], values[:-1], values[:0], values[:1], values.reshape(-1)]
@@ -157,7 +158,7 @@ def _reshaped(file: h5py.File, name: str, outside: Path, rng: Random) -> None:  
     _replace(file, name, data=other)
 
 
-def _renamed(file: h5py.File, name: str, outside: Path, rng: Random) -> None:  # noqa: ARG001
+def _renamed(file: h5py.File, name: str, outside: Path, rng: Random) -> None:
     parent = name.rpartition("/")[0]
     new = rng.choice(
         ["", "X", "..", ".", "a\nb", "\u202eabc", "zarr.json", "__x", "e" * 300, "\\", "é", " ", "0"]
@@ -165,7 +166,7 @@ def _renamed(file: h5py.File, name: str, outside: Path, rng: Random) -> None:  #
     file.move(name, f"{parent}/{new}x" if parent or new in ("", ".") else f"{new}")
 
 
-def _bytes_name(file: h5py.File, name: str, outside: Path, rng: Random) -> None:  # noqa: ARG001
+def _bytes_name(file: h5py.File, name: str, outside: Path, rng: Random) -> None:
     parent = file[name].parent
     parent.id.links.create_hard(
         rng.choice([b"\xff\xfe", b"caf\xe9"]), parent.id, name.rpartition("/")[2].encode()
@@ -292,13 +293,13 @@ def _stray(file: h5py.File, name: str, outside: Path, rng: Random) -> None:
 _HDF5_CHANGES: Mapping[str, Callable[[h5py.File, str, Path, Random], None]] = {
     change.__name__: change
     for change in (
-        _retyped, _reshaped, _renamed, _bytes_name, _grouped, _moved, _not_numbers, _linked, _cycle, _external,
-        _virtual, _absurd, _strange, _compound, _attributes, _null, _deep, _stray,
+        _retyped, _reshaped, _renamed, _bytes_name, _grouped, _moved, _not_numbers, _linked, _cycle,
+        _external, _virtual, _absurd, _strange, _compound, _attributes, _null, _deep, _stray,
     )
 }  # fmt: skip
 
 
-def _npy(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # noqa: ARG001
+def _npy(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:
     """Another header before the same values."""
     arrays = [path for path in paths if path.suffix == ".npy"]
     if not arrays:
@@ -368,7 +369,7 @@ def _zip(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:
     return path
 
 
-def _png(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # noqa: ARG001
+def _png(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:
     """Chunks dropped, doubled, exchanged, or with other content and the right checksum."""
     pictures = [path for path in paths if path.suffix == ".png"]
     if not pictures:
@@ -399,7 +400,7 @@ def _png(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # n
     return path
 
 
-def _json(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # noqa: ARG001
+def _json(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:
     documents = [path for path in paths if path.suffix == ".json"]
     if not documents:
         return None
@@ -420,12 +421,12 @@ def _json(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # 
     return documents[0]
 
 
-def _name(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:  # noqa: ARG001
+def _name(paths: Sequence[Path], outside: Path, rng: Random) -> Path | None:
     path = paths[0]
     stem = os.fsencode(path.stem)
     new = rng.choice(
         [b"a\nb", b"\x1b[31m" + stem, "\u202e".encode() + stem, b"\xff\xfe" + stem, b"\\" + stem, b" " + stem,
-         b"-" + stem, b"=" + stem, stem + b"~2", "é".encode() + stem, b"C:" + stem, b"x" * 240, stem + b" (1)"]
+         b"-" + stem, b"=" + stem, stem + b"~2", "é".encode() + stem, b"C:" + stem, b"x" * 240]
     )  # fmt: skip
     end = rng.choice([path.suffix, path.suffix, path.suffix.upper(), ".h5", ".npy", ".npz", ".dat"])
     new_path = path.with_name(os.fsdecode(new) + end)

@@ -1,7 +1,7 @@
-"""What a store says its sources hold, read by zarr-python, beside those files read by others than unistore.
+"""What a store says its sources hold, read by zarr-python, beside those files as other libraries read them.
 
-Only h5py, ``np.load``, ``np.fromfile`` and OpenCV read the sources here. A value that differs, or one of a file
-that lies outside the sources, raises `Wrong`.
+Only h5py, ``np.load``, ``np.fromfile`` and OpenCV read the sources here. A value that differs, or one of a
+file that lies outside the sources, raises `Wrong`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def compare(store: Path, sources: Path) -> set[str]:
 
 def _texts(values: dict[str, Any], key: str) -> list[str]:
     data, offsets = values[f"{key}/data"].tobytes(), values[f"{key}/offsets"]
-    return [data[lo:hi].decode() for lo, hi in zip(offsets, offsets[1:], strict=False)]
+    return [data[lo:hi].decode() for lo, hi in pairwise(offsets)]
 
 
 def _same(what: str, stored: Any, original: Any) -> None:
@@ -143,8 +144,8 @@ def _points(
 
             axes = layout["xyz"]
             original = np.stack([read(axis) for axis in axes], 1) if len(axes) == 3 else read(axes[0])[:, :3]
-            if len(order) != len(original):
-                msg = f"{name}: {len(order)} points in the store, {len(original)} in the source"
+            if not np.array_equal(np.unique(order), np.arange(len(original))):
+                msg = f"{name}: the {len(original)} rows of the source are not those of the store"
                 raise Wrong(msg)
             _same(f"{name}: xyz", xyz, original[order])
             for column, (path, _, _) in layout["columns"].items():
@@ -168,20 +169,17 @@ def _volumes(
 ) -> None:
     for at, name in enumerate(names):
         path = _find(folder, name)
-        image, masks = path, {}
+        images, masks = [path], dict[str, Path]()
         if path.is_dir():
-            images = [each for each in path.glob("*.npy") if each.name.startswith("ct_original")]
-            image = images[0]
+            images = [each for each in path.iterdir() if each.suffix.lower() == ".npy"]
             masks = {each.stem.rpartition("_")[2]: each for each in path.glob("masks/*.npy")}
-        voxels = np.load(image, allow_pickle=False)
-        box = (at, *(slice(0, extent) for extent in voxels.shape))
-        if tuple(values["volumes/extent"][at]) != voxels.shape:
-            msg = f"{name}: extent {values['volumes/extent'][at]}, the source's is {voxels.shape}"
-            raise Wrong(msg)
-        _same(f"{name}: image", values["volumes/image"][box], voxels)
+        box = (at, *(slice(0, extent) for extent in values["volumes/extent"][at].tolist()))
+        for image in images:
+            voxels = np.load(image, allow_pickle=False)
+            _same(f"{name}: image", values["volumes/image"][box], voxels)
         for mask, file in masks.items():
             stored = values.get(f"masks/{mask}")
-            if stored is not None and stored.ndim == 4:
+            if stored is not None:
                 bits = np.unpackbits(stored[at], axis=-1, bitorder="little")[box[1:]]
                 _same(f"{name}: mask {mask}", bits, np.load(file, allow_pickle=False) != 0)
 

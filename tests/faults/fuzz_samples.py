@@ -106,7 +106,7 @@ def _case(folder: Path, name: str, rng: Generator) -> list[Path]:
     (case / "windows").mkdir()
     paths = [
         case / "ct_original.npy",
-        case / f"masks/{name}_liver.npy",
+        case / f"masks/{name}_binary.npy",
         case / "windows/lung_sparse.npz",
         case / "info.json",
     ]
@@ -188,7 +188,7 @@ def _d4rl(folder: Path, name: str, rng: Generator) -> list[Path]:
 def _copied(relative: str) -> Sample:
     """A real file; the one that stands beside it is the same."""
 
-    def copy(folder: Path, name: str, rng: Generator) -> list[Path]:  # noqa: ARG001  as every sample has it
+    def copy(folder: Path, name: str, rng: Generator) -> list[Path]:
         source = DATA / relative
         return [Path(shutil.copy(source, folder / f"{name}{source.suffix}"))]
 
