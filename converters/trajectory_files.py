@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import Collected, Exclusion, about
-from unistore.converters.hdf5 import Tree, chunk_memory, open_hdf5, place, read_rows, walk
+from unistore.converters.hdf5 import Tree, chunk_memory, names_in, open_hdf5, place, read_rows, walk
 from unistore.converters.paths import natural_key
 from unistore.converters.trajectory_attributes import small_values
 from unistore.converters.trajectory_episodes import inside_group, name_episodes
@@ -134,7 +134,7 @@ def recognise(file: h5py.File) -> str | None:
 def _children(group: h5py.Group) -> dict[str, str]:
     """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
     kinds = {}
-    for name in group:
+    for name in names_in(group, place(Path(group.file.filename).name, group.name)):
         if isinstance(group.get(name, getlink=True), h5py.HardLink):
             kind = group.get(name, getclass=True)
             kinds[name] = "dataset" if kind is h5py.Dataset else "group"

@@ -56,6 +56,10 @@ class Problem:
     source: str = field(default="", compare=False)
     trace: str = field(default="", compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        for name in ("location", "message"):  # they quote files of others
+            object.__setattr__(self, name, _escaped(getattr(self, name)))
+
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""
         return f"{self.location}: {self.message}{cure}"
@@ -69,6 +73,18 @@ class Problem:
             "kind": self.kind,
             "source": self.source,
         }
+
+
+def _escaped(text: str) -> str:
+    r"""Text without control characters other than line feeds, nor stray bytes: they become ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char == "\n"
+        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+        for char in text
+    )
 
 
 class UnistoreError(Exception):

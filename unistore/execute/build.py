@@ -26,8 +26,8 @@ class Build(ABC):
 
     Leaving it by an `InputError` removes it: the sources have to be mended, so nothing in it would be used
     again, unless the system could not read one, which may pass. Only what an earlier run left is kept unless
-    this run took it up (`take_up`): a refused command never costs work that is done. Every other way out keeps
-    it, for the same command to continue.
+    this run took it up (`take_up`): a refused command never costs work that is done. Every other way out
+    keeps it, for the same command to continue.
 
     Attributes
     ----------

@@ -154,7 +154,8 @@ class Conversion:
     def _derived(self, spill: Path, keys: Sequence[str]) -> set[int]:
         """Sources that have been derived, in this round or, to the same end, in the one before."""
         records = self.build.journal.of("derive")
-        done = {record["source"] for record in records if record["round"] == self.round}
+        now = [(record["source"], record["of"]) for record in records if record["round"] == self.round]
+        done = {source for source, key in now if key == keys[source]}
         done = {source for source in done if Spill.stands(spill / str(source))}
         before = {record["of"]: record["source"] for record in records if record["round"] == self.round - 1}
         for source, key in enumerate(keys):
