@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,21 +199,23 @@ def _descend(
                     _descend(item, f"{path}/", name, roots, tree, seen, skip)
 
 
-def names_in(group: h5py.Group, location: str) -> list[str]:
-    """Names of the members of a group.
+def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
+    """Names of the members of a group, or of attributes.
 
     Raises
     ------
     InputError
         Naming those that are not UTF-8: h5py gives their bytes.
     """
-    found = list(group)
-    wrong = [key for key in found if not isinstance(key, str)]
+    found, wrong = list[str](), list[Problem]()
+    for name in members:
+        if isinstance(name, str):
+            found.append(name)
+        else:
+            message = f"holds a name that is not UTF-8: {name!r}"
+            wrong.append(Problem(location, message, "rename it", "name"))
     if wrong:
-        cure = "rename them, with h5py: group.move(old, new)"
-        raise InputError(
-            [Problem(location, f"has a member named {key!r}, not UTF-8", cure, "name") for key in wrong]
-        )
+        raise InputError(wrong)
     return found
 
 

@@ -165,10 +165,12 @@ def segment_number(key: str) -> int:
     return int(key.rsplit("_", 1)[1])
 
 
-def header_of(file: h5py.File) -> dict[str, Any]:
+def header_of(file: h5py.File, name: str) -> dict[str, Any]:
     """All attributes of the group ``header``, as JSON; empty if there is none."""
     group = file.get("header")
-    return {} if group is None else {key: plain(value) for key, value in group.attrs.items()}
+    if group is None:
+        return {}
+    return {key: plain(group.attrs[key]) for key in names_in(group.attrs, place(name, "header"))}
 
 
 def plain(value: object) -> object:

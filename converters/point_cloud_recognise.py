@@ -64,7 +64,7 @@ def recognise(path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str
             return recognise_batches(file, tree, name, mapping)
         group = _group_of_columns(tree, name, mapping)
         chosen = choose(tree.datasets, group, mapping, name)
-        return _layout(COLUMNS, file, tree, chosen)
+        return _layout(COLUMNS, name, file, tree, chosen)
 
 
 def layout_of(path: Path, roots: Sequence[Path]) -> str | None:
@@ -92,7 +92,7 @@ def _pointsuite(
     if "data" in tree.groups:
         chosen = choose(tree.datasets, "data", mapping, name)
         notes += _count_notes(file.get("header"), "point_count", chosen.rows, "points")
-        return _layout(INDICES, file, tree, chosen, segments=len(names), notes=notes)
+        return _layout(INDICES, name, file, tree, chosen, segments=len(names), notes=notes)
     location = place(name, f"segments/{names[0]}")
     first = hdf5.follow(file["segments"], names[0], location, roots)
     if isinstance(first, Problem):
@@ -103,7 +103,7 @@ def _pointsuite(
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
     chosen = choose(columns, "", mapping, location)
     points = _points_inside(file["segments"], names, chosen.xyz[0])
-    return _layout(IN_SEGMENTS, file, tree, chosen, segments=len(names), points=points, notes=notes)
+    return _layout(IN_SEGMENTS, name, file, tree, chosen, segments=len(names), points=points, notes=notes)
 
 
 def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> int:
@@ -119,6 +119,7 @@ def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> i
 
 def _layout(
     kind: str,
+    name: str,
     file: h5py.File,
     tree: Tree,
     chosen: Chosen,
@@ -126,7 +127,7 @@ def _layout(
     points: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Layout:
-    header = header_of(file)
+    header = header_of(file, name)
     scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
     read = [
         path

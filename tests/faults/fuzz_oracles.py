@@ -99,9 +99,9 @@ def _spans(values: dict[str, Any]) -> list[slice]:
 def _named(file: Any, column: str) -> Any:
     """An array of a file by a column's name, or a field of one."""
     if column in file:
-        return file[column][()]
+        return np.asarray(file[column])
     array, _, inner = column.rpartition("/")
-    return file[array][()][inner]
+    return np.asarray(file[array])[inner]
 
 
 def _rows(
@@ -115,7 +115,7 @@ def _rows(
                 if isinstance(loaded, np.ndarray):
                     original = loaded if column == "data" else loaded[column.removeprefix("data/")]
                 else:
-                    original = _named({key: loaded[key] for key in loaded.files}, column)
+                    original = _named(loaded, column)
             else:
                 with h5py.File(path) as file:
                     original = _named(file, column)
@@ -171,7 +171,7 @@ def _volumes(
         path = _find(folder, name)
         images, masks = [path], dict[str, Path]()
         if path.is_dir():
-            images = [each for each in path.iterdir() if each.suffix.lower() == ".npy"]
+            images = [each for each in path.iterdir() if each.name.lower() == "ct_original.npy"]
             masks = {each.stem.rpartition("_")[2]: each for each in path.glob("masks/*.npy")}
         box = (at, *(slice(0, extent) for extent in values["volumes/extent"][at].tolist()))
         for image in images:
