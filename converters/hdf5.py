@@ -188,11 +188,12 @@ def _descend(
                     tree.files.add(real_path(Path(item.file.filename)))
                 elsewhere = _storage_files(item)
                 tree.datasets[path] = item
-                tree.files |= elsewhere
-                checks = [
-                    _check_target(file, location, "keeps values in", roots) for file in sorted(elsewhere)
-                ]
-                tree.problems += [problem for problem in checks if problem is not None]
+                for file in sorted(elsewhere):
+                    wrong = _check_target(file, location, "keeps values in", roots)
+                    if wrong is None:
+                        tree.files.add(file)
+                    else:
+                        tree.problems.append(wrong)
             elif isinstance(item, h5py.Group):
                 tree.groups.append(path)
                 if path not in skip:

@@ -171,7 +171,7 @@ def _volumes(
         path = _find(folder, name)
         images, masks = [path], dict[str, Path]()
         if path.is_dir():
-            images = [each for each in path.iterdir() if each.name.lower() == "ct_original.npy"]
+            images = [path / "ct_original.npy"] if (path / "ct_original.npy").is_file() else []
             masks = {each.stem.rpartition("_")[2]: each for each in path.glob("masks/*.npy")}
         box = (at, *(slice(0, extent) for extent in values["volumes/extent"][at].tolist()))
         for image in images:

@@ -265,6 +265,18 @@ def test_names_that_could_not_be_exported(tmp_path: Path, name: str | bytes) -> 
     assert Store(store).text("sources/path") == ["good.npy"]
 
 
+def test_an_episode_whose_values_lie_in_a_file_that_is_gone(tmp_path: Path) -> None:
+    """That file is none of those which guard the run, once the episode is left out."""
+    folder, store = tmp_path / "in", tmp_path / "out.zarr"
+    folder.mkdir()
+    write_episodes(folder / BAD)
+    with h5py.File(folder / BAD, "r+") as file:
+        del file["data/demo_1/obs/eef"]
+        file.create_dataset("data/demo_1/obs/eef", (5, 3), "f8", external=[("nowhere.bin", 0, 120)])
+    report = convert(folder, store, "trajectory", on_error="skip")
+    assert [entry["left_out"] for entry in report.skipped] == [f"{BAD}: data/demo_1"]
+
+
 class Interrupted:
     """Does something once a number of steps is done."""
 
