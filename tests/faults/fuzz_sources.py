@@ -111,7 +111,7 @@ def case(seed: int, number: int, work: Path) -> dict[str, Any]:
     explicit = family if rng.random() < 0.5 else None
     store = target / "store.zarr"
     try:
-        status, text = _convert(sources, store, explicit, skip=skip, given=mutation != "name")
+        status, text = _convert(sources, store, explicit, skip=skip, given=explicit is not None)
         demand(entries(sources) == given, "a source was changed")
         demand(entries(outside) == beside, "a file outside was changed")
         left = {path.name for path in target.iterdir()}
