@@ -22,7 +22,7 @@ from unistore.converters.ct_notes import notes_of
 from unistore.converters.ct_scan import agree, make_source, make_tables, possible_tables
 from unistore.converters.ct_settle import settle
 from unistore.converters.ct_volume import VolumeReader
-from unistore.converters.exclusion import Exclusion, about
+from unistore.converters.exclusion import Collected, Exclusion, about
 from unistore.converters.paths import common_root, printable, relative_names
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled
 from unistore.errors import InputError, Problem
@@ -101,16 +101,19 @@ class CtConverter(Converter):
             if not exclusion.covers(name)
         ]
         names = [name for name, _ in kept]
-        looks = [look(files, self.resolution, partial(_place, root)) for _, files in kept]
-        problems = list(found.problems)
-        for (name, files), (_, wrong) in zip(kept, looks, strict=True):
+        problems, volumes = list(found.problems), []
+        collected = Collected(problems)
+        for name, files in kept:
             own = [replace(problem, location=name) for problem in files.problems]
-            problems += about(name, [*own, *wrong])
+            problems += about(name, own)
+            with collected.attempt(name, name):
+                volume, wrong = look(files, self.resolution, partial(_place, root))
+                volumes.append(volume)
+                problems += about(name, wrong)
         if not kept and not problems:
             problems.append(Problem(f"{len(places)} volume(s)", "are all left out", kind="empty"))
         if problems:
             raise InputError(problems)
-        volumes = [volume for volume, _ in looks]
         agreement = agree(volumes, asked, self.sparse, names)
         sources = tuple(
             make_source(volume, name, paths, agreement) for volume, name in zip(volumes, names, strict=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from unistore.converters.ct_layout import FOREIGN
 from unistore.converters.ct_names import image_resolution, window_of
 from unistore.converters.detection import Detection
+from unistore.converters.faults import as_problem
 from unistore.converters.npy import read_header
 from unistore.converters.paths import expand, printable
 from unistore.errors import InputError
@@ -54,7 +55,8 @@ def _by_headers(files: Sequence[Path]) -> Detection | None:
         return None
     for file in arrays:
         try:
-            header = read_header(file)
+            with as_problem(str(file)):
+                header = read_header(file)
         except InputError:
             return None
         hinted = _HINT.search(file.stem) or _HINT.search(file.parent.name)

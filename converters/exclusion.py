@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from unistore.converters.faults import as_problem
 from unistore.converters.paths import printable
 from unistore.errors import InputError, Problem
 
@@ -52,18 +53,26 @@ class Exclusion:
 
 
 class Collected:
-    """Problems of several attempts: each may fail, and all that are wrong are told together."""
+    """Problems of several attempts: each may fail, and all that are wrong are told together.
 
-    def __init__(self) -> None:
-        self.problems: list[Problem] = []
+    Parameters
+    ----------
+    problems
+        List to collect them in; a new one if not given.
+    """
+
+    def __init__(self, problems: list[Problem] | None = None) -> None:
+        self.problems: list[Problem] = [] if problems is None else problems
 
     @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Do something of which an `InputError` is kept for later."""
+    def attempt(self, location: str, source: str = "") -> Iterator[None]:
+        """Look at something of a source: what is raised is kept for later, see `as_problem`."""
         try:
-            yield
+            with as_problem(location):
+                yield
         except InputError as error:
-            self.problems += error.problems or [Problem("", str(error))]
+            problems = error.problems or [Problem(location, str(error))]
+            self.problems += about(source, problems) if source else problems
 
     def check(self) -> None:
         """Raise what was collected.

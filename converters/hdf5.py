@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,9 @@ import hdf5plugin  # noqa: F401  registers the codecs (blosc, zstd, lz4, …) wi
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.paths import is_inside, printable
+from unistore.converters.exclusion import Collected
+from unistore.converters.faults import as_problem
+from unistore.converters.paths import is_inside, printable, real_path
 from unistore.errors import InputError, Problem
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "check_dataset",
     "chunk_memory",
     "follow",
+    "names_in",
     "native",
     "open_hdf5",
     "place",
@@ -80,7 +83,7 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
         file = h5py.File(path, "r", locking="best-effort")
     except _FAILURES as error:
         raise InputError(_diagnose(path, location, str(error))) from error
-    with file:
+    with as_problem(location), file:
         config = file.id.get_mdc_config()
         config.max_size = config.initial_size = _METADATA
         file.id.set_mdc_config(config)
@@ -154,7 +157,7 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
     """
     tree = Tree()
     _descend(group, "", name, roots, tree, set(), skip)
-    tree.files.discard(Path(group.file.filename).resolve())
+    tree.files.discard(real_path(Path(group.file.filename)))
     return tree
 
 
@@ -171,25 +174,50 @@ def _descend(
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
-    tree.files.add(Path(group.file.filename).resolve())
-    for key in group:
+    tree.files.add(real_path(Path(group.file.filename)))
+    collected = Collected(tree.problems)
+    for key in names_in(group, place(name, prefix)):
         path = f"{prefix}{key}"
         location = place(name, path)
-        item = follow(group, key, location, roots)
-        if isinstance(item, Problem):
-            tree.problems.append(item)
-        elif isinstance(item, h5py.Dataset):
-            tree.datasets[path] = item
-            if h5py.h5o.get_info(item.id).fileno != info.fileno:
-                tree.files.add(Path(item.file.filename).resolve())
-            elsewhere = _storage_files(item)
-            tree.files |= elsewhere
-            checks = [_check_target(file, location, "keeps values in", roots) for file in sorted(elsewhere)]
-            tree.problems += [problem for problem in checks if problem is not None]
-        elif isinstance(item, h5py.Group):
-            tree.groups.append(path)
-            if path not in skip:
-                _descend(item, f"{path}/", name, roots, tree, seen, skip)
+        with collected.attempt(location):
+            item = follow(group, key, location, roots)
+            if isinstance(item, Problem):
+                tree.problems.append(item)
+            elif isinstance(item, h5py.Dataset):
+                if h5py.h5o.get_info(item.id).fileno != info.fileno:
+                    tree.files.add(real_path(Path(item.file.filename)))
+                elsewhere = _storage_files(item)
+                tree.datasets[path] = item
+                for file in sorted(elsewhere):
+                    wrong = _check_target(file, location, "keeps values in", roots)
+                    if wrong is None:
+                        tree.files.add(file)
+                    else:
+                        tree.problems.append(wrong)
+            elif isinstance(item, h5py.Group):
+                tree.groups.append(path)
+                if path not in skip:
+                    _descend(item, f"{path}/", name, roots, tree, seen, skip)
+
+
+def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
+    """Names of the members of a group, or of attributes.
+
+    Raises
+    ------
+    InputError
+        Naming those that are not UTF-8: h5py gives their bytes.
+    """
+    found, wrong = list[str](), list[Problem]()
+    for name in members:
+        if isinstance(name, str):
+            found.append(name)
+        else:
+            message = f"holds a name that is not UTF-8: {name!r}"
+            wrong.append(Problem(location, message, "rename it", "name"))
+    if wrong:
+        raise InputError(wrong)
+    return found
 
 
 def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
@@ -236,7 +264,7 @@ def _storage_files(dataset: h5py.Dataset) -> set[Path]:
     names = [entry[0] for entry in dataset.external or ()]
     if dataset.is_virtual:
         names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    return {(Path(dataset.file.filename).parent / name).resolve() for name in names}
+    return {real_path(Path(dataset.file.filename).parent / name) for name in names}
 
 
 def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = False) -> list[Problem]:

@@ -20,6 +20,7 @@ __all__ = [
     "is_special",
     "natural_key",
     "printable",
+    "real_path",
     "relative_names",
     "special",
     "split_of",
@@ -69,10 +70,15 @@ def _escape(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
+def real_path(path: Path) -> Path:
+    """Absolute path with every link resolved; of a loop of links, as far as that goes."""
+    return Path(os.path.realpath(path))
+
+
 def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     """Whether a path, after resolving every link, is one of the roots or lies below one."""
-    real = path.resolve()
-    return any(real.is_relative_to(root.resolve()) for root in roots)
+    real = real_path(path)
+    return any(real.is_relative_to(real_path(root)) for root in roots)
 
 
 def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
@@ -119,7 +125,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
         raise InputError(problems)
     absolute = {path.parent.resolve() / path.name for path in found}
     real_first = sorted(absolute, key=lambda path: (path.is_symlink(), natural_key(path.as_posix())))
-    unique = {path.resolve(): path for path in reversed(real_first)}
+    unique = {real_path(path): path for path in reversed(real_first)}
     return sorted(unique.values(), key=lambda path: natural_key(path.as_posix()))
 
 
@@ -158,7 +164,7 @@ def _search(folder: Path) -> tuple[list[Path], list[Path], list[Problem]]:
             closed.append(Problem(printable(str(current)), message, "check the rights", "unreadable"))
             continue
         for entry in visible:
-            if not entry.is_dir():
+            if not os.path.isdir(entry.path):  # noqa: PTH112  False where links lead in a circle, unlike entry.is_dir
                 files.append(Path(entry.path))
                 continue
             real = Path(entry.path).resolve()
@@ -175,7 +181,7 @@ def _is_store(folder: Path) -> bool:
 
 
 def _leaving(path: Path) -> Problem:
-    target = printable(str(path.resolve()))
+    target = printable(str(real_path(path)))
     cure = "give the folder of the target too, or copy the file"
     return Problem(printable(str(path)), f"is a link to {target}, outside the given paths", cure, "link")
 

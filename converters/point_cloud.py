@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters import hdf5
 from unistore.converters.columns import Columns, Merged, check_mode, reconcile
 from unistore.converters.detection import Detection
-from unistore.converters.exclusion import Exclusion, about
+from unistore.converters.exclusion import Collected, Exclusion
 from unistore.converters.paths import expand, relative_names, split_of
 from unistore.converters.point_cloud_coordinates import dequantise
 from unistore.converters.point_cloud_derive import derive_points
@@ -108,13 +108,12 @@ class PointCloudConverter(Converter):
         exclusion = Exclusion(self.exclude)
         found: list[Found] = []
         problems: list[Problem] = []
+        collected = Collected(problems)
         for name, path in zip(relative_names(files), files, strict=True):
             if exclusion.covers(name):
                 continue
-            try:
+            with collected.attempt(name, name):
                 found.append((name, path, recognise(path, name, paths, self.map)))
-            except InputError as error:
-                problems += about(name, error.problems)
         if not found and not problems:
             problems.append(Problem(f"{len(files)} file(s)", "are all left out", kind="empty"))
         of_points = [
@@ -137,15 +136,13 @@ class PointCloudConverter(Converter):
         """Read the files whose form is right, when others are refused anyway, so that all is said at once."""
         if sum(path.stat().st_size for _, path, _ in found) > _READ_TO_REPORT:
             return []
-        problems: list[Problem] = []
+        collected = Collected()
         for name, path, layout in found:
             columns = {key: form for key, (_, form) in layout.columns.items()}
             merged, _ = reconcile([(name, columns)], "exact")
-            try:
+            with collected.attempt(name, name):
                 self.derive(self._scanned([(name, path, layout)], merged, Lists(), roots), 0, _forget)
-            except InputError as error:
-                problems += about(name, error.problems)
-        return problems
+        return collected.problems
 
     def _scanned(
         self, found: Sequence[Found], merged: Mapping[str, Merged], lists: Lists, roots: Sequence[Path]

@@ -82,7 +82,7 @@ def recognise_batches(file: h5py.File, tree: Tree, name: str, mapping: Mapping[s
         xyz_stored=(data.dtype.str,),
         columns=columns,
         segment_columns=whole,
-        header=header_of(file),
+        header=header_of(file, name),
         files=tuple(sorted(tree.files)),
         reading=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored)),
         notes=tuple(

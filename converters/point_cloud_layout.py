@@ -23,7 +23,8 @@ import h5py
 import numpy as np
 
 from unistore.converters.columns import Column
-from unistore.converters.paths import natural_key
+from unistore.converters.hdf5 import names_in, place
+from unistore.errors import Problem
 
 __all__ = [
     "BATCHES",
@@ -36,6 +37,7 @@ __all__ = [
     "plain",
     "segment_names",
     "segment_number",
+    "segment_problems",
     "to_json",
 ]
 
@@ -47,7 +49,8 @@ COLUMNS = "columns"
 FEATURES = "features"
 """Stored name of what follows x, y, z in ``data`` (B, P, 6 | 9): colours, normals, … as the source has it."""
 
-_SEGMENT = re.compile(r"segment_([0-9]+)", re.IGNORECASE)
+_SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
+_LARGEST = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,39 @@ def _forms(columns: Mapping[str, tuple[str, Column]]) -> dict[str, Any]:
 
 def segment_names(group: h5py.Group) -> list[str]:
     """Names of the segments in a group, by number: ``segment_9999`` before ``segment_10000``."""
-    return sorted((key for key in group if _SEGMENT.fullmatch(key)), key=natural_key)
+    return sorted((key for key in names_in(group, "segments") if _SEGMENT.fullmatch(key)), key=segment_number)
+
+
+def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
+    """Members of the group of segments whose names number no segment, or the same one twice.
+
+    Parameters
+    ----------
+    group
+        ``segments``.
+    name
+        How messages call the file.
+    """
+    problems = []
+    first: dict[int, str] = {}
+    for key in names_in(group, place(name, "segments")):
+        location = place(name, f"segments/{key}")
+        if _SEGMENT.fullmatch(key):
+            number = segment_number(key)
+            other = first.setdefault(number, key)
+            if other != key:
+                message = f"has the number of another segment, {other}"
+                problems.append(Problem(location, message, "rename it", "twice"))
+            elif number > _LARGEST:
+                message = f"has a number above {_LARGEST}"
+                problems.append(Problem(location, message, "rename it", "name"))
+        elif not isinstance(group.get(key, getlink=True), h5py.HardLink) or isinstance(
+            group[key], h5py.Group
+        ):
+            message = "is a group among segments whose name is not segment_ and a number, as in segment_0007"
+            cure = "rename it, or move it out of segments/: its points would belong to no segment"
+            problems.append(Problem(location, message, cure, "name"))
+    return problems
 
 
 def segment_number(key: str) -> int:
@@ -130,10 +165,12 @@ def segment_number(key: str) -> int:
     return int(key.rsplit("_", 1)[1])
 
 
-def header_of(file: h5py.File) -> dict[str, Any]:
+def header_of(file: h5py.File, name: str) -> dict[str, Any]:
     """All attributes of the group ``header``, as JSON; empty if there is none."""
     group = file.get("header")
-    return {} if group is None else {key: plain(value) for key, value in group.attrs.items()}
+    if group is None:
+        return {}
+    return {key: plain(group.attrs[key]) for key in names_in(group.attrs, place(name, "header"))}
 
 
 def plain(value: object) -> object:

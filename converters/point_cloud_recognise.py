@@ -23,7 +23,7 @@ from unistore.converters.point_cloud_layout import (
     header_of,
     plain,
     segment_names,
-    segment_number,
+    segment_problems,
 )
 from unistore.errors import InputError, Problem
 
@@ -55,13 +55,16 @@ def recognise(path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str
         tree = hdf5.walk(file, name, roots, skip=_GROUPS)
         if tree.problems:
             raise InputError(tree.problems)
-        if "segments" in tree.groups and segment_names(file["segments"]):
-            return _pointsuite(file, tree, name, roots, mapping)
+        if "segments" in tree.groups:
+            if wrong := segment_problems(file["segments"], name):
+                raise InputError(wrong)
+            if segment_names(file["segments"]):
+                return _pointsuite(file, tree, name, roots, mapping)
         if is_batches(tree) and not {"x", "xyz"} & set(mapping):
             return recognise_batches(file, tree, name, mapping)
         group = _group_of_columns(tree, name, mapping)
         chosen = choose(tree.datasets, group, mapping, name)
-        return _layout(COLUMNS, file, tree, chosen)
+        return _layout(COLUMNS, name, file, tree, chosen)
 
 
 def layout_of(path: Path, roots: Sequence[Path]) -> str | None:
@@ -70,33 +73,26 @@ def layout_of(path: Path, roots: Sequence[Path]) -> str | None:
     Looser than `recognise`: a file that is wrong in some detail still has its layout, so that the detail can
     be reported. ``batches`` are taken for point clouds only beside a ``label`` of integers.
     """
-    try:
-        with hdf5.open_hdf5(path) as file:
-            tree = hdf5.walk(file, str(path), roots, skip=_GROUPS)
-            if "segments" in tree.groups and segment_names(file["segments"]):
-                return INDICES if "data" in tree.groups else IN_SEGMENTS
-            label = tree.datasets.get("label")
-            if is_batches(tree) and label is not None and label.dtype.kind in "iu":
-                return BATCHES
-            return COLUMNS if any(_holds_coordinates(tree, group) for group in ("", *tree.groups)) else None
-    except InputError:
-        return None
+    with suppress(InputError), hdf5.open_hdf5(path) as file:
+        tree = hdf5.walk(file, str(path), roots, skip=_GROUPS)
+        if "segments" in tree.groups and segment_names(file["segments"]):
+            return INDICES if "data" in tree.groups else IN_SEGMENTS
+        label = tree.datasets.get("label")
+        if is_batches(tree) and label is not None and label.dtype.kind in "iu":
+            return BATCHES
+        return COLUMNS if any(_holds_coordinates(tree, group) for group in ("", *tree.groups)) else None
+    return None
 
 
 def _pointsuite(
     file: h5py.File, tree: Tree, name: str, roots: Sequence[Path], mapping: Mapping[str, str]
 ) -> Layout:
     names = segment_names(file["segments"])
-    numbers = [segment_number(key) for key in names]
-    for key, number, before in zip(names[1:], numbers[1:], numbers, strict=False):
-        if number == before:
-            location = place(name, f"segments/{key}")
-            raise InputError(Problem(location, "has the number of another segment", "rename it", "twice"))
-    notes = _count_notes(file["segments"], "num_segments", len(numbers), "segments")
+    notes = _count_notes(file["segments"], "num_segments", len(names), "segments")
     if "data" in tree.groups:
         chosen = choose(tree.datasets, "data", mapping, name)
         notes += _count_notes(file.get("header"), "point_count", chosen.rows, "points")
-        return _layout(INDICES, file, tree, chosen, segments=len(numbers), notes=notes)
+        return _layout(INDICES, name, file, tree, chosen, segments=len(names), notes=notes)
     location = place(name, f"segments/{names[0]}")
     first = hdf5.follow(file["segments"], names[0], location, roots)
     if isinstance(first, Problem):
@@ -107,7 +103,7 @@ def _pointsuite(
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
     chosen = choose(columns, "", mapping, location)
     points = _points_inside(file["segments"], names, chosen.xyz[0])
-    return _layout(IN_SEGMENTS, file, tree, chosen, segments=len(numbers), points=points, notes=notes)
+    return _layout(IN_SEGMENTS, name, file, tree, chosen, segments=len(names), points=points, notes=notes)
 
 
 def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> int:
@@ -123,6 +119,7 @@ def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> i
 
 def _layout(
     kind: str,
+    name: str,
     file: h5py.File,
     tree: Tree,
     chosen: Chosen,
@@ -130,7 +127,7 @@ def _layout(
     points: int | None = None,
     notes: tuple[str, ...] = (),
 ) -> Layout:
-    header = header_of(file)
+    header = header_of(file, name)
     scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
     read = [
         path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -59,7 +59,8 @@ class Scratch:
         """Make a column of about `rows` rows."""
         if self._folder is None:
             return _Held(np.empty((rows, *form[1]), form[0]))
-        file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+        with _sorting(self._folder):
+            file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
         return _Filed(self._files.enter_context(file), form, self._folder)
 
 
@@ -103,28 +104,36 @@ class _Filed(Column):
 
     def write(self, at: int, rows: NDArray[Any]) -> None:
         rest = np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8).data
-        try:
+        with _sorting(self._folder):
             self._file.seek(at * self._row)
             while rest:
                 rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            msg = (
-                f"{self._folder}: points cannot be sorted there ({error.strerror or error}); free space "
-                "(twice that of the file, uncompressed) or give more --memory, then run the same command"
-            )
-            raise ConversionError(msg) from error
 
     def read(self, lo: int, hi: int) -> NDArray[Any]:
         rows = np.empty((hi - lo, *self._row_shape), self._dtype)
         rest = rows.reshape(-1).view(np.uint8).data
-        self._file.seek(lo * self._row)
-        while rest:
-            got = self._file.readinto(rest)  # type: ignore[attr-defined]  # raw files have it
-            if not got:
-                msg = f"scratch ends {len(rest)} bytes early"
-                raise OSError(msg)
-            rest = rest[got:]
+        with _sorting(self._folder):
+            self._file.seek(lo * self._row)
+            while rest:
+                got = self._file.readinto(rest)  # type: ignore[attr-defined]  # raw files have it
+                if not got:
+                    msg = f"scratch ends {len(rest)} bytes early"
+                    raise OSError(msg)
+                rest = rest[got:]
         return rows
+
+
+@contextmanager
+def _sorting(folder: Path) -> Iterator[None]:
+    """Tell a failure of our own files from one of the source."""
+    try:
+        yield
+    except OSError as error:
+        msg = (
+            f"{folder}: points cannot be sorted there ({error.strerror or error}); free space "
+            "(twice that of the file, uncompressed) or give more --memory, then run the same command"
+        )
+        raise ConversionError(msg) from error
 
 
 class Buckets:

@@ -20,7 +20,7 @@ from unistore.converters.columns import (
     reconcile,
 )
 from unistore.converters.detection import Detection
-from unistore.converters.exclusion import Exclusion, about
+from unistore.converters.exclusion import Collected, Exclusion
 from unistore.converters.hdf5 import place
 from unistore.converters.npy_parts import Part, parts_of
 from unistore.converters.paths import expand, printable, relative_names, split_of
@@ -95,13 +95,12 @@ class RowsConverter(Converter):
         ]
         found: list[_Found] = []
         parts, problems = parts_of(named)
+        collected = Collected(problems)
         for part in parts:
             if exclusion.covers(part.name):
                 continue
-            try:
+            with collected.attempt(part.name, part.name):
                 found.append(self._look(part, paths))
-            except InputError as error:
-                problems += about(part.name, error.problems)
         merged, differences = reconcile([(each.part.name, each.columns) for each in found], self.columns)
         problems += differences
         if not problems and not sum(each.rows for each in found):

@@ -29,6 +29,7 @@ from unistore.converters.spike_tables import (
     frame_sizes,
     image_bytes,
     make_tables,
+    padding_note,
     reading_memory,
     source_rows,
     voxel_sets,
@@ -212,7 +213,14 @@ class SpikeConverter(Converter):
                 **{f"{role}_dir": folder for role, folder in self._folders().items()},
                 "found": {"layout": resolved.layout},
             },
-            notes=(*_what(recordings, extents), *notes, *resolved.notes, *more, *self._disk(looked)),
+            notes=(
+                *_what(recordings, extents),
+                *notes,
+                *resolved.notes,
+                *more,
+                *padding_note(extents),
+                *self._disk(looked),
+            ),
         )
 
     def _existing(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 from unistore.converters.detection import Detection
+from unistore.converters.faults import as_problem
 from unistore.converters.npz import npz_members
 from unistore.converters.paths import is_special
 from unistore.converters.spike_frames import SUFFIXES
@@ -34,11 +36,10 @@ def _file(path: Path) -> Detection | None:
         return Detection("spike", "stream", f"{path.name} is a headerless .dat stream")
     if path.suffix.lower() != ".npz":
         return None
-    try:
+    with suppress(InputError), as_problem(str(path)):
         header = npz_members(path)["spk"].header
-    except (InputError, KeyError):
-        return None
-    return Detection("spike", "array", f"{path.name} holds spk {header.shape}")
+        return Detection("spike", "array", f"{path.name} holds spk {header.shape}")
+    return None
 
 
 def _folder(path: Path) -> Detection | None:

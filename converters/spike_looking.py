@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unistore.converters.columns import storable
-from unistore.converters.exclusion import about
+from unistore.converters.exclusion import Collected, about
 from unistore.converters.spike_bytes import Stream, open_stream
 from unistore.converters.spike_frames import Frame, file_name
 from unistore.converters.spike_images import ImageForm, image_form
 from unistore.converters.spike_reading import array_form, check_spikes
 from unistore.converters.spike_streams import Extent
-from unistore.errors import InputError, Problem
+from unistore.errors import Problem
 
 __all__ = ["Looked", "compare", "look"]
 
@@ -77,10 +77,11 @@ def _look_at(
     stream, key, extent, voxel = None, "", None, None
     images: dict[str, ImageForm] = {}
     problems: list[Problem] = []
+    collected = Collected(problems)
     for role in [role for role in roles if role in frame.files]:
         path = frame.files[role]
         name = file_name(frame, role)
-        try:
+        with collected.attempt(name):
             if role in {"blur", "sharp"}:
                 images[role] = image_form(path, name)
                 problems += [] if convert_images else _colour_problems(images[role], name)
@@ -94,8 +95,6 @@ def _look_at(
                 problems += check_spikes(path, name, key, dtype)
             else:
                 stream = open_stream(path, name)
-        except InputError as error:
-            problems += error.problems
     return Looked(frame, recording, stream, key, extent, voxel, images), about(frame.name, problems)
 
 

@@ -29,10 +29,14 @@ __all__ = [
     "frame_sizes",
     "image_bytes",
     "make_tables",
+    "padding_note",
     "reading_memory",
     "source_rows",
     "voxel_sets",
 ]
+
+_MUCH = 3
+"""Values stored for each value of the sources from which on padding is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,32 @@ def source_rows(looked: Looked, roles: Sequence[str], frames: str) -> dict[str, 
     if frames == "keep":
         rows |= {file_table_name(image): looked.images[image].size for image in IMAGES if image in roles}
     return rows
+
+
+def padding_note(extents: Mapping[str, Extent]) -> list[str]:
+    """A remark where one recording makes all the others several times as large.
+
+    Every frame is stored with the time steps and pixels of the largest; zeros fill the rest.
+    """
+
+    def pixels(each: Extent) -> int:
+        return each.length * each.height * each.width
+
+    sizes = {name: pixels(each) for name, each in extents.items()}
+    if not sizes:
+        return []
+    longest = max(each.length for each in extents.values())
+    height, width = (max(getattr(each, axis) for each in extents.values()) for axis in ("height", "width"))
+    factor = len(sizes) * longest * height * width / sum(sizes.values())
+    if factor < _MUCH:
+        return []
+    name = max(sizes, key=lambda each: sizes[each])
+    steps = extents[name].length
+    note = (
+        f"careful: {name} has {steps} time steps, and all frames are padded to the largest: {factor:.1f} "
+        f"times the values that the sources hold; convert it apart (--exclude {name}), or cut it into frames"
+    )
+    return [note]
 
 
 def image_bytes(looked: Sequence[Looked]) -> dict[str, int]:

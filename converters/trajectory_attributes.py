@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
 
+from unistore.converters.hdf5 import names_in, place
 from unistore.errors import InputError, Problem
 
 __all__ = ["plain_attributes", "small_values"]
@@ -30,7 +32,7 @@ def plain_value(value: Any) -> Any:
 def plain_attributes(group: h5py.Group) -> dict[str, Any]:
     """Attributes as JSON; one whose type cannot be read says so."""
     values: dict[str, Any] = {}
-    for key in group.attrs:
+    for key in names_in(group.attrs, place(Path(group.file.filename).name, group.name)):
         try:
             values[key] = plain_value(group.attrs[key])
         except (OSError, TypeError, ValueError) as error:

@@ -105,7 +105,7 @@ def _following(file: h5py.File, name: str, index: Index) -> dict[str, bool]:
                 key = column.removeprefix("next_observation/")
                 if result.get(key, True):
                     now = features.get(f"observation/{key}")
-                    with collected.attempt():
+                    with collected.attempt(place(name, f"{span.group}/{following.dataset}")):
                         result[key] = now is not None and _follows(file, name, span, ends, now, following)
     collected.check()
     return result
@@ -166,7 +166,7 @@ def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> N
         item = f"{span.group}/{feature.dataset}".strip("/")
         for lo, hi in blocks(feature, span.length):
             first, stop = span.first + lo, span.first + hi
-            with collected.attempt():
+            with collected.attempt(place(name, item)):
                 block = _whole_frames(file[item], place(name, item), feature, first, stop)
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.exclusion import Collected, Exclusion, about
-from unistore.converters.hdf5 import Tree, chunk_memory, open_hdf5, place, read_rows, walk
+from unistore.converters.hdf5 import Tree, chunk_memory, names_in, open_hdf5, place, read_rows, walk
 from unistore.converters.paths import natural_key
 from unistore.converters.trajectory_attributes import small_values
 from unistore.converters.trajectory_episodes import inside_group, name_episodes
@@ -33,6 +33,7 @@ from unistore.converters.trajectory_features import Episode, describe, not_per_s
 from unistore.converters.trajectory_images import Colour
 from unistore.converters.trajectory_naming import Naming
 from unistore.errors import InputError, Problem
+from unistore.schemas.arrays import name_problem
 
 __all__ = ["EPISODES_APART", "EVIDENCE", "Found", "Part", "flags", "inspect", "recognise"]
 
@@ -133,7 +134,7 @@ def recognise(file: h5py.File) -> str | None:
 def _children(group: h5py.Group) -> dict[str, str]:
     """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
     kinds = {}
-    for name in group:
+    for name in names_in(group, place(Path(group.file.filename).name, group.name)):
         if isinstance(group.get(name, getlink=True), h5py.HardLink):
             kind = group.get(name, getclass=True)
             kinds[name] = "dataset" if kind is h5py.Dataset else "group"
@@ -159,17 +160,14 @@ def inspect(
         Which episodes to leave out.
     """
     found = Found()
-    try:
-        with open_hdf5(path, name) as file:
-            found.layout = _layout(file, name, naming)
-            tree = walk(file, name, roots)
-            linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
-            found.files = (tree.files | linked) - {Path(file.filename)}
-            found.reading = max(map(chunk_memory, tree.datasets.values()), default=0)
-            _fill(found, path, name, tree, naming, colour, exclusion)
-            _note_unfinite(found, name, tree)
-    except InputError as error:
-        found.problems += error.problems
+    with Collected(found.problems).attempt(name), open_hdf5(path, name) as file:
+        found.layout = _layout(file, name, naming)
+        tree = walk(file, name, roots)
+        linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
+        found.files = (tree.files | linked) - {Path(file.filename)}
+        found.reading = max(map(chunk_memory, tree.datasets.values()), default=0)
+        _fill(found, path, name, tree, naming, colour, exclusion)
+        _note_unfinite(found, name, tree)
     _set_aside(found, name)
     groups = [part.group for part in found.parts] if found.layout == EPISODES_APART else []
     found.problems = about(name, name_episodes(found.problems, name, groups))
@@ -246,6 +244,10 @@ def _find_masks(found: Found, name: str, tree: Tree) -> None:
     for item, dataset in tree.datasets.items():
         if not item.startswith("mask/"):
             continue
+        if (reason := name_problem(item)) is not None:
+            message = f"cannot name a mask of the store: {reason}"
+            found.problems.append(Problem(place(name, item), message, "rename it", "name"))
+            continue
         listed = small_values(dataset, place(name, item))
         names = [listed] if isinstance(listed, str) else list(listed or [])
         absent = [entry for entry in names if entry not in known]
@@ -283,7 +285,7 @@ def _note_unfinite(found: Found, name: str, tree: Tree) -> None:
         feature = part.found.features.get("action")
         if feature is not None and np.dtype(feature.form.dtype).kind == "f":
             item = f"{part.group}/{feature.dataset}".strip("/")
-            with collected.attempt():
+            with collected.attempt(place(name, item)):
                 values = read_rows(tree.datasets[item], place(name, item))
                 steps += int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
     found.problems += collected.problems

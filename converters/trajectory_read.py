@@ -55,7 +55,7 @@ class Reader:
             collected = Collected()
             for span in self._final(lo, hi) if table == FINAL else self.index.spans(lo, hi):
                 rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
-                with collected.attempt():
+                with collected.attempt(place(self.source.name, span.group)):
                     self._read_span(file, table, span, rows)
             collected.check()
             if table == STEPS:

@@ -45,6 +45,8 @@ class Problem:
     source
         Name of the one source (or part of one: an episode) that would have to be left out; empty where
         several contradict each other, or none is at fault. Two problems are equal whatever it says.
+    trace
+        Traceback of what a library raised, for ``--debug``; empty where the problem was found by a check.
     """
 
     location: str
@@ -52,10 +54,37 @@ class Problem:
     cure: str = ""
     kind: str = "invalid"
     source: str = field(default="", compare=False)
+    trace: str = field(default="", compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("location", "message"):  # they quote files of others
+            object.__setattr__(self, name, _escaped(getattr(self, name)))
 
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""
         return f"{self.location}: {self.message}{cure}"
+
+    def to_json(self) -> dict[str, str]:
+        """All but the traceback, so that ``Problem(**document)`` equals it."""
+        return {
+            "location": self.location,
+            "message": self.message,
+            "cure": self.cure,
+            "kind": self.kind,
+            "source": self.source,
+        }
+
+
+def _escaped(text: str) -> str:
+    r"""Text without control characters other than line feeds, nor stray bytes: they become ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char == "\n"
+        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+        for char in text
+    )
 
 
 class UnistoreError(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -60,7 +60,7 @@ class Inspection:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
-        problems = [asdict(problem) for problem in self.problems]
+        problems = [problem.to_json() for problem in self.problems]
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
     def __str__(self) -> str:

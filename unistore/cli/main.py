@@ -9,7 +9,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -78,6 +77,8 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
         return 1
     except Exception as error:
         if debug:
+            for problem in error.problems if isinstance(error, InputError) else ():
+                click.echo(problem.trace, err=True, nl=False)
             raise
         _show(error, plain=plain, converting=arguments[:1] == ["convert"])
         return error.exit_code if isinstance(error, UnistoreError) else 1
@@ -87,7 +88,7 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
 def _show(error: Exception, *, plain: bool, converting: bool) -> None:
     problems = error.problems if isinstance(error, InputError) else ()
     if plain:
-        listed = [asdict(problem) for problem in problems]
+        listed = [problem.to_json() for problem in problems]
         click.echo(json.dumps({"error": _message(error), "problems": listed}))
         return
     if len(problems) > 1:

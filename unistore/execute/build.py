@@ -25,8 +25,9 @@ class Build(ABC):
     In the folder stand ``spill/``, ``journal.jsonl``, ``lock``, and what the kind of destination needs.
 
     Leaving it by an `InputError` removes it: the sources have to be mended, so nothing in it would be used
-    again. Only what an earlier run left is kept unless this run took it up (`take_up`): a refused command
-    never costs work that is done. Every other way out keeps it, for the same command to continue.
+    again, unless the system could not read one, which may pass. Only what an earlier run left is kept unless
+    this run took it up (`take_up`): a refused command never costs work that is done. Every other way out
+    keeps it, for the same command to continue.
 
     Attributes
     ----------
@@ -109,7 +110,7 @@ class Build(ABC):
     ) -> None:
         try:
             self.journal.close()
-            if self._discard and isinstance(error, InputError):
+            if self._discard and isinstance(error, InputError) and not _may_pass(error):
                 self.remove()
                 _remove_empty(*self._made)
         finally:
@@ -188,3 +189,8 @@ def _differences(before: Any, now: Any, where: str = "") -> list[str]:
 def _short(value: Any) -> str:
     text = "absent" if value is None else str(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+def _may_pass(error: InputError) -> bool:
+    """Whether a source could not be read that may be read by the same command later."""
+    return any(problem.kind == "unreadable" for problem in error.problems)

@@ -96,7 +96,7 @@ class Conversion:
             modality=plan.modality,
             samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
-            source_bytes=sum(size for guard in guards for _, size, _ in guard),
+            source_bytes=sum(file.size for guard in guards for file in guard),
             raw_bytes=sum(int(np.prod(a.shape[:1])) * a.field.row_bytes for a in plan.arrays()),
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
@@ -130,7 +130,7 @@ class Conversion:
         if not (self.scan.needs_facts or any(table.spilled for table in self.scan.tables)):
             return []
         spill = self._spill(self.round)
-        keys = source_keys(self.scan)
+        keys = source_keys(self.scan, guards)
         done = self._derived(spill, keys)
         todo = [source for source in range(len(guards)) if source not in done]
         job = DeriveJob(converter=self.converter, scan=self.scan, guards=guards, spill=spill, room=self.room)
@@ -138,7 +138,7 @@ class Conversion:
             "reading",
             job,
             todo,
-            lambda source: sum(size for _, size, _ in guards[source]),
+            lambda source: sum(file.size for file in guards[source]),
             lambda source: {"round": self.round, "of": keys[source]},
         )
         return [Spill(spill / str(source)).facts() for source in range(len(guards))]
@@ -146,7 +146,8 @@ class Conversion:
     def _derived(self, spill: Path, keys: Sequence[str]) -> set[int]:
         """Sources that have been derived, in this round or, to the same end, in the one before."""
         records = self.build.journal.of("derive")
-        done = {record["source"] for record in records if record["round"] == self.round}
+        now = [(record["source"], record["of"]) for record in records if record["round"] == self.round]
+        done = {source for source, key in now if key == keys[source]}
         done = {source for source in done if Spill.stands(spill / str(source))}
         before = {record["of"]: record["source"] for record in records if record["round"] == self.round - 1}
         for source, key in enumerate(keys):
@@ -173,7 +174,7 @@ class Conversion:
         if not planned:
             tasks = len(plan.tasks())
             journal.append({"step": "plan", "digest": plan.digest, "tasks": tasks, "round": self.round})
-        keys = task_keys(plan, source_keys(self.scan))
+        keys = task_keys(plan, source_keys(self.scan, guards))
         done = self._written(plan, keys)
         todo = [task for task in plan.tasks() if task.id not in done]
         job = ShardJob(

@@ -5,34 +5,59 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+from unistore.converters.faults import as_problem
 from unistore.converters.protocol import Source
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, UnistoreError
 
-__all__ = ["Guard", "guard_of", "reading"]
+__all__ = ["FileState", "Guard", "guard_of", "reading"]
 
-Guard = tuple[tuple[str, int, int], ...]
-"""Path, size and modification time (ns) of every file of a source."""
+
+class FileState(NamedTuple):
+    """A file as it was: path, size in bytes, times of its last modification and status change in ns.
+
+    Whoever writes to a file can set its modification time back, but not its status change time (``ctime``).
+    That changes with rights and links, too.
+    """
+
+    path: str
+    size: int
+    modified: int
+    changed: int
+
+
+Guard = tuple[FileState, ...]
+"""Every file of a source."""
 
 
 def guard_of(source: Source) -> Guard:
     """Look at a source's files as they are now."""
-    return tuple(
-        (str(file), stat.st_size, stat.st_mtime_ns) for file in source.files for stat in [file.stat()]
-    )
+    return tuple(_state_of(file) for file in source.files)
+
+
+def _state_of(file: Path) -> FileState:
+    stat = file.stat()
+    return FileState(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 @contextmanager
 def reading(source: Source, guard: Guard) -> Iterator[None]:
-    """Tell a file that changed under the converter from one that is bad, and name the source of an error."""
+    """Read a source: what is raised is its Problem, unless a file changed meanwhile.
+
+    Raises
+    ------
+    InputError
+        See `as_problem`.
+    ConversionError
+        If a file is no longer what the scan saw.
+    """
     try:
-        yield
-    except Exception as error:  # a file that is replaced while it is read fails in any way
+        with as_problem(source.name, source.name):
+            yield
+    except UnistoreError:  # a file that is replaced while it is read fails in any way
         _check_unchanged(guard)
-        if not isinstance(error, OSError) or error.filename is not None:
-            raise
-        msg = f"{source.path}: reading failed ({error}); the same command continues"
-        raise ConversionError(msg) from error
+        raise
     _check_unchanged(guard)
 
 
@@ -44,15 +69,24 @@ def _check_unchanged(guard: Guard) -> None:
     ConversionError
         Naming the file and what changed.
     """
-    for path, size, modified in guard:
+    for before in guard:
         try:
-            stat = Path(path).stat()
+            now = _state_of(Path(before.path))
         except OSError as error:
-            msg = f"{path}: vanished while it was converted ({error.strerror}); bring it back and run again"
-            raise ConversionError(msg) from error
-        if (stat.st_size, stat.st_mtime_ns) != (size, modified):
             msg = (
-                f"{path}: changed while it was converted ({size} → {stat.st_size} bytes); "
+                f"{before.path}: vanished while it was converted ({error.strerror}); "
+                "bring it back and run again"
+            )
+            raise ConversionError(msg) from error
+        if (now.size, now.modified) != (before.size, before.modified):
+            msg = (
+                f"{before.path}: changed while it was converted ({before.size} → {now.size} bytes); "
                 "run again with --restart when nothing writes to it"
+            )
+            raise ConversionError(msg)
+        if now.changed != before.changed:
+            msg = (
+                f"{before.path}: its content, rights or links changed while it was converted, its size and "
+                "modification time did not; the same command continues and reads it anew"
             )
             raise ConversionError(msg)

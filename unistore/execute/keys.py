@@ -7,12 +7,14 @@ numbered anew, rows move, columns may lose a dtype; what none of this touches ke
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import xxhash
 
 from unistore.converters.protocol import Scan
+from unistore.execute.guard import Guard
 from unistore.plan import Plan
 
 __all__ = ["source_keys", "task_keys"]
@@ -21,13 +23,17 @@ _OF_ALL = ("exclude", "skipped")
 """Options that say which sources there are: they decide nothing about any other source."""
 
 
-def source_keys(scan: Scan) -> list[str]:
-    """Key of every source, in order: itself, and what the scan decided for all sources."""
+def source_keys(scan: Scan, guards: Sequence[Guard]) -> list[str]:
+    """Key of every source, in order: itself, its files, and what the scan decided for all sources.
+
+    A file's status change time counts, so that a later run reads anew what may have been rewritten with its
+    size and modification time restored.
+    """
     options = {name: value for name, value in scan.options.items() if name not in _OF_ALL}
     shared = _digest([scan.modality, options, [asdict(table) for table in scan.tables]])
     return [
-        _digest([shared, source.name, [str(file) for file in source.files], source.rows, source.detail])
-        for source in scan.sources
+        _digest([shared, source.name, guard, source.rows, source.detail])
+        for source, guard in zip(scan.sources, guards, strict=True)
     ]
 
 

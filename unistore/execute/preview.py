@@ -133,7 +133,7 @@ def preview(
             versions=versions(),
         ),
         estimated=tuple(table.name for table in tables if table.spilled),
-        source_bytes=sum(size for source in scan.sources for _, size, _ in guard_of(source)),
+        source_bytes=sum(file.size for source in scan.sources for file in guard_of(source)),
         raw_bytes=sum(table.rows * table.row_bytes for table in tables),
         estimate=found,
         peak=found.peak(memory, workers),

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from unistore.converters.paths import real_path
 from unistore.converters.protocol import Converter, Scan
 from unistore.errors import InputError
 from unistore.execute.build import Build
@@ -139,10 +140,10 @@ def _identity(
 def _look(guard: Guard) -> str | dict[str, str]:
     """Size and time of a source's file, or of each of its files, for the journal and for people."""
     looks = {}
-    for path, size, modified in guard:
-        seconds, rest = divmod(modified, 10**9)
+    for file in guard:
+        seconds, rest = divmod(file.modified, 10**9)
         time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
-        looks[path] = f"{size} bytes, modified {time}.{rest:09d} UTC"
+        looks[file.path] = f"{file.size} bytes, modified {time}.{rest:09d} UTC"
     if len(looks) == 1:
         return next(iter(looks.values()))
     common = os.path.commonpath(list(looks)) if looks else ""
@@ -151,7 +152,7 @@ def _look(guard: Guard) -> str | dict[str, str]:
 
 def _check_apart(paths: Sequence[Path], build: Build) -> None:
     """Refuse a destination that is, holds, or lies in a source: nothing is ever written among sources."""
-    for path in (Path(path).resolve() for path in paths):
+    for path in map(real_path, paths):
         target = build.ground.resolve()
         if path == target or target in path.parents or path in target.parents:
             msg = f"{build.ground}: {build.overlap}; the source is {path}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -20,6 +20,7 @@ from unistore.converters.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
 from unistore.errors import InputError, Problem
 from unistore.execute.journal import Journal
+from unistore.store.names import file_name_problem
 
 __all__ = [
     "Skipping",
@@ -70,7 +71,9 @@ def scan_sound(
     while True:
         chosen = _without(converter, problems)
         try:
-            return chosen, chosen.scan(paths), problems
+            scan = chosen.scan(paths)
+            _check_names(scan)
+            return chosen, scan, problems
         except InputError as error:
             known = {problem.source for problem in problems}
             new = [problem for problem in error.problems if problem.source not in {"", *known}]
@@ -82,6 +85,19 @@ def scan_sound(
                 ) from error
             else:
                 raise
+
+
+def _check_names(scan: Scan) -> None:
+    """Refuse sources under names that an export could not write."""
+    cure = "rename it, or leave it out with --exclude"
+    reasons = {source.name: file_name_problem(source.name) for source in scan.sources}
+    problems = [
+        Problem(name, f"has a name that cannot be exported: {reason}", cure, "name", name)
+        for name, reason in reasons.items()
+        if reason is not None
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 class Skipping:
@@ -121,7 +137,7 @@ class Skipping:
 
     def add(self, problems: Iterable[Problem]) -> None:
         """Leave out the sources of further problems."""
-        self._journal.append({"step": STEP, "problems": [asdict(problem) for problem in problems]})
+        self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
 
     def scan(self) -> tuple[Converter, Scan]:
         """What is left, and the converter that leaves the rest out; the scan's options say what that is.

@@ -75,12 +75,13 @@ class SpillWriter:
                 "runs": [],
                 "file": f"{len(self._columns)}.bin",
             }
-            self._columns[key] = known
-            self._files[key] = (self.folder / known["file"]).open("wb")
         if known["row_shape"] != list(rows.shape[1:]):
             msg = f"{table}/{column}: emitted {rows.shape[1:]} after {known}"
             raise ValueError(msg)
         try:
+            if key not in self._files:
+                self._files[key] = (self.folder / known["file"]).open("wb")
+                self._columns[key] = known
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
@@ -150,7 +151,11 @@ class Spill:
             if first < last:
                 place = offset + (first - start) * row_bytes
                 file = self._folder / known["file"]
-                flat = np.fromfile(file, dtype=form, count=(last - first) * items, offset=place)
+                try:
+                    flat = np.fromfile(file, dtype=form, count=(last - first) * items, offset=place)
+                except OSError as error:
+                    msg = f"{file}: spilled rows cannot be read ({error.strerror}); start over with --restart"
+                    raise ConversionError(msg) from error
                 if flat.size != (last - first) * items:
                     msg = f"{file}: spilled rows are missing; start over with --restart"
                     raise ConversionError(msg)

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from unistore.errors import StoreError
+from unistore.store.names import file_name_problem
 
 __all__ = ["Names", "check_name"]
-
-_LONGEST = 255
-_DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def check_name(name: str) -> tuple[str, ...]:
@@ -20,20 +16,11 @@ def check_name(name: str) -> tuple[str, ...]:
     StoreError
         If the name is absolute, leaves its folder, or is none on some file system.
     """
-    parts = tuple(name.split("/"))
-    reason = None
-    if not name or name.startswith("/") or _DRIVE.match(name):
-        reason = "it is empty or absolute"
-    elif any(part in ("", ".", "..") for part in parts):
-        reason = "it holds '..', '.' or an empty part"
-    elif "\\" in name or not name.isprintable():
-        reason = "it holds a backslash or a control character"
-    elif any(len(part.encode("utf-8", "surrogateescape")) > _LONGEST for part in parts):
-        reason = f"a part is longer than {_LONGEST} bytes"
+    reason = file_name_problem(name)
     if reason is not None:
         msg = f"the store names a file {name!r}, which is not written: {reason}"
         raise StoreError(msg)
-    return parts
+    return tuple(name.split("/"))
 
 
 class Names:

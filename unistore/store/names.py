@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
-__all__ = ["BUILD_MARK", "CONVENTION", "FORMAT_VERSION", "MANIFEST", "REPORT", "ROOT", "build_folder"]
+__all__ = [
+    "BUILD_MARK",
+    "CONVENTION",
+    "FORMAT_VERSION",
+    "MANIFEST",
+    "REPORT",
+    "ROOT",
+    "build_folder",
+    "file_name_problem",
+]
 
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
@@ -28,3 +38,21 @@ def build_folder(destination: Path) -> Path:
     """Where an unfinished conversion to `destination` lives: beside it, so that a rename finishes it."""
     path = Path(os.path.abspath(destination))  # noqa: PTH100  "." and ".." have names, links stay links
     return path.parent / f"{path.name}.unistore-build"
+
+
+_LONGEST = 255
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+def file_name_problem(name: str) -> str | None:
+    """Say why a name cannot be that of a file below a folder, on every file system; None if it can."""
+    parts = name.split("/")
+    if not name or name.startswith("/") or _DRIVE.match(name):
+        return "it is empty or absolute"
+    if any(part in ("", ".", "..") for part in parts):
+        return "it holds '..', '.' or an empty part"
+    if "\\" in name or not name.isprintable():
+        return "it holds a backslash or a control character"
+    if any(len(part.encode("utf-8", "surrogateescape")) > _LONGEST for part in parts):
+        return f"a part is longer than {_LONGEST} bytes"
+    return None

@@ -18,6 +18,7 @@ from unistore.converters.protocol import Scan
 from unistore.errors import InputError, Problem, StoreError
 from unistore.execute.executors import Executor
 from unistore.execute.finish import merged_statistics, source_digests
+from unistore.execute.guard import Guard, reading
 from unistore.execute.job import Outcome, ShardJob, shard_statistics
 from unistore.execute.planes import Parts
 from unistore.execute.shards import IndexValues
@@ -228,6 +229,7 @@ class _OriginalStep:
 
     store: Store
     scan: Scan
+    guards: tuple[Guard, ...]
 
     @cached_property
     def _originals(self) -> Any:
@@ -235,14 +237,19 @@ class _OriginalStep:
         return module.Originals(self.store, self.scan)
 
     def __call__(self, number: int) -> Outcome:
-        compared: list[Compared] = list(self._originals.compare(number))
-        return Outcome({"compared": compared, "left_out": self._originals.left_out(number)})
+        try:
+            with reading(self.scan.sources[number], self.guards[number]):
+                compared: list[Compared] = list(self._originals.compare(number))
+                left_out = self._originals.left_out(number)
+        except InputError as error:
+            return Outcome({"compared": [], "left_out": []}, error.problems)
+        return Outcome({"compared": compared, "left_out": left_out})
 
     def describe(self, number: int) -> str:
         return f"comparing {self.scan.sources[number].name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.store, self.scan)
+        return type(self), (self.store, self.scan, self.guards)
 
 
 def _compare_originals(
@@ -256,10 +263,11 @@ def _compare_originals(
     """The sources' own datasets, or those of a sample of the sources."""
     scan = made.planned.scan
     chosen = _chosen(len(scan.sources), sample, store)
-    sizes = [sum(size for _, size, _ in guard) for guard in made.guards]
+    sizes = [sum(file.size for file in guard) for guard in made.guards]
     progress.begin("receipt", sum(sizes[number] for number in chosen))
-    with closing(in_order(executor, _OriginalStep(store, scan), chosen)) as steps:
+    with closing(in_order(executor, _OriginalStep(store, scan, made.guards), chosen)) as steps:
         for number, step in zip(chosen, steps, strict=True):
+            outcome.problems += step.problems
             for each in step.record["compared"]:
                 outcome.values += each.values
                 outcome.files.add(each.file)

@@ -103,7 +103,7 @@ def rebuild(
     facts = []
     if scan.needs_facts or any(table.spilled for table in scan.tables):
         derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=spill)
-        sizes = [sum(size for _, size, _ in guard) for guard in guards]
+        sizes = [sum(file.size for file in guard) for guard in guards]
         progress.begin("reading", sum(sizes))
         problems: list[Problem] = []
         for size, outcome in zip(sizes, in_order(executor, derive, range(len(sizes))), strict=True):

@@ -61,7 +61,7 @@ class Verified:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
-        plain = asdict(self) | {"ok": self.ok, "problems": [asdict(problem) for problem in self.problems]}
+        plain = asdict(self) | {"ok": self.ok, "problems": [problem.to_json() for problem in self.problems]}
         if self.receipt is not None:
             plain["receipt"]["line"] = self.receipt.line
         return plain

@@ -269,3 +269,14 @@ def test_notes_say_what_images_take_in_both_modes(tmp_path: Path, sequences: Cal
         notes = SpikeConverter(height=24, width=40, frames=frames).scan([made.root]).notes
         assert f"at most {6 * 480 * 800 * 3 / 1e6:.1f} MB as tiles" in notes[-1]
         assert f"{kept / 1e6:.1f} MB with --frames keep; taken: {frames}" in notes[-1]
+
+
+def test_one_long_recording_among_short_ones_is_remarked(tmp_path: Path) -> None:
+    for name, steps in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
+        np.save(tmp_path / f"{name}.npy", np.ones((steps, 8, 16), np.uint8))
+    (note,) = [note for note in SpikeConverter().scan([tmp_path]).notes if note.startswith("careful")]
+    assert "huge.npy has 120 time steps" in note
+    assert f"{4 * 120 / 132:.1f} times" in note
+    assert "--exclude huge.npy" in note
+    alike = SpikeConverter(exclude=("huge.npy",)).scan([tmp_path])
+    assert not any(note.startswith("careful") for note in alike.notes)

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from unistore.convert import make_converter
-from unistore.errors import ConversionError
+from unistore.errors import ConversionError, InputError
 from unistore.execute.executors import Serial
 from unistore.execute.runner import run
 from unistore.store.reader import Store
@@ -243,7 +243,7 @@ def test_a_source_that_changes(
 
 
 def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, store: Path, whole: str) -> None:
-    """h5py raises OSError without a file name; the message has it all the same, and the work stays."""
+    """h5py raises OSError without a file name; the problem has it all the same, and the work stays."""
 
     class Failing(toy):  # type: ignore[misc]
         def read(self, scan: Any, table: str, source: int, lo: int, hi: int, out: Mapping[str, Any]) -> None:
@@ -252,8 +252,11 @@ def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, store: Path,
             super().read(scan, table, source, lo, hi, out)
 
     Failing.__name__ = "Toy"
-    with pytest.raises(ConversionError, match=r"val/s2\.npz: reading failed .Can't synchronously read data."):
+    said = r"val/s2\.npz: cannot be read: OSError: Can't synchronously read data"
+    with pytest.raises(InputError, match=said) as caught:
         run(Failing(), [toys], store)
+    assert [problem.source for problem in caught.value.problems] == ["val/s2.npz"]
+    assert "in read\n" in caught.value.problems[0].trace
     report = run(toy(), [toys], store)
     assert report.digest == whole
     assert report.resumed > 0

@@ -24,6 +24,7 @@ from unistore.convert import convert, make_converter
 from unistore.converters.exclusion import Exclusion, about
 from unistore.errors import InputError
 from unistore.execute.executors import Serial
+from unistore.execute.guard import guard_of
 from unistore.execute.keys import source_keys
 from unistore.execute.processes import Processes
 from unistore.execute.runner import run
@@ -43,6 +44,10 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="unistore-skipping-", dir=MEMORY) as folder:
         yield Path(folder)
+
+
+def keys_of(scan: Any) -> list[str]:
+    return source_keys(scan, [guard_of(source) for source in scan.sources])
 
 
 def files_of(store: Path) -> dict[str, bytes]:
@@ -393,12 +398,12 @@ def test_more_bad_sources_than_a_refusal_would_list(tmp_path: Path, toy: Any) ->
 
 def test_keys_name_what_decides(tmp_path: Path, toys: Path, toy: Any) -> None:
     scan = toy_without(toy).scan([toys])
-    keys = source_keys(scan)
+    keys = keys_of(scan)
     assert len(set(keys)) == 4
     fewer = replace(toy_without(toy), exclude=("train/s3.npz",)).scan([toys])
-    assert source_keys(fewer)[:2] == keys[:2], "the largest image decides the form: it is still there"
+    assert keys_of(fewer)[:2] == keys[:2], "the largest image decides the form: it is still there"
     bright = replace(toy_without(toy), brightness=1).scan([toys])
-    assert not set(source_keys(bright)) & set(keys)
+    assert not set(keys_of(bright)) & set(keys)
 
 
 def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(
