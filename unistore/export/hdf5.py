@@ -3,8 +3,8 @@
 When a write fails, libhdf5 crashes as it closes the file, with its own drivers and also where a Python file
 object raises. So it is never told of a failure. The file object that it writes to remembers the first error,
 keeps what follows in memory, and reads that back: for libhdf5 the file is whole until it is closed. The error
-is looked at after each block of rows, and raised once the file is closed: what is kept is at most one block of
-rows and the file's metadata.
+is looked at after each block of rows, and raised once the file is closed: that is at most one block of rows
+and the file's metadata.
 """
 
 from __future__ import annotations

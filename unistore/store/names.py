@@ -5,12 +5,23 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["BUILD_MARK", "CONVENTION", "FORMAT_VERSION", "MANIFEST", "REPORT", "ROOT", "build_folder"]
+__all__ = [
+    "BUILD_MARK",
+    "CONVENTION",
+    "FORMAT_VERSION",
+    "MANIFEST",
+    "REPAIR",
+    "REPORT",
+    "ROOT",
+    "build_folder",
+]
 
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
 REPORT = "unistore-report.json"
 """What was left out because of its problems; only where something was."""
+REPAIR = "unistore-repair"
+"""Ending of the folder beside a store in which a repair works."""
 ROOT = "zarr.json"
 """The root group's metadata: written last, it makes the store."""
 

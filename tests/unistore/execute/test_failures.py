@@ -318,7 +318,7 @@ def refusing(what: str, number: int, after: int = 0) -> Iterator[None]:
     ("what", "after", "number", "said"),
     [
         ("unistore.zarr3.durable.write", 2, errno.ENOSPC, "No space left on device.; free space"),
-        ("os.fsync", 3, errno.EIO, "Input/output error; the same command continues"),
+        ("os.fsync", 3, errno.EIO, "Input/output error; the disk fails: .*then run the same command"),
         ("pathlib.Path.mkdir", 2, errno.EACCES, "Permission denied; mend the rights or choose another"),
     ],
     ids=["disk", "journal", "rights"],
