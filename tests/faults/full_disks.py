@@ -31,6 +31,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -134,11 +135,13 @@ def child(job: Callable[[], None], output: Path) -> Ended:
 
 
 class Disk:
-    """A file system of a given size."""
+    """A file system of a given size, with a folder ``disk``, and a page in use: size=0 would be no limit."""
 
     def __init__(self, place: Path, size: int) -> None:
         self.place = place
         self._mount(f"size={size}")
+        (place / "ballast").write_bytes(bytes(PAGE))
+        (place / "disk").mkdir()
 
     def _mount(self, options: str) -> None:
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "unistore-test", self.place], check=True)
@@ -212,9 +215,22 @@ def pieces(batch: Any) -> bytes:
     return b"".join(np.ascontiguousarray(np.asarray(batch[name])).tobytes() for name in sorted(batch))
 
 
-def verify_on(disk: Path, *words: str) -> None:
+def convert(family: str, workers: int, disk: Path) -> None:
+    command(convert_words(family, disk, workers))
+
+
+def export(store: Path, disk: Path) -> None:
+    command(["export", str(store), str(disk / "files")])
+
+
+def repair(sources: list[str], disk: Path) -> None:
+    command(["verify", str(disk / "out.zarr"), "--repair", *sources])
+
+
+def compare_on(store: Path, sources: list[str], disk: Path) -> None:
+    """The disk is the place of temporary files."""
     os.environ["TMPDIR"] = tempfile.tempdir = str(disk)
-    command(["verify", *words])
+    command(["verify", str(store), "--against", *sources])
 
 
 def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
@@ -224,15 +240,15 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
         (stores / family).mkdir()
         files = FAMILIES[family][0]
         store, sources = stores / f"{family}.zarr", [str(DATA / file) for file in files]
-        child_ = child(lambda f=family: command(convert_words(f, stores / f)), stores / "log")
-        if child_.code:
-            sys.exit(f"FAILED: {family} on a roomy disk: {child_.text}")
+        made = child(partial(convert, family, 0, stores / family), stores / "log")
+        if made.code:
+            sys.exit(f"FAILED: {family} on a roomy disk: {made.text}")
         (stores / family / "out.zarr").rename(store)
         resumes = ("out.zarr.unistore-build",)
         kinds.append(
             Kind(
                 f"convert {family}",
-                lambda disk, f=family: command(convert_words(f, disk)),
+                partial(convert, family, 0),
                 resumes=resumes,
                 expected={f"out.zarr/{key}": data for key, data in tree(store).items()},
             )
@@ -240,15 +256,15 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
         kinds.append(
             Kind(
                 f"export {family}",
-                lambda disk, s=store: command(["export", str(s), str(disk / "files")]),
+                partial(export, store),
             )
         )
         if family in ("point_cloud", "rows"):
             kinds.append(
                 Kind(
                     f"repair {family}",
-                    lambda disk, s=sources: command(["verify", str(disk / "out.zarr"), "--repair", *s]),
-                    lambda disk, s=store: damaged(s, disk),
+                    partial(repair, sources),
+                    partial(damaged, store),
                     resumes=("out.zarr",),
                     expected={f"out.zarr/{key}": data for key, data in tree(store).items()},
                 )
@@ -257,7 +273,7 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
             kinds.append(
                 Kind(
                     f"convert {family}, 2 workers",
-                    lambda disk, f=family: command(convert_words(f, disk, 2)),
+                    partial(convert, family, 2),
                     resumes=resumes,
                     expected=kinds[-3].expected,
                 )
@@ -265,7 +281,7 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
             kinds.append(
                 Kind(
                     f"verify {family} --against",
-                    lambda disk, s=store, of=sources: verify_on(disk, str(s), "--against", *of),
+                    partial(compare_on, store, sources),
                     expected={},
                 )
             )
@@ -290,8 +306,9 @@ class Trials:
     def __init__(self, work: Path, seed: int, families: Sequence[str]) -> None:
         self.seed = seed
         self.work = work
-        self.disk = work / "disk"
-        self.disk.mkdir()
+        self.mount = work / "mount"
+        self.mount.mkdir()
+        self.disk = self.mount / "disk"
         stores = work / "stores"
         stores.mkdir()
         self.families = families
@@ -300,14 +317,14 @@ class Trials:
 
     def fits(self, kind: Kind, size: int) -> bool:
         """Whether a command ends well with so many bytes of disk."""
-        with Disk(self.disk, ROOMY) as disk:
+        with Disk(self.mount, ROOMY) as disk:
             kind.prepare(self.disk)
             disk.resize(disk.used() + size)
             return child(lambda: kind.run(self.disk), self.work / "log").code == 0
 
     def measure(self, kind: Kind) -> None:
         """What a command needs, and what it leaves with it."""
-        with Disk(self.disk, ROOMY):
+        with Disk(self.mount, ROOMY):
             kind.prepare(self.disk)
             ended = child(lambda: kind.run(self.disk), self.work / "log")
             if ended.code:
@@ -332,11 +349,14 @@ class Trials:
         kind = self.kinds[number % len(self.kinds)]
         if not kind.enough:
             self.measure(kind)
-        late = rng.random() < 0.3  # the last steps need hardly any room
-        pages = rng.randrange(kind.enough * 9 // 10, kind.enough + 1) if late else rng.randrange(kind.enough)
-        with Disk(self.disk, ROOMY) as disk:
+        chance, pages = rng.random(), rng.randrange(kind.enough)
+        if chance < 0.25:  # the last steps need hardly any room, as the first do
+            pages = rng.randrange(kind.enough * 9 // 10, kind.enough + 1)
+        elif chance < 0.5:
+            pages = rng.randrange(4)
+        with Disk(self.mount, ROOMY) as disk:
             kind.prepare(self.disk)
-            disk.resize(disk.used() + max(1, pages) * PAGE)  # size=0 means no limit
+            disk.resize(disk.used() + pages * PAGE)
             ended = child(lambda: kind.run(self.disk), self.work / "log")
             if ended.code == 0:
                 stage = "there was room" if kind.required else "did without room"
@@ -375,7 +395,7 @@ class Trials:
         wanted = rng.randrange(60)
         calls = itertools.count()
 
-        def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
+        def fsync(descriptor: Any, original: Callable[[Any], None] = os.fsync) -> None:
             if next(calls) == wanted:
                 raise OSError(code, os.strerror(code))
             original(descriptor)
@@ -386,7 +406,7 @@ class Trials:
             os.fsync = unistore.zarr3.durable.fsync = fsync
             command(convert_words(family, self.disk))
 
-        with Disk(self.disk, ROOMY):
+        with Disk(self.mount, ROOMY):
             ended = child(failing, self.work / "log")
             stage = f"fsync: {text}"
             if ended.code == 0:
@@ -416,7 +436,7 @@ class Trials:
                     self.trial(number)
             except FailedError as error:
                 failed += 1
-                print(f"FAILED: {name}: {error}")
+                print(f"FAILED: {name}: {error}", flush=True)
                 families = " ".join(self.families)
                 print(f"again: full_disks.py --seed {self.seed} --families {families} --only {number}")
         return failed
@@ -427,7 +447,9 @@ def enter_namespace() -> None:
     if INSIDE in os.environ:
         return
     unshare = shutil.which("unshare")
-    for words in ([unshare, "-m"], [unshare, "-rm"]) if unshare else ():
+    for option in ("-m", "-rm") if unshare else ():
+        assert unshare
+        words = [unshare, option]
         probe = [*words, "mount", "-t", "tmpfs", "none", "/mnt"]
         if subprocess.run(probe, capture_output=True, check=False).returncode == 0:
             os.environ[INSIDE] = "1"

@@ -88,7 +88,10 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
         current = file.source
         path = work.joinpath(*names.take(file.name))
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(file, path)
+        try:
+            write(file, path)
+        except OSError as error:
+            raise named(error, path) from error
         count += 1
         total += path.stat().st_size
     progress.advance(sum(sizes[current:]))
