@@ -395,10 +395,12 @@ class Trials:
         wanted = rng.randrange(60)
         calls = itertools.count()
 
-        def fsync(descriptor: Any, original: Callable[[Any], None] = os.fsync) -> None:
+        original = os.fsync
+
+        def fsync(fd: Any) -> None:
             if next(calls) == wanted:
                 raise OSError(code, os.strerror(code))
-            original(descriptor)
+            original(fd)
 
         def failing() -> None:
             import unistore.zarr3.durable
