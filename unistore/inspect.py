@@ -17,7 +17,7 @@ from unistore.inspection.sealed import describe_store, store_blocks
 from unistore.inspection.sources import describe_sources, source_blocks
 from unistore.inspection.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
 from unistore.remote.storage import local_path
-from unistore.store.names import build_folder
+from unistore.store.names import REPAIR, build_folder
 
 __all__ = ["Inspection", "inspect"]
 
@@ -130,6 +130,9 @@ def _unknown(shown: str, target: Path) -> Inspection:
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
     """What is there, and what to do."""
+    if target.name.endswith(f".{REPAIR}"):
+        store = target.name.removesuffix(f".{REPAIR}")
+        return f"the folder in which a repair of {store} works, or was stopped", "repair again, or remove it"
     if inside:
         more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
         return f"a folder with Zarr hierarchies inside: {', '.join(inside[:5])}{more}", "inspect one of them"

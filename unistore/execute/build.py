@@ -111,8 +111,9 @@ class Build(ABC):
         try:
             self.journal.close()
             if self._discard and isinstance(error, InputError) and not _may_pass(error):
-                self.remove()
-                _remove_empty(*self._made)
+                with suppress(ConversionError):  # what is wrong with the sources is the error to tell
+                    self.remove()
+                    _remove_empty(*self._made)
         finally:
             self._lock.release()
 
@@ -124,7 +125,23 @@ class Build(ABC):
         """Remove the folder: what it was for is done, or will not be.
 
         The journal goes last, so that a kill in between leaves a folder that the same command understands.
+
+        Raises
+        ------
+        ConversionError
+            If something of it cannot be removed.
         """
+        try:
+            self._remove()
+        except OSError as error:
+            finished = f"{self.destination}: the store is finished, but " if self.journal.of("sealed") else ""
+            msg = (
+                f"{finished}{error.filename or self.folder}: cannot be removed ({error.strerror or error}); "
+                f"nothing in {self.folder} is needed any more: mend the cause, then remove that folder"
+            )
+            raise ConversionError(msg) from error
+
+    def _remove(self) -> None:
         journal, lock = self.journal.path, self.folder / "lock"
         for path in self.folder.iterdir():
             if path.is_dir():

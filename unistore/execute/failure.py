@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 from unistore.errors import ConversionError
 
-__all__ = ["writing_failed"]
+__all__ = ["WritingError", "named", "refusal", "writing_failed"]
 
 _CURES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free some of the quota",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
+    errno.EIO: "the disk fails: see the system's log (dmesg), mend it or choose another",
     errno.EROFS: "choose a destination that can be written",
     errno.ENOENT: "choose a destination that can be written",
     errno.EACCES: "mend the rights or choose another destination",
@@ -20,8 +23,28 @@ _CURES = {
 }
 
 
-def writing_failed(error: OSError, where: Path) -> ConversionError:
+class WritingError(ConversionError):
+    """The system refused to write; `error` is what it said, with the file's name."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+        super().__init__(error)
+
+    def __str__(self) -> str:
+        return refusal(self.error, "then run the same command: it continues")
+
+
+def refusal(error: OSError, then: str) -> str:
+    """One line: the file, why it was refused, the cure, and what to do `then`."""
+    cure = _CURES.get(error.errno or 0, "mend the destination or choose another")
+    return f"{error.filename}: {error.strerror or error}; {cure}, {then}"
+
+
+def named(error: OSError, where: Path) -> OSError:
+    """The error with the name of a file: `where`, if the system named none."""
+    return OSError(error.errno or 0, error.strerror or str(error), os.fspath(error.filename or where))
+
+
+def writing_failed(error: OSError, where: Path) -> WritingError:
     """The error to raise in place of `error`; `where` is named if the system named no file."""
-    cure = _CURES.get(error.errno or 0)
-    then = f"{cure}, then run the same command: it continues" if cure else "the same command continues"
-    return ConversionError(f"{error.filename or where}: {error.strerror or error}; {then}")
+    return WritingError(named(error, where))

@@ -51,7 +51,8 @@ class Journal:
             while left:
                 left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
-        except OSError:
+        except OSError as error:
+            error.filename = str(self.path)
             self._file.truncate(self._bytes)
             raise
         self._bytes += len(line)

@@ -94,6 +94,9 @@ class Lock:
                 file.write(_owner(os.getpid()))
         except FileExistsError:
             return False
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            raise
         return True
 
     def _clear_away(self) -> None:

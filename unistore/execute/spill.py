@@ -91,7 +91,19 @@ class SpillWriter:
         runs[-1][1] += len(rows)
 
     def finish(self, facts: Facts) -> None:
-        """Write facts, wait until everything is on disk, then the same with the description."""
+        """Write facts, wait until everything is on disk, then the same with the description.
+
+        Raises
+        ------
+        ConversionError
+            If they cannot be written.
+        """
+        try:
+            self._finish(facts)
+        except OSError as error:
+            raise writing_failed(error, self.folder) from error
+
+    def _finish(self, facts: Facts) -> None:
         with (self.folder / FACTS).open("wb") as values:
             np.savez(values, *(np.asarray(value) for value in facts.values()))
             sync_files([*self._files.values(), values])

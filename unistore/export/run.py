@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from unistore.convert import CONVERTERS
 from unistore.errors import ConversionError, InputError, StoreError
+from unistore.execute.failure import named, refusal
 from unistore.export.files import File
 from unistore.export.naming import Names
 from unistore.export.workplace import workplace
@@ -72,7 +72,7 @@ def export(
             os.sync()
             (work / "files").rename(target)
     except OSError as error:
-        raise _failed(error, target) from error
+        raise ConversionError(refusal(named(error, target), "then export again: nothing was left")) from error
     return Exported(destination=str(target), modality=opened.modality, **done)
 
 
@@ -90,8 +90,11 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
         current = file.source
         path = work.joinpath(*names.take(file.name))
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _agreeing(store):
-            write(file, path)
+        try:
+            with _agreeing(store):
+                write(file, path)
+        except OSError as error:
+            raise named(error, path) from error
         count += 1
         total += path.stat().st_size
     progress.advance(sum(sizes[current:]))
@@ -138,10 +141,3 @@ def _check(target: Path, store: Path | None) -> None:
     if store is not None and real.is_relative_to(store.resolve()):
         msg = f"{target}: lies in the store; choose another place"
         raise InputError(msg)
-
-
-def _failed(error: OSError, target: Path) -> ConversionError:
-    where = error.filename or target
-    cures = {errno.ENOSPC: "free space there", errno.EDQUOT: "free some of the quota"}
-    cure = cures.get(error.errno or 0, "mend the destination or choose another")
-    return ConversionError(f"{where}: {error.strerror or error}; {cure}, then export again: nothing was left")

@@ -9,7 +9,12 @@ from pathlib import Path
 
 from unistore.execute.lock import Lock
 
-__all__ = ["workplace"]
+__all__ = ["beside", "workplace"]
+
+
+def beside(target: Path, purpose: str) -> Path:
+    """Folder that `workplace` makes beside a target, and that a killed process leaves there."""
+    return target.with_name(f"{target.name}.{purpose}")
 
 
 @contextmanager
@@ -30,10 +35,10 @@ def workplace(target: Path, purpose: str) -> Iterator[Path]:
     ConversionError
         If another process is at work there.
     """
-    beside = target.with_name(f"{target.name}.{purpose}")
-    work = beside / "work"
+    folder = beside(target, purpose)
+    work = folder / "work"
     try:
-        with Lock(beside / "lock"):
+        with Lock(folder / "lock"):
             if work.exists():
                 shutil.rmtree(work)
             work.mkdir()
@@ -43,6 +48,6 @@ def workplace(target: Path, purpose: str) -> Iterator[Path]:
                 shutil.rmtree(work, ignore_errors=True)
     finally:
         with suppress(OSError):  # not empty while another process is at work there
-            if [path.name for path in beside.iterdir()] in ([], ["lock.clearing"]):
-                (beside / "lock.clearing").unlink(missing_ok=True)
-                beside.rmdir()
+            if [path.name for path in folder.iterdir()] in ([], ["lock.clearing"]):
+                (folder / "lock.clearing").unlink(missing_ok=True)
+                folder.rmdir()

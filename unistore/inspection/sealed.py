@@ -17,7 +17,7 @@ from unistore.inspection.snippets import snippet
 from unistore.remote.storage import local_path
 from unistore.sizes import size
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
-from unistore.store.names import MANIFEST, REPORT, ROOT, build_folder
+from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
@@ -165,10 +165,13 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, intact: bool) -> lis
             remarks.append(f"{array['path']}: nothing but zeros")
     if store.sample_count == 0:
         remarks.append("no samples")
-    folder = local_path(store.path)
-    build = None if folder is None else build_folder(folder)
-    if build is not None and build.exists():
-        remarks.append(f"a conversion to replace this store is unfinished: {build.name}")
+    if (folder := local_path(store.path)) is not None:
+        build = build_folder(folder)
+        if build.exists():
+            remarks.append(f"a conversion to replace this store is unfinished: {build.name}")
+        repair = build.with_name(f"{folder.absolute().name}.{REPAIR}")
+        if repair.exists():
+            remarks.append(f"a repair is at work or was stopped: {repair.name}; repair again, or remove it")
     return remarks
 
 

@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.sizes import parse_bytes
 
-__all__ = ["CacheFile", "CacheRegion", "parse_size"]
+__all__ = ["CacheFile", "CacheRegion", "parse_size", "reserve"]
 
 ALIGNMENT = 64
 _NUMBER = struct.Struct("=q")
@@ -63,23 +63,30 @@ class CacheFile:
     Raises
     ------
     InputError
-        The folder of shared files, or the file, is not this user's own.
+        The folder of shared files, or the file, is not this user's own, or there is no room for its index.
     """
 
     def __init__(self, samples: int, capacity: int, name: str | None = None) -> None:
         self.samples = samples
         self.capacity = capacity
         size = self.start + capacity
-        if name is None:
-            with tempfile.TemporaryFile(prefix="unistore-cache-") as file:
-                self.descriptor = os.dup(file.fileno())
-            os.ftruncate(self.descriptor, size)
-            self._end: weakref.finalize[..., CacheFile] = weakref.finalize(self, os.close, self.descriptor)
-        else:
-            from unistore.loader.cache_folder import join  # file locks are not on every platform
+        try:
+            if name is None:
+                with tempfile.TemporaryFile(prefix="unistore-cache-") as file:
+                    reserve(file.fileno(), self.start, size)
+                    self.descriptor = os.dup(file.fileno())
+                self._end: weakref.finalize[..., CacheFile] = weakref.finalize(
+                    self, os.close, self.descriptor
+                )
+            else:
+                from unistore.loader.cache_folder import join  # file locks are not on every platform
 
-            self.descriptor = join(name, size)
-            self._end = weakref.finalize(self, _leave, name, self.descriptor, os.getpid())
+                self.descriptor = join(name, size, self.start)
+                self._end = weakref.finalize(self, _leave, name, self.descriptor, os.getpid())
+        except OSError as error:
+            message = f"cannot be made in {tempfile.gettempdir()} ({error.strerror})"
+            cure = "free space there, set TMPDIR to a folder with room, or leave cache out"
+            raise InputError(Problem("cache", message, cure, "option")) from error
 
     def close(self) -> None:
         """Give the file up, which also happens when this object goes, and at the end of the process."""
@@ -100,6 +107,16 @@ class CacheFile:
     def region(self, descriptor: int) -> CacheRegion:
         """The file as a process sees it that reads and adds samples; the descriptor stays the caller's."""
         return CacheRegion(os.dup(descriptor), self.samples, self.start, self.capacity)
+
+
+def reserve(descriptor: int, head: int, size: int) -> None:
+    """Give a new file its size, and its head a place on the disk.
+
+    Where there is none, reading a hole through a map ends in SIGBUS on file systems in memory.
+    """
+    os.ftruncate(descriptor, size)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, head)
 
 
 def _leave(name: str, descriptor: int, owner: int) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unistore.errors import InputError, Problem
+from unistore.loader.cache import reserve
 from unistore.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["alone", "join", "leave"]
@@ -22,7 +23,7 @@ __all__ = ["alone", "join", "leave"]
 _LOCK = "lock"
 
 
-def join(name: str, size: int) -> int:
+def join(name: str, size: int, head: int) -> int:
     """Descriptor of the file of a name, made if nobody uses it; `leave` gives it back.
 
     Parameters
@@ -31,11 +32,15 @@ def join(name: str, size: int) -> int:
         Stands for what the file holds: equal names share.
     size
         Of the file in bytes, all zero at first, and sparse.
+    head
+        Bytes at its beginning that have their place on the disk at once.
 
     Raises
     ------
     InputError
         Folder or file are not this user's own, or not what they should be: names them, and the cure.
+    OSError
+        The disk has no room for the head.
     """
     with alone() as folder:
         _sweep(folder)
@@ -43,7 +48,12 @@ def join(name: str, size: int) -> int:
             descriptor = _open(name, folder)
         except FileNotFoundError:
             descriptor = _open(name, folder, os.O_CREAT | os.O_EXCL)
-            os.ftruncate(descriptor, size)
+            try:
+                reserve(descriptor, head, size)
+            except OSError:
+                os.unlink(name, dir_fd=folder)
+                os.close(descriptor)
+                raise
         if os.fstat(descriptor).st_size != size:
             os.close(descriptor)
             raise _refused(_path() / name, f"is not a cache of {size:,} bytes")

@@ -87,6 +87,13 @@ class ShardCache:
         try:
             return self._ensure(checksum, size, fetch, what)
         except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                warnings.warn(
+                    f"cache_dir {self.folder}: the disk is full before cache_limit is reached; "
+                    "shards are read from the store instead: free space or lower cache_limit",
+                    stacklevel=2,
+                )
+                return False
             msg = f"cache_dir {self.folder}: cannot be used ({error.strerror}); choose another folder"
             raise StoreError(msg) from error
 
@@ -181,20 +188,9 @@ class ShardCache:
         with self._base() as base, self._locked(base):
             if not self._evict(base, size):
                 return False
-            try:
-                if hasattr(os, "posix_fallocate") and size:
-                    os.posix_fallocate(part, 0, size)
-                os.ftruncate(part, size)
-            except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                os.ftruncate(part, 0)
-                warnings.warn(
-                    f"cache_dir {self.folder}: the disk is full before cache_limit is reached; "
-                    "shards are read from the store instead: free space or lower cache_limit",
-                    stacklevel=2,
-                )
-                return False
+            if hasattr(os, "posix_fallocate") and size:
+                os.posix_fallocate(part, 0, size)
+            os.ftruncate(part, size)
         return True
 
     def _evict(self, base: int, size: int) -> bool:

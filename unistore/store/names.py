@@ -11,6 +11,7 @@ __all__ = [
     "CONVENTION",
     "FORMAT_VERSION",
     "MANIFEST",
+    "REPAIR",
     "REPORT",
     "ROOT",
     "build_folder",
@@ -21,6 +22,8 @@ FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
 REPORT = "unistore-report.json"
 """What was left out because of its problems; only where something was."""
+REPAIR = "unistore-repair"
+"""Ending of the folder beside a store in which a repair works."""
 ROOT = "zarr.json"
 """The root group's metadata: written last, it makes the store."""
 

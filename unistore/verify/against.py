@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.protocol import Scan
-from unistore.errors import InputError, Problem, StoreError
+from unistore.errors import ConversionError, InputError, Problem, StoreError
 from unistore.execute.executors import Executor
+from unistore.execute.failure import WritingError, named, refusal
 from unistore.execute.finish import merged_statistics, source_digests
 from unistore.execute.guard import Guard, reading
 from unistore.execute.job import Outcome, ShardJob, shard_statistics
@@ -82,10 +83,12 @@ def compare(
     ------
     InputError
         If the sources cannot be read, or are not those that the store was made from.
+    ConversionError
+        If what sources spill cannot be written to the folder for temporary files.
     """
     outcome = _Found()
-    with tempfile.TemporaryDirectory(prefix="unistore-verify-") as work:
-        made = rebuild(store.attributes, sources, Path(work), progress, executor)
+    with _scratch() as work:
+        made = rebuild(store.attributes, sources, work, progress, executor)
         _check_same_plan(store, made)
         _compare_arrays(store, made, sample, outcome, progress, executor)
     if not outcome.problems:
@@ -100,6 +103,18 @@ def compare(
         left_out=tuple(sorted(outcome.left_out)),
     )
     return [], receipt
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder for what sources spill; where it cannot be written, the error says how to choose another."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="unistore-verify-") as work:
+            yield Path(work)
+    except (OSError, WritingError) as error:
+        refused = error if isinstance(error, OSError) else error.error
+        then = "or set TMPDIR to a folder with room, then verify again"
+        raise ConversionError(refusal(named(refused, Path(tempfile.gettempdir())), then)) from error
 
 
 def _check_same_plan(store: Store, made: Rebuilt) -> None:

@@ -14,10 +14,11 @@ import xxhash
 from unistore.errors import Problem, StoreError
 from unistore.execute.executors import Executor, Serial
 from unistore.execute.job import Outcome
+from unistore.execute.lock import owner_of
 from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
-from unistore.store.names import MANIFEST, ROOT
+from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.verify.steps import in_order
 from unistore.zarr3.documents import DocumentError, parse_document
@@ -180,6 +181,8 @@ def check_files(path: str, progress: Progress = SILENT, executor: Executor | Non
     folder = local_path(path)
     if manifest_intact and folder is not None:
         problems += _extra(folder, entries)
+    if folder is not None:
+        problems += _left_by_repair(folder.absolute())
     return Checked(
         root=root,
         manifest_intact=manifest_intact,
@@ -258,6 +261,15 @@ def _extra(path: Path, entries: Mapping[str, Entry]) -> list[Problem]:
         message = f"is not in the manifest{left}: no part of the store"
         problems.append(Problem(key, message, "remove it, if nobody needs it", _WARNING))
     return problems
+
+
+def _left_by_repair(store: Path) -> list[Problem]:
+    """The folder in which a repair was at work, unless one is."""
+    folder = store.with_name(f"{store.name}.{REPAIR}")
+    if not folder.is_dir() or owner_of(folder / "lock") is not None:
+        return []
+    message = "was left by a repair that was stopped: no part of the store"
+    return [Problem(folder.name, message, "repair again with --repair, or remove it", _WARNING)]
 
 
 def _files(path: Path) -> Iterator[str]:

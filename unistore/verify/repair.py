@@ -12,12 +12,13 @@ import xxhash
 
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.execute.executors import Executor
+from unistore.execute.failure import named, refusal
 from unistore.execute.finish import merged_statistics, root_document
-from unistore.export.workplace import workplace
+from unistore.export.workplace import beside, workplace
 from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, manifest_bytes, seal_of
-from unistore.store.names import MANIFEST, ROOT
+from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.verify.files import Checked, check_file, check_files
 from unistore.verify.rebuilt import Rebuilt, differences, encoder_differences, rebuild
@@ -76,14 +77,13 @@ def repair(
     with workers_of(workers) as executor:
         checked = check_files(str(folder), progress, executor)
         keys: list[str] = []
-        if not checked.is_whole:
+        if not checked.is_whole or beside(folder, REPAIR).exists():  # a killed repair may have been done
             try:
-                with workplace(folder, "unistore-repair") as work:
+                with workplace(folder, REPAIR) as work:
                     found = _Repair(folder, checked, work, progress, executor)
-                    keys = found.run([Path(each) for each in sources])
+                    keys = [] if checked.is_whole else found.run([Path(each) for each in sources])
             except OSError as error:
-                msg = f"{error.filename or folder}: {error.strerror or error}; mend it, then repair again"
-                raise ConversionError(msg) from error
+                raise ConversionError(refusal(named(error, folder), "then repair again")) from error
         return replace(verify_with(executor, str(folder), progress=progress), repaired=tuple(keys))
 
 

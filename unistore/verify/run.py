@@ -101,6 +101,8 @@ def verify(
         If there is no sealed store.
     InputError
         If the sources cannot be read.
+    ConversionError
+        If the folder for temporary files, where sources are read again, cannot be written.
     """
     with workers_of(workers) as executor:
         return verify_with(executor, os.fspath(path), [Path(each) for each in against], sample, progress)

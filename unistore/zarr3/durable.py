@@ -51,6 +51,7 @@ _CURES = {
     errno.EDQUOT: "free space or raise the quota",
     errno.EACCES: "allow writing there",
     errno.EPERM: "allow writing there",
+    errno.EIO: "the disk fails: see the system's log (dmesg) and mend it",
     errno.EROFS: "choose a destination that can be written to",
 }
 

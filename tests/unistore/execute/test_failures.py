@@ -321,7 +321,7 @@ def refusing(what: str, number: int, after: int = 0) -> Iterator[None]:
     ("what", "after", "number", "said"),
     [
         ("unistore.zarr3.durable.write", 2, errno.ENOSPC, "No space left on device.; free space"),
-        ("os.fsync", 3, errno.EIO, "Input/output error; the same command continues"),
+        ("os.fsync", 3, errno.EIO, "Input/output error; the disk fails: .*then run the same command"),
         ("pathlib.Path.mkdir", 2, errno.EACCES, "Permission denied; mend the rights or choose another"),
     ],
     ids=["disk", "journal", "rights"],
@@ -355,6 +355,41 @@ def test_every_family_and_a_source_that(family: Family, tmp_path: Path, how: str
     fails_and_resumes(
         family, tmp_path / "to" / "out.zarr", trouble(), rf"{re.escape(source.name)}: {said} .*run again"
     )
+
+
+def test_a_build_folder_that_cannot_be_removed(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is finished, which is said; the same command does what is left to do."""
+
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    build = f"{store.name}.unistore-build"
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.execute.build.shutil.rmtree", refuse)
+        for _ in range(2):
+            with pytest.raises(ConversionError, match=rf"the store is finished, but .*{build}.*\(Permission"):
+                run(toy(), [toys], store)
+    assert Store(store).attributes["seal"]["digest"] == whole
+    assert run(toy(), [toys], store).digest == whole
+    assert [path.name for path in store.parent.iterdir() if path.name.startswith(store.name)] == [store.name]
+
+
+def test_bad_sources_are_told_also_if_the_build_folder_stays(
+    toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(toy):  # type: ignore[misc]
+        def settle(self, scan: Any, facts: Any) -> Any:
+            raise InputError("the sources are wrong")
+
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.execute.build.shutil.rmtree", refuse)
+        with pytest.raises(InputError, match="the sources are wrong"):
+            run(Failing(), [toys], store)
 
 
 def test_an_interrupt_leaves_the_lock_free(toys: Path, toy: Any, store: Path, whole: str) -> None:

@@ -201,3 +201,17 @@ def test_a_file_that_is_not_this_caches_is_refused(folder, dataset, tmp_path, wr
     assert target.read_bytes() == b"precious"
     if user is not None:
         user.close()
+
+
+@pytest.mark.parametrize("name", [None, "shared"])
+def test_no_room_for_the_index(tmp_path, monkeypatch, name):
+    """Else a hole would be read through the map, which ends in SIGBUS on a full file system in memory."""
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(InputError, match=r"No space left on device.*free space there, set TMPDIR"):
+        CacheFile(COUNT, 1 << 20, name)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] in ([], ["lock"])

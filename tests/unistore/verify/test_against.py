@@ -14,7 +14,7 @@ import pytest
 import zarr
 
 from unistore.convert import recorded_converter
-from unistore.errors import InputError
+from unistore.errors import ConversionError, InputError
 from unistore.verify import verify
 
 Make = Callable[[str], Any]
@@ -229,3 +229,19 @@ def test_a_mistake_of_the_converter_shows(
     assert {problem.location.partition(":")[0] for problem in verified.problems} == {
         f"{split}/seq_a/spike/{number:03d}.dat" for split in ("train", "test") for number in range(2)
     }
+
+
+@pytest.mark.parametrize("what", ["tempfile.mkdtemp", "unistore.execute.spill.sync_files"])
+def test_a_full_folder_for_temporary_files(
+    make_case: Make, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    case, store = make_case("cloud_real")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(what, full)
+    with pytest.raises(
+        ConversionError, match=r"/.*: No space left on device; free space there, or set TMPDIR"
+    ):
+        verify(store, against=case.sources)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore import inspect
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.verify import repair, verify
 from unistore.verify.roots import mended_root
@@ -210,6 +212,50 @@ def test_killed_and_repaired_again(copy_case: Copy, tree: Tree) -> None:
     assert "points/intensity/c/0" not in repaired.repaired
     assert tree(store) == before
     assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
+
+
+def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> None:
+    """What it left is told by inspect and verify, and removed by the next repair."""
+    case, store = copy_case("rows_real")
+    before = tree(store)
+    damage(store, "sources/rows/c/0", random.Random(0))
+    code = (
+        "import importlib, os, sys\n"
+        "module = importlib.import_module('unistore.verify.repair')\n"
+        "original = module._Repair.run\n"
+        "def run(self, sources):\n"
+        "    original(self, sources)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "module._Repair.run = run\n"
+        "module.repair(sys.argv[1], sys.argv[2:])\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(store), *map(str, case.sources)])
+    assert killed.returncode == -9
+    left = store.with_name(f"{store.name}.unistore-repair")
+    found = verify(store)
+    assert found.ok
+    assert [(problem.location, problem.kind) for problem in found.problems] == [(left.name, "extra")]
+    assert "left by a repair" in found.problems[0].message
+    assert f"{left.name}; repair again, or remove it" in "".join(inspect(store).details["remarks"])
+    assert f"in which a repair of {store.name} works" in str(inspect(left))
+    assert repair(store, case.sources) == verify(store)
+    assert tree(store) == before
+    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
+
+
+def test_a_full_disk(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, store = copy_case("rows_real")
+    damage(store, "sources/rows/c/0", random.Random(0))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("unistore.verify.repair")._Repair, "run", full)
+        with pytest.raises(ConversionError, match="No space left on device; free space there, then repair"):
+            repair(store, case.sources)
+    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
+    assert repair(store, case.sources).ok
 
 
 def test_only_local_stores(tmp_path: Path) -> None:
