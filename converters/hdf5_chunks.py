@@ -1,10 +1,10 @@
 """Chunks of HDF5 datasets: no byte is used before the size of its chunk is known to be right.
 
 The HDF5 library trusts the file: where a chunk is stored, or decoded, shorter than it should be, the library
-reads on in its memory. So it only says where chunks are, and the rest is done here:
+reads on in its memory. So it only hands out the stored bytes (never more than the
+file has), and the rest is done here:
 
-- No filters, or those masked off: a chunk is stored in as many bytes as it has. It is read from the file into
-  memory that is filled completely.
+- No filters, or those masked off: a chunk is stored in as many bytes as it has, and copied.
 - deflate (at most once), shuffle and fletcher32: decoded by zlib and NumPy, bounded by the chunk's size.
 - All other filters (lzf, szip, n-bit, scale-offset, and every plugin): the decoder is native code that may
   crash, never end, or claim bytes that it did not write. A process apart runs it (`hdf5_child`), checks
@@ -16,7 +16,6 @@ reads on in its memory. So it only says where chunks are, and the rest is done h
 from __future__ import annotations
 
 import math
-import os
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -62,7 +61,6 @@ class Chunks:
         ]
         self.plain = not self._dtype.hasobject and stored.equal(h5py.h5t.py_create(self._dtype, logical=True))
         self._creation = creation
-        self._file: int = h5py.h5i.get_file_id(dataset.id).get_vfd_handle()
         self._rows = self._chunk[1:] == self._shape[1:]
         self._kept: dict[tuple[int, ...], NDArray[Any]] = {}
         self._checked: set[tuple[int, ...]] = set()
@@ -108,39 +106,37 @@ class Chunks:
 
     def _decode(self, origin: tuple[int, ...], values: NDArray[Any]) -> None:
         """Fill `values`, (n,), with a chunk's."""
-        info = self._id.get_chunk_info_by_coord(origin)
-        if info.byte_offset is None:
-            values[...] = self._fill_value() if values.dtype == self._dtype else 0
-            return
-        target = values.view(np.uint8)
+        # get_chunk_info_by_coord walks the whole index, and errs where an axis but the first is unlimited.
         try:
-            self._decode_stored(info, target)
+            mask, stored = self._id.read_direct_chunk(origin)
+        except RuntimeError as error:
+            if "not allocated" not in str(error):
+                raise
+            values[...] = self._fill_value(origin) if values.dtype == self._dtype else 0
+            return
+        try:
+            self._decode_stored(mask, stored, values.view(np.uint8))
         except (ValueError, zlib.error) as error:
             msg = f"chunk {origin} {error}"
             raise ValueError(msg) from error
 
-    def _fill_value(self) -> NDArray[Any]:
+    def _fill_value(self, origin: tuple[int, ...]) -> NDArray[Any]:
+        if self._creation.fill_value_defined() != h5py.h5d.FILL_VALUE_USER_DEFINED:
+            msg = f"chunk {origin} was never written"
+            raise ValueError(msg)
         value = np.zeros((), self._dtype)
-        if self._creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
-            self._creation.get_fill_value(value)
+        self._creation.get_fill_value(value)
         return value
 
-    def _decode_stored(self, info: h5py.h5d.StoreInfo, target: Bytes) -> None:
-        filters = [each for bit, each in enumerate(self._filters) if not info.filter_mask >> bit & 1]
-        if not filters:
-            if info.size != self._size:
-                msg = f"is stored in {info.size} bytes, expected {self._size}"
-                raise ValueError(msg)
-            if os.preadv(self._file, [target], info.byte_offset) != self._size:
-                msg = "lies beyond the end of the file"
-                raise ValueError(msg)
-            return
-        if info.byte_offset + info.size > os.fstat(self._file).st_size:
-            msg = "lies beyond the end of the file"
-            raise ValueError(msg)
-        stored = os.pread(self._file, info.size, info.byte_offset)
+    def _decode_stored(self, mask: int, stored: bytes, target: Bytes) -> None:
+        filters = [each for bit, each in enumerate(self._filters) if not mask >> bit & 1]
         numbers = [each.number for each in filters]
-        if numbers.count(_DEFLATE) < 2 and {_DEFLATE, _SHUFFLE, _FLETCHER}.issuperset(numbers):
+        if not filters:
+            if len(stored) != self._size:
+                msg = f"is stored in {len(stored)} bytes, expected {self._size}"
+                raise ValueError(msg)
+            target[...] = np.frombuffer(stored, np.uint8)
+        elif numbers.count(_DEFLATE) < 2 and {_DEFLATE, _SHUFFLE, _FLETCHER}.issuperset(numbers):
             _decode_here(stored, target, filters)
         else:
             decode_apart(stored, memoryview(target), filters)

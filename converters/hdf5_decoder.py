@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Filter", "decode_apart"]
+__all__ = ["Filter", "decode_apart", "stop"]
 
 _PATIENCE = 60.0
 """Seconds for the process to start, and for any chunk; chunks above 64 MB get a second for each MB."""
@@ -53,8 +53,7 @@ def decode_apart(stored: bytes, target: memoryview, filters: Sequence[Filter]) -
         try:
             _decoder.decode(stored, target, filters)
         except _DiedError as error:
-            _decoder.end()
-            _decoder = None
+            stop()
             raise ValueError(str(error)) from error
 
 
@@ -143,10 +142,13 @@ def _after_fork() -> None:
     _decoder, _lock = None, threading.Lock()
 
 
-def _stop() -> None:
+def stop() -> None:
+    """End the process; the next chunk starts another one."""
+    global _decoder  # noqa: PLW0603
     if _decoder is not None:
         _decoder.end()
+    _decoder = None
 
 
 os.register_at_fork(after_in_child=_after_fork)
-atexit.register(_stop)
+atexit.register(stop)
