@@ -370,8 +370,9 @@ def _checked(dataset: h5py.Dataset, lo: int, hi: int, out: NDArray[Any]) -> Chun
     chunks = chunks_of(dataset)
     if chunks.plain and out.dtype == native(dataset.dtype):
         return chunks
-    out[...] = np.zeros((), out.dtype)
     chunks.check(lo, hi)
+    if dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+        out[...] = np.zeros((), out.dtype)
     return None
 
 

@@ -4,7 +4,8 @@ The HDF5 library trusts the file: where a chunk is stored, or decoded, shorter t
 reads on in its memory. So it only hands out the stored bytes (never more than the
 file has), and the rest is done here:
 
-- No filters, or those masked off: a chunk is stored in as many bytes as it has, and copied.
+- No filters: once the index says that every chunk is stored in as many bytes as it has, HDF5 reads.
+- Filters that are masked off: a chunk is stored in as many bytes as it has, and copied.
 - deflate (at most once), shuffle and fletcher32: decoded by zlib and NumPy, bounded by the chunk's size.
 - All other filters (lzf, szip, n-bit, scale-offset, and every plugin): the decoder is native code that may
   crash, never end, or claim bytes that it did not write. A process apart runs it (`hdf5_child`), checks
@@ -16,6 +17,7 @@ file has), and the rest is done here:
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -32,6 +34,11 @@ __all__ = ["Chunks", "chunks_of"]
 _KEPT = 8 << 20
 """Bytes of decoded chunks that are kept for the rows that follow, as HDF5 does."""
 _DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
+_REMEMBERED = 1000
+_right: set[tuple[int, ...]] = set()
+"""Datasets without filters whose chunks all have their size: device, inode, size, times and address."""
+_ABSENT = ("chunk storage is not allocated", "chunk address isn't defined")
+"""How HDF5 says that a chunk was never written."""
 _EXPANSION = 1032
 """Bytes that deflate makes of one at most."""
 
@@ -44,7 +51,7 @@ class Chunks:
     Attributes
     ----------
     plain
-        Whether stored values are those that h5py gives, but for the order of their bytes.
+        Whether chunks are decoded here to the values that h5py gives, but for the order of their bytes.
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
@@ -59,7 +66,11 @@ class Chunks:
             Filter(number, tuple(values))
             for number, _, values, _ in map(creation.get_filter, range(creation.get_nfilters()))
         ]
-        self.plain = not self._dtype.hasobject and stored.equal(h5py.h5t.py_create(self._dtype, logical=True))
+        self.plain = (
+            bool(self._filters)
+            and not self._dtype.hasobject
+            and stored.equal(h5py.h5t.py_create(self._dtype, logical=True))
+        )
         self._creation = creation
         self._rows = self._chunk[1:] == self._shape[1:]
         self._kept: dict[tuple[int, ...], NDArray[Any]] = {}
@@ -93,11 +104,33 @@ class Chunks:
             out.byteswap(inplace=True)
 
     def check(self, lo: int, hi: int) -> None:
-        """Decode the chunks of rows ``lo:hi`` to see that HDF5 can be trusted with them."""
+        """See that HDF5 can be trusted with rows ``lo:hi``: their chunks are decoded if there are filters."""
+        if not self._filters:
+            self._check_sizes()
+            return
         for origin in self._origins(lo, hi):
             if origin not in self._checked:
                 self._decode(origin, np.empty(self._size, np.uint8))
                 self._checked.add(origin)
+
+    def _check_sizes(self) -> None:
+        """See that every chunk of a dataset without filters has its size, once for each version of a file."""
+        file = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
+        address = h5py.h5o.get_info(self._id).addr
+        version = (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address)
+        if version in _right:
+            return
+
+        def wrong(info: h5py.h5d.StoreInfo) -> h5py.h5d.StoreInfo | None:
+            return info if info.size != self._size else None
+
+        info = self._id.chunk_iter(wrong)
+        if info is not None:
+            msg = f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
+            raise ValueError(msg)
+        if len(_right) >= _REMEMBERED:
+            _right.clear()
+        _right.add(version)
 
     def _origins(self, lo: int, hi: int) -> Iterator[tuple[int, ...]]:
         step = self._chunk[0]
@@ -109,8 +142,8 @@ class Chunks:
         # get_chunk_info_by_coord walks the whole index, and errs where an axis but the first is unlimited.
         try:
             mask, stored = self._id.read_direct_chunk(origin)
-        except RuntimeError as error:
-            if "not allocated" not in str(error):
+        except (OSError, RuntimeError) as error:
+            if not any(reason in str(error) for reason in _ABSENT):
                 raise
             values[...] = self._fill_value(origin) if values.dtype == self._dtype else 0
             return

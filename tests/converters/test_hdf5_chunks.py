@@ -279,6 +279,7 @@ def test_missing_chunks_are_the_fill_value_even_if_hdf5_would_not_fill(tmp_path:
         creation.set_chunk((10,))
         creation.set_fill_value(np.array(7, ">i4"))
         creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        creation.set_deflate(4)
         space = h5py.h5s.create_simple((1000,))
         h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32BE, space, creation)
     with h5py.File(tmp_path / "a.h5") as file:
