@@ -52,7 +52,7 @@ _CACHED = 1 << 20
 _METADATA = 2 << 20
 """Bytes of metadata that HDF5 keeps of a file; not bounded, it holds 7 kB more with every dataset."""
 _LFS = b"version https://git-lfs.github.com/spec/"
-_FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError)
+_FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 
 
 def place(name: str, item: str = "") -> str:

@@ -141,10 +141,13 @@ class Chunks:
         """Fill `values`, (n,), with a chunk's."""
         # get_chunk_info_by_coord walks the whole index, and errs where an axis but the first is unlimited.
         try:
-            mask, stored = self._id.read_direct_chunk(origin)
+            # Where no chunk was written at all, HDF5 2.0 tells no size, and h5py takes what is in memory for it.
+            mask, stored = self._id.read_direct_chunk(origin) if self._written else (0, None)
         except (OSError, RuntimeError) as error:
             if not any(reason in str(error) for reason in _ABSENT):
                 raise
+            stored = None
+        if stored is None:
             values[...] = self._fill_value(origin) if values.dtype == self._dtype else 0
             return
         try:
