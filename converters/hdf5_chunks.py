@@ -66,11 +66,9 @@ class Chunks:
             Filter(number, tuple(values))
             for number, _, values, _ in map(creation.get_filter, range(creation.get_nfilters()))
         ]
-        self.plain = (
-            bool(self._filters)
-            and not self._dtype.hasobject
-            and stored.equal(h5py.h5t.py_create(self._dtype, logical=True))
-        )
+        same = not self._dtype.hasobject and stored.equal(h5py.h5t.py_create(self._dtype, logical=True))
+        self.plain = bool(self._filters) and same
+        self._written = dataset.id.get_storage_size() > 0
         self._creation = creation
         self._rows = self._chunk[1:] == self._shape[1:]
         self._kept: dict[tuple[int, ...], NDArray[Any]] = {}
@@ -141,7 +139,7 @@ class Chunks:
         """Fill `values`, (n,), with a chunk's."""
         # get_chunk_info_by_coord walks the whole index, and errs where an axis but the first is unlimited.
         try:
-            # Where no chunk was written at all, HDF5 2.0 tells no size, and h5py takes what is in memory for it.
+            # Where no chunk was written at all, HDF5 2.0 tells no size, and h5py takes any for it.
             mask, stored = self._id.read_direct_chunk(origin) if self._written else (0, None)
         except (OSError, RuntimeError) as error:
             if not any(reason in str(error) for reason in _ABSENT):
