@@ -25,7 +25,7 @@ import hdf5plugin  # noqa: F401  registers the codecs (blosc, zstd, lz4, …) wi
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.hdf5_chunks import Chunks, chunks_of
+from unistore.converters.hdf5_chunks import Chunks, chunks_of, native
 from unistore.converters.hdf5_virtual import check_sources
 from unistore.converters.paths import is_inside, printable
 from unistore.errors import InputError, Problem
@@ -58,11 +58,6 @@ _FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError
 def place(name: str, item: str = "") -> str:
     """Location of a problem: ``"scans/a.h5: data/x"``."""
     return f"{printable(name)}: {printable(item.strip('/'))}" if item.strip("/") else printable(name)
-
-
-def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
-    return np.dtype(dtype.newbyteorder("=").str) if dtype.kind in "biufc" else dtype
 
 
 @contextmanager
@@ -362,16 +357,18 @@ def read_rows(
 
 def _checked(dataset: h5py.Dataset, lo: int, hi: int, out: NDArray[Any]) -> Chunks | None:
     """Chunks that are read without HDF5; None once everything is checked that HDF5 will trust."""
-    if dataset.chunks is None:
-        if dataset.is_virtual:
+    creation = dataset.id.get_create_plist()
+    form = creation.get_layout()
+    if form != h5py.h5d.CHUNKED:
+        if form == h5py.h5d.VIRTUAL:
             out[...] = np.zeros((), out.dtype)
             check_sources(dataset, lo, hi)
         return None
-    chunks = chunks_of(dataset)
-    if chunks.plain and out.dtype == native(dataset.dtype):
+    chunks = chunks_of(dataset, creation)
+    if chunks.plain and out.dtype == chunks.dtype:
         return chunks
     chunks.check(lo, hi)
-    if dataset.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+    if creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
         out[...] = np.zeros((), out.dtype)
     return None
 
@@ -387,7 +384,7 @@ def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -
     try:
         lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
         if dataset.chunks is not None:
-            chunks_of(dataset).check(lo, hi)
+            chunks_of(dataset, dataset.id.get_create_plist()).check(lo, hi)
         elif dataset.is_virtual:
             check_sources(dataset, lo, hi)
         return dataset[()] if row is None else dataset[row]

@@ -20,6 +20,7 @@ import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.hdf5_decoder import Filter, decode_apart
 
-__all__ = ["Chunks", "chunks_of"]
+__all__ = ["Chunks", "chunks_of", "native"]
 
 _KEPT = 8 << 20
 """Bytes of decoded chunks that are kept for the rows that follow, as HDF5 does."""
@@ -45,17 +46,35 @@ _EXPANSION = 1032
 Bytes = NDArray[np.uint8]
 
 
+def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
+    return np.dtype(dtype.newbyteorder("=").str) if dtype.kind in "biufc" else dtype
+
+
+def _is_numpy(stored: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether stored elements are, byte for byte, those of the dtype that h5py gives them."""
+    if stored.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
+        return bool(stored.equal(_number(dtype)))
+    return not dtype.hasobject and bool(stored.equal(h5py.h5t.py_create(dtype, logical=True)))
+
+
+@cache
+def _number(dtype: np.dtype[Any]) -> Any:
+    return h5py.h5t.py_create(dtype)
+
+
 class Chunks:
     """The chunks of one open dataset. Every method raises `ValueError` or `OSError` where one is damaged.
 
     Attributes
     ----------
+    dtype
+        What h5py gives, in native byte order.
     plain
         Whether chunks are decoded here to the values that h5py gives, but for the order of their bytes.
     """
 
-    def __init__(self, dataset: h5py.Dataset) -> None:
-        creation = dataset.id.get_create_plist()
+    def __init__(self, dataset: h5py.Dataset, creation: Any) -> None:
         self._id = dataset.id
         self._shape: tuple[int, ...] = dataset.shape
         self._chunk: tuple[int, ...] = creation.get_chunk()
@@ -66,9 +85,8 @@ class Chunks:
             Filter(number, tuple(values))
             for number, _, values, _ in map(creation.get_filter, range(creation.get_nfilters()))
         ]
-        same = not self._dtype.hasobject and stored.equal(h5py.h5t.py_create(self._dtype, logical=True))
-        self.plain = bool(self._filters) and same
-        self._written = dataset.id.get_storage_size() > 0
+        self.dtype = native(self._dtype)
+        self.plain = bool(self._filters) and _is_numpy(stored, self._dtype)
         self._creation = creation
         self._rows = self._chunk[1:] == self._shape[1:]
         self._kept: dict[tuple[int, ...], NDArray[Any]] = {}
@@ -139,13 +157,11 @@ class Chunks:
         """Fill `values`, (n,), with a chunk's."""
         # get_chunk_info_by_coord walks the whole index, and errs where an axis but the first is unlimited.
         try:
+            mask, stored = self._id.read_direct_chunk(origin)
+        except (OSError, RuntimeError, MemoryError) as error:
             # Where no chunk was written at all, HDF5 2.0 tells no size, and h5py takes any for it.
-            mask, stored = self._id.read_direct_chunk(origin) if self._written else (0, None)
-        except (OSError, RuntimeError) as error:
-            if not any(reason in str(error) for reason in _ABSENT):
+            if self._id.get_storage_size() and not any(reason in str(error) for reason in _ABSENT):
                 raise
-            stored = None
-        if stored is None:
             values[...] = self._fill_value(origin) if values.dtype == self._dtype else 0
             return
         try:
@@ -176,11 +192,11 @@ class Chunks:
             decode_apart(stored, memoryview(target), filters)
 
 
-def chunks_of(dataset: h5py.Dataset) -> Chunks:
-    """The chunks of a dataset, the same as long as the dataset is open."""
+def chunks_of(dataset: h5py.Dataset, creation: Any) -> Chunks:
+    """The chunks of a dataset by its creation properties, the same object as long as the dataset is open."""
     found: Chunks | None = dataset.__dict__.get("unistore_chunks")
     if found is None:
-        found = dataset.__dict__["unistore_chunks"] = Chunks(dataset)
+        found = dataset.__dict__["unistore_chunks"] = Chunks(dataset, creation)
     return found
 
 
@@ -189,7 +205,8 @@ def _decode_here(stored: bytes, target: Bytes, filters: Sequence[Filter]) -> Non
     for each in filters:
         sizes.append(sizes[-1] + 4 * (each.number == _FLETCHER))
     data: Bytes = np.frombuffer(stored, np.uint8)
-    for place, each in reversed(list(enumerate(filters))):
+    for place in range(len(filters) - 1, -1, -1):
+        each = filters[place]
         if each.number == _DEFLATE:
             data = np.frombuffer(_inflate(data, sizes[place]), np.uint8)
         elif each.number == _FLETCHER:
