@@ -6,6 +6,9 @@
   roots are followed.
 - Variable-length and object dtypes would need unpickling or per-row Python: refused unless asked for.
 - A corrupt chunk opens fine and fails when read: `read_rows` names the file and the dataset.
+- A chunk that is stored or decodes shorter than it should would be filled with what lies in memory:
+  `hdf5_chunks` checks every chunk before it is used.
+- A virtual dataset that maps to itself would end the process: `hdf5_virtual` looks where each one leads.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.exclusion import Collected
 from unistore.converters.faults import as_problem
+from unistore.converters.hdf5_chunks import Chunks, chunks_of, native
+from unistore.converters.hdf5_virtual import check_sources
 from unistore.converters.paths import is_inside, printable, real_path
 from unistore.errors import InputError, Problem
 
@@ -37,6 +42,7 @@ __all__ = [
     "native",
     "open_hdf5",
     "place",
+    "read_objects",
     "read_rows",
     "walk",
 ]
@@ -49,17 +55,12 @@ _CACHED = 1 << 20
 _METADATA = 2 << 20
 """Bytes of metadata that HDF5 keeps of a file; not bounded, it holds 7 kB more with every dataset."""
 _LFS = b"version https://git-lfs.github.com/spec/"
-_FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError)
+_FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 
 
 def place(name: str, item: str = "") -> str:
     """Location of a problem: ``"scans/a.h5: data/x"``."""
     return f"{printable(name)}: {printable(item.strip('/'))}" if item.strip("/") else printable(name)
-
-
-def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
-    return np.dtype(dtype.newbyteorder("=").str) if dtype.kind in "biufc" else dtype
 
 
 @contextmanager
@@ -80,7 +81,7 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
     """
     location = place(name or str(path))
     try:
-        file = h5py.File(path, "r", locking="best-effort")
+        file = h5py.File(path, "r", driver="sec2", locking="best-effort")
     except _FAILURES as error:
         raise InputError(_diagnose(path, location, str(error))) from error
     with as_problem(location), file:
@@ -184,16 +185,9 @@ def _descend(
             if isinstance(item, Problem):
                 tree.problems.append(item)
             elif isinstance(item, h5py.Dataset):
+                _add(tree, path, item, location, roots)
                 if h5py.h5o.get_info(item.id).fileno != info.fileno:
                     tree.files.add(real_path(Path(item.file.filename)))
-                elsewhere = _storage_files(item)
-                tree.datasets[path] = item
-                for file in sorted(elsewhere):
-                    wrong = _check_target(file, location, "keeps values in", roots)
-                    if wrong is None:
-                        tree.files.add(file)
-                    else:
-                        tree.problems.append(wrong)
             elif isinstance(item, h5py.Group):
                 tree.groups.append(path)
                 if path not in skip:
@@ -218,6 +212,27 @@ def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
     if wrong:
         raise InputError(wrong)
     return found
+
+
+def _add(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
+    """Note a dataset and the files of its values; one that is virtual only if it leads to values."""
+    problems = []
+    for file in sorted(_storage_files(dataset)):
+        wrong = _check_target(file, location, "keeps values in", roots)
+        if wrong is None:
+            tree.files.add(file)
+        else:
+            problems.append(wrong)
+    tree.problems += problems
+    if dataset.is_virtual:
+        if problems:
+            return
+        try:
+            tree.files |= check_sources(dataset, roots=roots)
+        except _FAILURES as error:
+            tree.problems.append(Problem(location, str(error), "replace it by the data", "link"))
+            return
+    tree.datasets[path] = dataset
 
 
 def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
@@ -294,11 +309,14 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     if dataset.size == 0 or form == h5py.h5d.VIRTUAL or creation.get_external_count():
         return []
     cure = "its writer was killed before writing: write the file again"
-    if dataset.id.get_storage_size() == 0:
+    stored = dataset.id.get_storage_size()
+    if stored == 0:
         message = f"was allocated as {dataset.shape} but never written; it would read as zeros"
         return [Problem(location, message, cure, "unwritten")]
     if form != h5py.h5d.CHUNKED:
-        return []
+        return (
+            [] if stored == dataset.nbytes or dataset.dtype.hasobject else [_short(dataset, location, stored)]
+        )
     if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
         return []
     chunks = zip(dataset.shape, creation.get_chunk(), strict=True)
@@ -308,6 +326,11 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
         message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
         return [Problem(location, message, cure, "unwritten")]
     return []
+
+
+def _short(dataset: h5py.Dataset, location: str, stored: int) -> Problem:
+    message = f"is stored in {stored} bytes, but {dataset.shape} values take {dataset.nbytes}"
+    return Problem(location, message, "get or write the file again", "damaged")
 
 
 def chunk_memory(dataset: h5py.Dataset) -> int:
@@ -347,7 +370,10 @@ def read_rows(
     if out.size == 0:
         return out
     try:
-        if (lo, stop) == (0, dataset.shape[0]):  # at less than half the cost, where datasets are small
+        chunks = _checked(dataset, lo, stop, out)
+        if chunks is not None:
+            chunks.read(lo, stop, out)
+        elif (lo, stop) == (0, dataset.shape[0]):  # at less than half the cost, where datasets are small
             dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
         else:
             dataset.read_direct(out, np.s_[lo:stop])
@@ -355,3 +381,41 @@ def read_rows(
         message = f"rows {lo}:{stop} cannot be read: {error}"
         raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
     return out
+
+
+def _checked(dataset: h5py.Dataset, lo: int, hi: int, out: NDArray[Any]) -> Chunks | None:
+    """Chunks that are read without HDF5; None once everything is checked that HDF5 will trust."""
+    creation = dataset.id.get_create_plist()
+    form = creation.get_layout()
+    if form != h5py.h5d.CHUNKED:
+        if form == h5py.h5d.VIRTUAL:
+            out[...] = np.zeros((), out.dtype)
+            check_sources(dataset, lo, hi)
+        return None
+    chunks = chunks_of(dataset, creation)
+    if chunks.plain and out.dtype == chunks.dtype:
+        return chunks
+    chunks.check(lo, hi)
+    if creation.get_fill_time() == h5py.h5d.FILL_TIME_NEVER:
+        out[...] = np.zeros((), out.dtype)
+    return None
+
+
+def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -> Any:
+    """One row of a dataset, or all of it, as h5py gives it: text, variable length, scalars.
+
+    Raises
+    ------
+    InputError
+        When it cannot be read, naming file, dataset and row.
+    """
+    try:
+        lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
+        if dataset.chunks is not None:
+            chunks_of(dataset, dataset.id.get_create_plist()).check(lo, hi)
+        elif dataset.is_virtual:
+            check_sources(dataset, lo, hi)
+        return dataset[()] if row is None else dataset[row]
+    except _FAILURES as error:
+        message = f"cannot be read: {error}" if row is None else f"row {row} cannot be read: {error}"
+        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error

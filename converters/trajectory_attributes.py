@@ -8,8 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from unistore.converters.hdf5 import names_in, place
-from unistore.errors import InputError, Problem
+from unistore.converters.hdf5 import names_in, place, read_objects
 
 __all__ = ["plain_attributes", "small_values"]
 
@@ -48,8 +47,4 @@ def small_values(dataset: h5py.Dataset, location: str) -> Any:
     InputError
         If they cannot be read.
     """
-    try:
-        return plain_value(dataset[()])
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
-        message = f"cannot be read: {error}"
-        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+    return plain_value(read_objects(dataset, location))

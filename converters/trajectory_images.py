@@ -8,8 +8,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.hdf5 import read_rows
-from unistore.errors import InputError, Problem
+from unistore.converters.hdf5 import read_objects, read_rows
 
 __all__ = ["Colour", "decode_frame", "encoding_of", "frame_of", "resize", "whole"]
 
@@ -83,11 +82,7 @@ def frame_of(dataset: h5py.Dataset, location: str, row: int, kind: str) -> NDArr
     """
     if kind == "padded":
         return trimmed(read_rows(dataset, location, row, row + 1)[0])
-    try:
-        value = dataset[row]
-    except (OSError, RuntimeError, ValueError, TypeError) as error:
-        message = f"row {row} cannot be read: {error}"
-        raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+    value = read_objects(dataset, location, row)
     if isinstance(value, np.ndarray):
         return value if value.dtype == np.uint8 and value.ndim == 1 else None
     return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else None

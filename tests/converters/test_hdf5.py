@@ -226,6 +226,47 @@ def test_codecs_of_hdf5plugin_are_read(tmp_path: Path) -> None:
             np.testing.assert_array_equal(read_rows(file[name], name), values)
 
 
+def virtual(file: h5py.File, name: str, source: str, target: str) -> None:
+    layout = h5py.VirtualLayout((3,), "i8")
+    layout[:] = h5py.VirtualSource(source, target, (3,))
+    file.create_virtual_dataset(name, layout)
+
+
+def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "b.h5", "w") as other:
+        virtual(other, "back", "a.h5", "by_file")
+        other["own"] = h5py.ExternalLink("a.h5", "/by_link")
+        other.create_dataset("short", (3,), "i8", chunks=(3,)).id.write_direct_chunk((0,), bytes(4))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+        virtual(file, "itself", ".", "itself")
+        virtual(file, "first", ".", "second")
+        virtual(file, "second", ".", "first")
+        virtual(file, "by_file", "b.h5", "back")
+        virtual(file, "by_link", "b.h5", "own")
+        virtual(file, "gone", ".", "nothing")
+        virtual(file, "good_0", ".", "x")
+        for depth in range(1, 20):
+            virtual(file, f"good_{depth}", ".", f"good_{depth - 1}")
+        virtual(file, "short", "b.h5", "short")
+    with open_hdf5(tmp_path / "a.h5", "a.h5") as file:
+        tree = walk(file, "a.h5", [tmp_path])
+        said = {problem.location.split(": ")[1]: problem.message for problem in tree.problems}
+        for name in ("itself", "first", "second", "by_file", "by_link"):
+            assert said.pop(name) == "is virtual and maps to itself"
+            with pytest.raises(InputError, match="maps to itself"):
+                read_rows(file[name], name)
+        assert "maps to 'nothing', which is no dataset" in said.pop("gone")
+        assert all("through more than 16" in message for message in said.values())
+        assert sorted(said) == [f"good_{depth}" for depth in (16, 17, 18, 19)]
+        assert {"x", "good_0", "good_15", "short"} == set(tree.datasets) - {
+            f"good_{depth}" for depth in range(1, 15)
+        }
+        assert read_rows(file["good_9"], "good_9", 1, 3).tolist() == [1, 2]
+        with pytest.raises(InputError, match="is stored in 4 bytes, expected 24"):
+            read_rows(file["short"], "short")
+
+
 def test_place_escapes_what_a_terminal_would_obey() -> None:
     assert place("a\nb.h5", "/data/x") == r"a\x0ab.h5: data/x"
     assert place("a.h5", "x\x1b[31m") == r"a.h5: x\x1b[31m"
