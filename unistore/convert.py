@@ -18,6 +18,7 @@ from unistore.execute.memory import room
 from unistore.execute.runner import Report, run
 from unistore.execute.splits import parse_shares
 from unistore.progress import SILENT, Progress
+from unistore.remote.url import local_only
 from unistore.sizes import parse_bytes
 from unistore.store.names import ROOT
 from unistore.zarr3.presets import CODECS
@@ -163,12 +164,12 @@ def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     Raises
     ------
     InputError
-        If there are none, or one is an empty text.
+        If there are none, or one is an empty text or a URL.
     """
     given = [os.fspath(each) for each in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
     if not given or "" in given:
         raise InputError("no source was named: sources are files and folders")
-    return [Path(each) for each in given]
+    return [Path(local_only(each, "a source")) for each in given]
 
 
 def check_exist(paths: Sequence[Path]) -> None:
@@ -177,8 +178,10 @@ def check_exist(paths: Sequence[Path]) -> None:
     Raises
     ------
     InputError
-        Naming them all.
+        Naming them all, or one that is a URL.
     """
+    for path in paths:
+        local_only(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         msg = f"no such file or folder: {', '.join(missing)}"
