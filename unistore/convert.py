@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from types import NoneType
 from typing import Any, cast
 
+from unistore.arguments import Arguments
 from unistore.converters.detection import Detection, detect
 from unistore.converters.paths import is_inside
 from unistore.converters.protocol import Converter
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.execute.executors import Threaded
 from unistore.execute.memory import room
 from unistore.execute.runner import Report, run
@@ -21,6 +23,7 @@ from unistore.progress import SILENT, Progress
 from unistore.remote.url import local_only
 from unistore.sizes import parse_bytes
 from unistore.store.names import ROOT
+from unistore.workers import MOST
 from unistore.zarr3.presets import CODECS
 
 __all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
@@ -109,7 +112,19 @@ def convert(
     --------
     >>> unistore.convert("clouds/", "clouds.zarr", voxel_size=(0.5,))  # doctest: +SKIP
     """
-    _check_options(codec, workers)
+    check = Arguments()
+    check.path("destination", destination)
+    check.text("modality", modality, none=True)
+    check.one_of("--codec", codec, CODECS)
+    check.one_of("--on-error", on_error, ("fail", "skip"))
+    check.whole("--workers", workers, most=MOST)
+    check.flag("--overwrite", overwrite)
+    check.flag("--restart", restart)
+    check.path("--work", work, none=True)
+    check.text("--scheduler", scheduler, none=True)
+    if not isinstance(split, (str, Mapping, NoneType)):
+        check.refuse("--split", f"is {split!r}, expected shares, as in 'train=0.8,val=0.2'")
+    check.settle()
     paths = source_paths(sources)
     chosen = modality or detect_modality(paths).modality
     shares = None if split is None else parse_shares(split)
@@ -146,18 +161,6 @@ def convert(
         return start(processes)
 
 
-def _check_options(codec: str, workers: int) -> None:
-    problems = []
-    if codec not in CODECS:
-        message = f"is {codec!r}, expected one of {', '.join(CODECS)}"
-        problems.append(Problem("--codec", message, kind="option"))
-    if not isinstance(workers, int) or workers < 0:
-        message = f"must be a whole number of at least 0, got {workers!r}"
-        problems.append(Problem("--workers", message, kind="option"))
-    if problems:
-        raise InputError(problems)
-
-
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     """Sources as a list of paths.
 
@@ -166,7 +169,12 @@ def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     InputError
         If there are none, or one is an empty text or a URL.
     """
-    given = [os.fspath(each) for each in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
+    several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
+    if not all(isinstance(each, str | os.PathLike) for each in several):
+        msg = f"sources are files and folders, got {sources!r}"
+        raise InputError(msg)
+    given = [os.fspath(each) for each in several]
     if not given or "" in given:
         raise InputError("no source was named: sources are files and folders")
     return [Path(local_only(each, "a source")) for each in given]

@@ -179,13 +179,16 @@ def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[fl
     InputError
         If they are no shares, or not one a store.
     """
-    given = np.asarray(weights, np.float64)
     message = ""
+    try:
+        given = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        given = np.empty(0)
     if len(parts) == 1:
         message = "are shares of several stores, and this is one"
     elif given.shape != (len(parts),):
         message = f"must be one number a store, {len(parts)} in all, got {weights!r}"
-    elif not np.isfinite(given).all() or (given < 0).any() or not given.any():
+    elif not np.isfinite(given.sum()) or (given < 0).any() or not given.any():
         message = f"must be finite and not negative, and one of them positive, got {weights!r}"
     if message:
         raise InputError(Problem("weights", message, kind="option"))

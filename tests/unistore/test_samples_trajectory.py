@@ -185,9 +185,9 @@ def test_windows(make_store: Any, pad: Any, stride: int) -> None:
 
 
 def test_window_options_are_checked() -> None:
-    with pytest.raises(InputError, match="horizon must be at least 1, got 0"):
+    with pytest.raises(InputError, match="horizon: must be a whole number of at least 1, got 0"):
         unistore.Windows(1, 0)
-    with pytest.raises(InputError, match="pad must be"):
+    with pytest.raises(InputError, match="pad: must be"):
         unistore.Windows(1, 1, pad="edge")  # type: ignore[arg-type]
 
 
