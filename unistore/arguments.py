@@ -76,52 +76,53 @@ class Arguments:
     ) -> bool:
         """A whole number within bounds; least None: any one at all."""
         if least is None:
-            return self._expect(name, value, is_whole(value), "a whole number", none=none)
+            return self.expect(name, value, is_whole(value), "a whole number", none=none)
         bound = f"at most {most}" if is_whole(value, least) else f"at least {least}"
         fits = is_whole(value, least, most)
-        return self._expect(name, value, fits, f"a whole number of {bound}", none=none)
+        return self.expect(name, value, fits, f"a whole number of {bound}", none=none)
 
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
         """So many whole numbers of at least 1, or one for all of them."""
         each = [value] * count if is_whole(value) else value
         several = isinstance(each, (list, tuple)) and len(each) == count
         fits = several and all(is_whole(one, 1, MANY) for one in each)  # type: ignore[attr-defined]
-        return self._expect(name, value, fits, f"one or {count} whole numbers of at least 1", none=none)
+        return self.expect(name, value, fits, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
         """A finite number above 0."""
         real = isinstance(value, Real) and not isinstance(value, bool)
         fits = real and math.isfinite(value) and value > 0  # type: ignore[arg-type,operator]
-        return self._expect(name, value, fits, "a number above 0", none=none)
+        return self.expect(name, value, fits, "a number above 0", none=none)
 
     def flag(self, name: str, value: object, *, none: bool = False) -> bool:
         """True or False."""
         fits = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # numpy's, too
-        return self._expect(name, value, fits, "True or False", none=none)
+        return self.expect(name, value, fits, "True or False", none=none)
 
     def one_of(self, name: str, value: object, known: Collection[str]) -> bool:
         """One of a few words."""
         fits = isinstance(value, str) and value in known
-        return self._expect(name, value, fits, f"one of {', '.join(map(repr, known))}")
+        return self.expect(name, value, fits, f"one of {', '.join(map(repr, known))}")
 
     def text(self, name: str, value: object, *, none: bool = False) -> bool:
         """A text."""
-        return self._expect(name, value, isinstance(value, str), "a text", none=none)
+        return self.expect(name, value, isinstance(value, str), "a text", none=none)
 
     def path(self, name: str, value: object, *, none: bool = False) -> bool:
         """A path or URL."""
-        return self._expect(name, value, isinstance(value, (str, os.PathLike)), "a path", none=none)
+        return self.expect(name, value, isinstance(value, (str, os.PathLike)), "a path", none=none)
 
     def names(self, name: str, value: object, *, none: bool = True) -> bool:
         """A text, or several."""
         several = isinstance(value, Collection) and all(isinstance(each, str) for each in value)
-        return self._expect(name, value, several, "a name, or several", none=none)
+        return self.expect(name, value, several, "a name, or several", none=none)
 
     def function(self, name: str, value: Callable[..., Any] | None) -> bool:
         """Something to be called, or None."""
-        return self._expect(name, value, callable(value), "a function", none=True)
+        return self.expect(name, value, callable(value), "a function", none=True)
 
-    def _expect(self, name: str, value: object, fits: bool, expected: str, *, none: bool = False) -> bool:
+    def expect(self, name: str, value: object, fits: bool, expected: str, *, none: bool = False) -> bool:
+        """Anything else that fits."""
         if fits or (none and value is None):
             return True
         return self.refuse(name, f"must be {expected}, got {reprlib.repr(value)}")

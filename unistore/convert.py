@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from types import NoneType
 from typing import Any, cast
 
 from unistore.arguments import Arguments
@@ -122,13 +121,14 @@ def convert(
     check.flag("--restart", restart)
     check.path("--work", work, none=True)
     check.text("--scheduler", scheduler, none=True)
-    if not isinstance(split, (str, Mapping, NoneType)):
-        check.refuse("--split", f"is {split!r}, expected shares, as in 'train=0.8,val=0.2'")
+    check.expect(
+        "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
+    )
     check.settle()
-    paths = source_paths(sources)
-    chosen = modality or detect_modality(paths).modality
     shares = None if split is None else parse_shares(split)
     limit = None if memory is None else parse_bytes(memory, "--memory")
+    paths = source_paths(sources)
+    chosen = modality or detect_modality(paths).modality
 
     def start(executor: Any) -> Report:
         return run(

@@ -131,7 +131,8 @@ class Draws:
             raise ValueError(msg)
         if runs is not None:
             given = np.where(np.diff(runs) > 0, given, 0.0)
-        bounds = np.cumsum(given)
+        with np.errstate(over="ignore"):
+            bounds = np.cumsum(given)
         if not 0 < bounds[-1] < math.inf:
             msg = "all weights are zero" if bounds[-1] == 0 else "the weights have no finite sum: scale them"
             raise ValueError(msg)

@@ -188,7 +188,7 @@ def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[fl
         message = "are shares of several stores, and this is one"
     elif given.shape != (len(parts),):
         message = f"must be one number a store, {len(parts)} in all, got {weights!r}"
-    elif not np.isfinite(given.sum()) or (given < 0).any() or not given.any():
+    elif not np.isfinite(given).all() or (given < 0).any() or not given.any():
         message = f"must be finite and not negative, and one of them positive, got {weights!r}"
     if message:
         raise InputError(Problem("weights", message, kind="option"))

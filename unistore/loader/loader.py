@@ -285,6 +285,8 @@ class Loader:
             return self._next_batch(iteration)
 
     def _next_batch(self, iteration: Iteration) -> Any:
+        if iteration.over:
+            raise StopIteration
         if self._current is None or self._current() is not iteration or not self._producer:
             msg = (
                 "this iteration is over: another one of the same loader was started (in another thread, "

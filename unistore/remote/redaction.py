@@ -24,10 +24,9 @@ def shown_url(url: str) -> str:
     slashes = rest[: len(rest) - len(address)]
     place = re.split("[?#]", address, maxsplit=1)[0]
     mark = address[len(place) : len(place) + 1]
-    host = place.partition("/")[0]
-    if "@" in place and ("@" in host or ":" in host):
+    if "@" in place.partition("/")[0] or ":" in place.rpartition("@")[0]:
         place = f"…@{place.rpartition('@')[2]}"
-    elif not _PLACE.fullmatch(host):
+    if not _PLACE.fullmatch(place.partition("/")[0].removeprefix("…@")):
         place = "…"
     return f"{scheme}{colon}{slashes}{place}{mark}{'…' if mark else ''}"
 
