@@ -227,7 +227,7 @@ def test_numbers_of_numpy_are_numbers(store: Path) -> None:
 @pytest.mark.parametrize("epoch", [-1, True, 1.5, "1", None, 10**30])
 def test_epochs_are_whole_numbers(store: Path, epoch: Any) -> None:
     for each in (unistore.Dataset(store), unistore.Shuffle(9), loader(store)()):
-        with pytest.raises(InputError, match="epoch: must be a whole number of at (least 0|most)"):
+        with pytest.raises(InputError, match=r"epoch: must be a whole number of at (least 0|most)"):
             each.set_epoch(epoch)
 
 
@@ -268,7 +268,7 @@ def test_variables_of_the_environment_are_checked(
 )
 def test_configuration_files_are_checked(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.yaml").write_text(text)
-    with pytest.raises(InputError, match="a.yaml"):
+    with pytest.raises(InputError, match=r"a\.yaml"):
         config.load(tmp_path / "a.yaml")
 
 

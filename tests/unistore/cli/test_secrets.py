@@ -104,8 +104,13 @@ def written(place: Path) -> list[str]:
 
 def test_a_shell_sees_no_secret_either(place: Path) -> None:
     code = "from unistore.cli.main import main; main()"
-    for words in (["inspect", URLS[0], "--debug"], ["convert", "rows", "in", "n.zarr", "--scheduler", URLS[0]]):
-        done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    for words in (
+        ["inspect", URLS[0], "--debug"],
+        ["convert", "rows", "in", "n.zarr", "--scheduler", URLS[0]],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
+        )
         assert done.returncode
         assert "…@host.example/" in done.stderr or "\\u2026" in done.stderr
         assert not told(done.stdout + done.stderr)
