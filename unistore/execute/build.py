@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -14,12 +13,11 @@ from typing import Any, Self
 from unistore.errors import ConversionError, InputError
 from unistore.execute.journal import Journal
 from unistore.execute.lock import Lock
+from unistore.execute.own_folder import check_own, check_plain
 from unistore.execute.target import Target
 from unistore.zarr3.durable import sync_folder
 
 __all__ = ["Build"]
-
-_ELSEWHERE = "remove it, or choose another destination"
 
 
 class Build(ABC):
@@ -80,29 +78,19 @@ class Build(ABC):
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]
-        _check_plain(self.folder)
+        check_plain(self.folder, apart=("old",))  # a store that is replaced may hold links
         try:
             self._lock.__enter__()
         except OSError:
             _remove_empty(self.folder, *self._made)
             raise
         try:
-            self._check_own()
+            check_own(self.folder, self.folder / "lock")
             self._open()
         except BaseException:
             self._lock.release()
             raise
         return self
-
-    def _check_own(self) -> None:
-        """Refuse a folder that another user made: what it holds would become part of the store.
-
-        The lock, made just now, tells who this user is there: file systems may map users.
-        """
-        owner, user = self.folder.stat().st_uid, (self.folder / "lock").stat().st_uid
-        if owner != user:
-            msg = f"{self.folder}: belongs to another user (uid {owner}, not {user}): {_ELSEWHERE}"
-            raise ConversionError(msg)
 
     def _open(self) -> None:
         """Open the journal: fresh, or to be continued."""
@@ -178,27 +166,6 @@ class Build(ABC):
                 "run the command as it was to continue it, or add --restart to start over"
             )
             raise ConversionError(msg)
-
-
-def _check_plain(build: Path) -> None:
-    """Refuse a build folder that is a link, or holds anything but files and folders.
-
-    What is written and removed below it must lie there. The store that is replaced, ``old``, may hold links.
-    """
-    if not os.path.lexists(build):
-        return
-    if build.is_symlink() or not build.is_dir():
-        msg = f"{build}: is not a folder of an unfinished conversion, and will not be touched: {_ELSEWHERE}"
-        raise ConversionError(msg)
-    folders = [os.fspath(build)]
-    while folders:
-        with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders += [entry.path] if entry.path != os.fspath(build / "old") else []
-                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                    msg = f"{entry.path}: is a link or a special file, which no conversion makes: remove it"
-                    raise ConversionError(msg)
 
 
 def _remove_empty(*folders: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unistore.execute.lock import Lock
+from unistore.execute.own_folder import check_own, check_plain
 
 __all__ = ["workplace"]
 
@@ -28,12 +29,14 @@ def workplace(target: Path, purpose: str) -> Iterator[Path]:
     Raises
     ------
     ConversionError
-        If another process is at work there.
+        If another process is at work there, or the folder is a link or another user's.
     """
     beside = target.with_name(f"{target.name}.{purpose}")
     work = beside / "work"
+    check_plain(beside)
     try:
         with Lock(beside / "lock"):
+            check_own(beside, beside / "lock")
             if work.exists():
                 shutil.rmtree(work)
             work.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 
 import unistore
 from unistore.errors import ConversionError, InputError
+from unistore.export import export
+from unistore.verify import repair
 
 
 @pytest.fixture
@@ -35,7 +38,7 @@ def contents(folder: Path) -> dict[str, bytes | None]:
 def test_a_build_folder_that_is_a_link_is_not_followed(place: Path, restart: bool) -> None:
     (place / "a.zarr.unistore-build").symlink_to(place / "home")
     before = contents(place / "home")
-    with pytest.raises(ConversionError, match=r"unistore-build: is not a folder of an unfinished conversion"):
+    with pytest.raises(ConversionError, match=r"unistore-build: is not a folder that unistore made"):
         unistore.convert(place / "good.npy", place / "a.zarr", "rows", restart=restart)
     assert contents(place / "home") == before
     assert not (place / "a.zarr").exists()
@@ -68,8 +71,31 @@ def test_nothing_in_a_build_folder_leads_out_of_it(place: Path, planted: str, re
     build.mkdir()
     PLANTED[planted](build, home)
     before = contents(home)
-    with pytest.raises(ConversionError, match="is a link or a special file, which no conversion makes"):
+    with pytest.raises(ConversionError, match="is a link or a special file, which unistore does not make"):
         unistore.convert(place / "good.npy", place / "a.zarr", "rows", restart=restart)
+    assert contents(home) == before
+
+
+@pytest.mark.parametrize("purpose", ["unistore-export", "unistore-repair"])
+@pytest.mark.parametrize("how", ["link", "work"])
+def test_exports_and_repairs_follow_no_link_either(place: Path, purpose: str, how: str) -> None:
+    store, home = place / "a.zarr", place / "home"
+    unistore.convert(place / "good.npy", store, "rows")
+    (store / "rows/data/c/0/0").write_bytes(b"damaged")
+    (home / "work").mkdir()
+    (home / "work/precious").write_text("mine")
+    beside = place / f"{'back' if purpose == 'unistore-export' else 'a.zarr'}.{purpose}"
+    if how == "link":
+        beside.symlink_to(home)
+    else:
+        beside.mkdir()
+        (beside / "work").symlink_to(home / "work")
+    before = contents(home)
+    run: Callable[[], object] = partial(repair, store, [place / "good.npy"])
+    if purpose == "unistore-export":
+        run = partial(export, store, place / "back")
+    with pytest.raises(ConversionError, match=r"that unistore made|which unistore does not make"):
+        run()
     assert contents(home) == before
 
 
