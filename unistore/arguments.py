@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import os
 import reprlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any, TypeGuard
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeGuard, Union, get_args, get_origin
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["EPOCHS", "MANY", "Arguments", "checked_epoch", "is_whole"]
+__all__ = ["EPOCHS", "MANY", "Arguments", "checked_epoch", "described", "fits", "is_whole"]
 
 MANY = 2**31 - 1
 """The most of anything that is counted in batches, samples of a batch, voxels of an axis."""
@@ -25,6 +26,10 @@ def is_whole(value: object, least: int | None = None, most: int | None = None) -
         return False
     number = int(value)
     return (least is None or number >= least) and (most is None or number <= most)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def checked_epoch(epoch: int) -> int:
@@ -78,31 +83,27 @@ class Arguments:
         if least is None:
             return self.expect(name, value, is_whole(value), "a whole number", none=none)
         bound = f"at most {most}" if is_whole(value, least) else f"at least {least}"
-        fits = is_whole(value, least, most)
-        return self.expect(name, value, fits, f"a whole number of {bound}", none=none)
+        return self.expect(name, value, is_whole(value, least, most), f"a whole number of {bound}", none=none)
 
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
         """So many whole numbers of at least 1, or one for all of them."""
         each = [value] * count if is_whole(value) else value
         several = isinstance(each, (list, tuple)) and len(each) == count
-        fits = several and all(is_whole(one, 1, MANY) for one in each)  # type: ignore[attr-defined]
-        return self.expect(name, value, fits, f"one or {count} whole numbers of at least 1", none=none)
+        right = several and all(is_whole(one, 1, MANY) for one in each)  # type: ignore[attr-defined]
+        return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
         """A finite number above 0."""
-        real = isinstance(value, Real) and not isinstance(value, bool)
-        fits = real and math.isfinite(value) and value > 0  # type: ignore[arg-type,operator]
-        return self.expect(name, value, fits, "a number above 0", none=none)
+        return self.expect(name, value, fits(value, float) and value > 0, "a number above 0", none=none)  # type: ignore[operator]
 
     def flag(self, name: str, value: object, *, none: bool = False) -> bool:
         """True or False."""
-        fits = isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")  # numpy's, too
-        return self.expect(name, value, fits, "True or False", none=none)
+        return self.expect(name, value, fits(value, bool), "True or False", none=none)
 
     def one_of(self, name: str, value: object, known: Collection[str]) -> bool:
         """One of a few words."""
-        fits = isinstance(value, str) and value in known
-        return self.expect(name, value, fits, f"one of {', '.join(map(repr, known))}")
+        right = isinstance(value, str) and value in known
+        return self.expect(name, value, right, f"one of {', '.join(map(repr, known))}")
 
     def text(self, name: str, value: object, *, none: bool = False) -> bool:
         """A text."""
@@ -121,8 +122,53 @@ class Arguments:
         """Something to be called, or None."""
         return self.expect(name, value, callable(value), "a function", none=True)
 
-    def expect(self, name: str, value: object, fits: bool, expected: str, *, none: bool = False) -> bool:
-        """Anything else that fits."""
-        if fits or (none and value is None):
+    def expect(self, name: str, value: object, right: bool, expected: str, *, none: bool = False) -> bool:
+        """Anything else; `right`: whether it is."""
+        if right or (none and value is None):
             return True
         return self.refuse(name, f"must be {expected}, got {reprlib.repr(value)}")
+
+
+_NUMPY_FLAGS = ("bool", "bool_")
+_PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a whole number", is_whole),
+    float: ("a finite number", lambda value: _is_number(value) and math.isfinite(value)),
+    bool: ("True or False", lambda value: isinstance(value, bool) or type(value).__name__ in _NUMPY_FLAGS),
+    str: ("a text", lambda value: isinstance(value, str)),
+    NoneType: ("None", lambda value: value is None),
+}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind that an annotation says; number of items and words are not looked at."""
+    if hint in _PLAIN:
+        return _PLAIN[hint][1](value)
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return isinstance(value, str)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            fits(key, inner[0]) and fits(each, inner[1]) for key, each in value.items()
+        )
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+        return several and getattr(value, "ndim", 1) == 1 and all(fits(each, inner[0]) for each in value)
+    return isinstance(value, hint)
+
+
+def described(hint: Any) -> str:
+    """An annotation in words."""
+    if hint in _PLAIN:
+        return _PLAIN[hint][0]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(map(described, inner))
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, inner))}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "a mapping of names"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f"a list, each {described(inner[0])}"
+    return f"a {hint.__name__}"

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
-from unistore.arguments import Arguments
+from unistore.arguments import Arguments, described, fits
 from unistore.converters.detection import Detection, detect
 from unistore.converters.paths import is_inside
 from unistore.converters.protocol import Converter
@@ -252,6 +252,10 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
         option: (value,) if option in several and isinstance(value, str | int | float) else value
         for option, value in options.items()
     }
+    check, hints = Arguments(), get_type_hints(converter_class)
+    for option, value in given.items():
+        check.expect(option, value, fits(value, hints[option]), described(hints[option]))
+    check.settle()
     return cast("Converter", converter_class(**given))
 
 

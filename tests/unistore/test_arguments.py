@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import unistore
 from unistore import config
 from unistore.arguments import is_whole
+from unistore.convert import make_converter
 from unistore.errors import InputError
 from unistore.order_blocks import BlockShuffle
 from unistore.workers import plan
@@ -199,6 +200,45 @@ def test_a_wrong_argument_is_told_by_its_name(
         make(store)(**{name: value})
     told = str(caught.value).replace("-", "_")
     assert name.rstrip("s") in told or (name == "path" and "no store was named" in told)
+
+
+OPTIONS: dict[str, dict[str, list[Any]]] = {
+    "rows": {"map": ["a=b", 3, {"a": 3}], "columns": [3, "some", None], "exclude": [3, None, (3,)]},
+    "point_cloud": {
+        "voxel_size": ["x", ("a",), None, True, (float("nan"),), b"x"],
+        "segment": [3, ()],
+        "min_points": [0, 1.5, "x", True],
+        "max_points": [0, 1.5, True],
+    },
+    "ct": {"windows": [3, None, (3,)], "tile": [None, "x"], "resolution": ["x", 1.5, True]},
+    "spike": {
+        "height": ["x", 1.5, float("nan"), True],
+        "flip": ["no", 1, None],
+        "voxels": ["x", (1.5,), None],
+        "spike_dir": [3, None],
+    },
+    "trajectory": {"image_size": ["x", 1.5, True, 0], "ignore": [None, (3,)], "colour": [3]},
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "value"),
+    [
+        (family, name, value)
+        for family, given in OPTIONS.items()
+        for name, each in given.items()
+        for value in each
+    ],
+)
+def test_a_wrong_option_of_a_converter_is_told_by_its_name(family: str, option: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        unistore.convert("nothing", "nowhere", family, **{option: value})
+    assert option.rstrip("s").replace("_", "-") in str(caught.value).replace("_", "-")
+
+
+def test_options_of_numpy_are_options() -> None:
+    made: Any = make_converter("point_cloud", {"voxel_size": np.array([0.5, 2]), "min_points": np.int32(1)})
+    assert list(made.voxel_size) == [0.5, 2.0]
 
 
 def test_all_wrong_arguments_are_told_at_once(store: Path) -> None:
