@@ -156,7 +156,7 @@ def _weighted(
     try:
         given = np.asarray(weights, np.float64)
         if offsets is None and given.shape != (length,):
-            message = f"must be one number a sample, {length} in all, got {given.size} of shape {given.shape}"
+            message = f"{given.size} weights for {length} samples, shape {given.shape}: expected one a sample"
             raise InputError(Problem("weights", message, kind="option"))
         return Weighted(given, offsets, draws, seed)
     except (TypeError, ValueError) as error:
