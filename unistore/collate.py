@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import default_collate
 
-from unistore.errors import InputError
+from unistore.arguments import Arguments
 from unistore.sample import Ragged, Samples
 from unistore.tensors import empty_tensor
 
@@ -42,16 +42,21 @@ class Collate:
     Raises
     ------
     InputError
-        If `ragged` is none of the three.
+        If `ragged` is none of the three, or `groups` is no mapping of texts.
     """
 
     ragged: Literal["packed", "list", "padded"] = "packed"
     groups: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.ragged not in ("packed", "list", "padded"):
-            msg = f'ragged must be "packed", "list" or "padded", got {self.ragged!r}'
-            raise InputError(msg)
+        check = Arguments()
+        check.one_of("ragged", self.ragged, ("packed", "list", "padded"))
+        texts = isinstance(self.groups, Mapping) and all(
+            isinstance(text, str) for pair in self.groups.items() for text in pair
+        )
+        if not texts:
+            check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
+        check.settle()
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Batch of samples.

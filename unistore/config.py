@@ -20,9 +20,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from unistore.arguments import Arguments
 from unistore.config_keys import Keys, read_keys
 from unistore.errors import InputError
-from unistore.workers import WorkerPlan, plan
+from unistore.workers import WorkerPlan, environment_number, plan
 
 __all__ = ["Config", "Side", "load"]
 
@@ -134,11 +135,15 @@ def load(
     InputError
         With every key that has a wrong type or contradicts another one.
     """
+    check = Arguments()
+    check.path("path", path)
+    check.path("store", store, none=True)
+    check.settle()
     keys = read_keys(Path(path))
     draft = _read_json(keys) if keys.has("dataset.name", "dataset.args") else _read_yaml(keys)
     if store is not None:
         draft.path = os.fspath(store)
-    count = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if ranks is None else ranks
+    count = environment_number("LOCAL_WORLD_SIZE", 1) if ranks is None else ranks
     workers = _plan_workers(draft, keys, count, samples, cores)
     if keys.problems or workers is None:
         raise InputError(keys.problems)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -55,6 +56,9 @@ class Keys:
         fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
         if not fits or (isinstance(value, bool) and kind is not bool):
             self.refuse(key, f"is {value!r}, expected {_NAMES[kind]}", "type")
+            return default
+        if isinstance(value, float) and not math.isfinite(value):
+            self.refuse(key, f"is {value}, expected a finite number", "value")
             return default
         if least is not None and value < least:
             self.refuse(key, f"is {value}, must be at least {least:g}", "value")
@@ -124,7 +128,7 @@ def _parse_json(text: str, location: str, twice: list[str]) -> Any:
 
     try:
         return json.loads(plain, object_pairs_hook=unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(Problem(location, f"is no JSON: {error}", kind="format")) from error
 
 
@@ -143,7 +147,7 @@ def _parse_yaml(text: str, location: str, twice: list[str]) -> Any:
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     try:
         return yaml.load(text, Loader)  # noqa: S506  a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # 2026-99-99, {[1]: 2}, [[[[…
         raise InputError(
             Problem(location, f"is no YAML: {' '.join(str(error).split())}", kind="format")
         ) from error

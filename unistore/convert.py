@@ -7,19 +7,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
+from unistore.arguments import Arguments, described, fits
 from unistore.converters.detection import Detection, detect
 from unistore.converters.paths import is_inside
 from unistore.converters.protocol import Converter
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.execute.executors import Threaded
 from unistore.execute.memory import room
 from unistore.execute.runner import Report, run
 from unistore.execute.splits import parse_shares
 from unistore.progress import SILENT, Progress
+from unistore.remote.url import local_only
 from unistore.sizes import parse_bytes
 from unistore.store.names import ROOT
+from unistore.workers import MOST
 from unistore.zarr3.presets import CODECS
 
 __all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
@@ -108,11 +111,24 @@ def convert(
     --------
     >>> unistore.convert("clouds/", "clouds.zarr", voxel_size=(0.5,))  # doctest: +SKIP
     """
-    _check_options(codec, workers)
-    paths = source_paths(sources)
-    chosen = modality or detect_modality(paths).modality
+    check = Arguments()
+    check.path("destination", destination)
+    check.text("modality", modality, none=True)
+    check.one_of("--codec", codec, CODECS)
+    check.one_of("--on-error", on_error, ("fail", "skip"))
+    check.whole("--workers", workers, most=MOST)
+    check.flag("--overwrite", overwrite)
+    check.flag("--restart", restart)
+    check.path("--work", work, none=True)
+    check.text("--scheduler", scheduler, none=True)
+    check.expect(
+        "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
+    )
+    check.settle()
     shares = None if split is None else parse_shares(split)
     limit = None if memory is None else parse_bytes(memory, "--memory")
+    paths = source_paths(sources)
+    chosen = modality or detect_modality(paths).modality
 
     def start(executor: Any) -> Report:
         return run(
@@ -145,30 +161,23 @@ def convert(
         return start(processes)
 
 
-def _check_options(codec: str, workers: int) -> None:
-    problems = []
-    if codec not in CODECS:
-        message = f"is {codec!r}, expected one of {', '.join(CODECS)}"
-        problems.append(Problem("--codec", message, kind="option"))
-    if not isinstance(workers, int) or workers < 0:
-        message = f"must be a whole number of at least 0, got {workers!r}"
-        problems.append(Problem("--workers", message, kind="option"))
-    if problems:
-        raise InputError(problems)
-
-
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     """Sources as a list of paths.
 
     Raises
     ------
     InputError
-        If there are none, or one is an empty text.
+        If there are none, or one is an empty text or a URL.
     """
-    given = [os.fspath(each) for each in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
+    several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
+    if not all(isinstance(each, str | os.PathLike) for each in several):
+        msg = f"sources are files and folders, got {sources!r}"
+        raise InputError(msg)
+    given = [os.fspath(each) for each in several]
     if not given or "" in given:
         raise InputError("no source was named: sources are files and folders")
-    return [Path(each) for each in given]
+    return [Path(local_only(each, "a source")) for each in given]
 
 
 def check_exist(paths: Sequence[Path]) -> None:
@@ -177,8 +186,10 @@ def check_exist(paths: Sequence[Path]) -> None:
     Raises
     ------
     InputError
-        Naming them all.
+        Naming them all, or one that is a URL.
     """
+    for path in paths:
+        local_only(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         msg = f"no such file or folder: {', '.join(missing)}"
@@ -241,6 +252,10 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
         option: (value,) if option in several and isinstance(value, str | int | float) else value
         for option, value in options.items()
     }
+    check, hints = Arguments(), get_type_hints(converter_class)
+    for option, value in given.items():
+        check.expect(option, value, fits(value, hints[option]), described(hints[option]))
+    check.settle()
     return cast("Converter", converter_class(**given))
 
 

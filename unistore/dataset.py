@@ -16,9 +16,11 @@ import torch.utils.data
 import xxhash
 from numpy.typing import NDArray
 
+from unistore.arguments import Arguments, checked_epoch
 from unistore.order import At
 from unistore.packed import Allocate, Batch, placed
 from unistore.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
+from unistore.remote.url import local_only
 from unistore.sample import Sample, Samples
 from unistore.samples.joined import JoinedReader
 from unistore.samples.locality import block_offsets, open_blocks
@@ -77,6 +79,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     StoreError
         If there is no finished store at `path`.
     InputError
+        If an argument has a value that it cannot have.
         If the store has no such samples, fields or split; the message lists what there is. If several stores
         do not go together: names the fields, and the stores that have them. If they differ in dtypes or
         shapes: with the first sample or length that is asked for.
@@ -95,14 +98,24 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: str | int = CACHE_LIMIT,
     ) -> None:
+        check = Arguments()
         paths = [path] if isinstance(path, (str, os.PathLike)) else path
+        if not isinstance(paths, Sequence) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
+            check.refuse("path", f"must be a path, or a list of paths, got {path!r}")
+        check.names("fields", fields)
+        check.names("split", split)
+        check.function("transform", transform)
+        check.whole("seed", seed, None)
+        if check.path("cache_dir", cache_dir, none=True) and cache_dir is not None:
+            local_only(cache_dir, "cache_dir")
+        check.settle()
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
         self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
         self.transform = transform
-        self.seed = seed
+        self.seed = int(seed)
         self.epoch = 0
         self.weights = None if weights is None else checked_weights(weights, self.parts)
         self._reader: SampleReader | None = None
@@ -142,7 +155,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Epoch of indices that carry none."""
-        self.epoch = epoch
+        self.epoch = checked_epoch(epoch)
 
     def __len__(self) -> int:
         return len(self.reader)
@@ -266,7 +279,12 @@ def _numbers(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> NDAr
             else (operator.index(item), epoch)
             for item in indices
         ]
-        return np.array(pairs, np.int64).reshape(-1, 2)
+        try:
+            return np.array(pairs, np.int64).reshape(-1, 2)
+        except OverflowError:
+            largest = max((number for pair in pairs for number in pair), key=abs)
+            msg = f"there is no sample or epoch {largest}"
+            raise IndexError(msg) from None
     if indices.ndim == 1 and indices.dtype.kind in "iu":
         return np.stack((indices.astype(np.int64), np.full(len(indices), epoch)), axis=1)
     if indices.ndim == 2 and indices.shape[1] == 2 and indices.dtype.kind in "iu":

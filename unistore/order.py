@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.arguments import EPOCHS, Arguments, checked_epoch
 from unistore.randomness import below, mix, words
 
 __all__ = ["At", "Draws", "Permutation", "Shuffle"]
@@ -130,9 +131,10 @@ class Draws:
             raise ValueError(msg)
         if runs is not None:
             given = np.where(np.diff(runs) > 0, given, 0.0)
-        bounds = np.cumsum(given)
-        if bounds[-1] <= 0:
-            msg = "all weights are zero"
+        with np.errstate(over="ignore"):
+            bounds = np.cumsum(given)
+        if not 0 < bounds[-1] < math.inf:
+            msg = "all weights are zero" if bounds[-1] == 0 else "the weights have no finite sum: scale them"
             raise ValueError(msg)
         self.weights = given
         self.samples = len(given) if runs is None else int(runs[-1])
@@ -175,6 +177,8 @@ class Shuffle:
 
     Raises
     ------
+    InputError
+        If an argument has a value that it cannot have.
     ValueError
         If `samples_per_epoch` is given without weights.
     """
@@ -182,16 +186,22 @@ class Shuffle:
     block = 8192
 
     def __init__(self, data: Sized | int, seed: int = 0, samples_per_epoch: int | None = None) -> None:
+        check = Arguments()
+        if not hasattr(data, "__len__"):
+            check.whole("data", data, most=EPOCHS)
+        check.whole("seed", seed, None)
+        check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
+        check.settle()
         offsets = getattr(data, "store_offsets", None)
         weights = None if offsets is None else getattr(data, "weights", None)
         if weights is None and samples_per_epoch is not None:
             msg = "samples_per_epoch goes with a dataset that has weights: without, each sample comes once"
             raise ValueError(msg)
-        self.length = data if isinstance(data, int) else len(data)
+        self.length = len(data) if isinstance(data, Sized) else int(data)
         if samples_per_epoch is not None:
             self.length = samples_per_epoch
-        self._draws = None if weights is None else Draws(weights, offsets, seed)
-        self.seed = seed
+        self.seed = int(seed)
+        self._draws = None if weights is None else Draws(weights, offsets, self.seed)
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -199,7 +209,7 @@ class Shuffle:
 
     def set_epoch(self, epoch: int) -> None:
         """Epoch whose order the next iteration yields."""
-        self.epoch = epoch
+        self.epoch = checked_epoch(epoch)
 
     def __iter__(self) -> Iterator[At]:
         epoch, draws = self.epoch, self._draws

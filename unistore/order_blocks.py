@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from unistore.arguments import MANY, is_whole
 from unistore.order import Permutation
 from unistore.randomness import generator
 
@@ -87,17 +88,24 @@ class BlockShuffle:
     def describe(self) -> dict[str, str | int]:
         """See `unistore.order_sequences.EpochSequence.describe`."""
         blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
-        options = {"seed": self.seed, "group": self.group, "lanes": self.lanes, "deal": self.deal}
-        return {"kind": "blocks", "length": len(self), "blocks": blocks, **options}
+        return {
+            "kind": "blocks",
+            "length": len(self),
+            "blocks": blocks,
+            "seed": self.seed,
+            **self._tuning,
+        }
+
+    @property
+    def _tuning(self) -> dict[str, int]:
+        return {"group": self.group, "lanes": self.lanes, "deal": self.deal}
 
     def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
         """See `unistore.order_sequences.EpochSequence.arranged`: group, lanes and deal, which only tune."""
         tuned = {
-            name: value
-            for name in ("group", "lanes", "deal")
-            if isinstance(value := description.get(name, getattr(self, name)), int)
+            name: int(value) for name in self._tuning if is_whole(value := description.get(name), 1, MANY)
         }
-        return BlockShuffle(self.offsets, self.seed, **tuned)
+        return BlockShuffle(self.offsets, self.seed, **{**self._tuning, **tuned})
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `unistore.order_sequences.EpochSequence.indices`."""

@@ -180,8 +180,11 @@ def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[fl
     InputError
         If they are no shares, or not one a store.
     """
-    given = np.asarray(weights, np.float64)
     message = ""
+    try:
+        given = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        given = np.empty(0)
     if len(parts) == 1:
         message = "are shares of several stores, and this is one"
     elif given.shape != (len(parts),):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,8 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unistore.arguments import EPOCHS, Arguments
 from unistore.dataset import Dataset
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.loader.arena import Arena
 from unistore.loader.presentation import present
 from unistore.loader.slabs import SlabRing
@@ -22,6 +24,7 @@ from unistore.randomness import below, words
 from unistore.samples.transitions import Transitions
 from unistore.store.indices import contradiction
 from unistore.store.reader import Store
+from unistore.workers import MOST
 
 __all__ = ["ReplayBuffer"]
 
@@ -41,6 +44,7 @@ class ReplayBuffer:
 
     Steps whose next observation was not recorded are never drawn, terminal ones apart (there `not_done` is
     0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size).
+    Threads may share a buffer; a forked process needs one of its own.
 
     Parameters
     ----------
@@ -86,7 +90,17 @@ class ReplayBuffer:
         prefetch: int = 2,
         device: torch.device | str | None = None,
     ) -> None:
-        _check_options(output, limit, prefetch)
+        check = Arguments()
+        check.one_of("output", output, ("auto", "tuple", "dict"))
+        check.whole("limit", limit, 1, EPOCHS, none=True)
+        check.whole("image_size", image_size, 1, none=True)
+        check.whole("seed", seed, None)
+        check.whole("prefetch", prefetch, most=MOST)
+        try:
+            self._device = None if device is None else torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
+        check.settle()
         path = store.path if isinstance(store, Store) else store
         kind = Transitions(only_valid=True)
         known = Dataset(path, kind).fields
@@ -102,14 +116,14 @@ class ReplayBuffer:
             fields = [*self._flat, "action", *(f"next.{key}" for key in self._flat), "reward", "terminated"]
         self._dataset = Dataset(path, kind, fields, split)
         self._length = len(self._dataset) if limit is None else min(limit, len(self._dataset))
-        self._seed = seed
-        self._device = device
+        self._seed = int(seed)
         self._served = 0
         self._prefetch = prefetch
         self._ahead: deque[tuple[int, Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
         self._ring = SlabRing(in_flight=prefetch + 1, held=1, budget=_BUDGET)
         self._closed = False
+        self._owner, self._lock = os.getpid(), threading.Lock()
 
     def __len__(self) -> int:
         """Transitions that are drawn from."""
@@ -146,11 +160,23 @@ class ReplayBuffer:
 
         Raises
         ------
+        InputError
+            If `batch_size` is no whole number of at least 1.
         ValueError
-            If the buffer is closed or has no transitions.
+            If the buffer is closed, has no transitions, or was made in another process.
         CorruptionError
             If stored bytes are damaged; names array, shard and chunk.
         """
+        check = Arguments()
+        check.whole("batch_size", batch_size, 1)
+        check.settle()
+        if self._owner != os.getpid():
+            msg = "this ReplayBuffer was made in another process: make one in each, with a seed of its own"
+            raise ValueError(msg)
+        with self._lock:
+            return self._next(int(batch_size))
+
+    def _next(self, batch_size: int) -> Any:
         if self._closed:
             msg = "this ReplayBuffer is closed"
             raise ValueError(msg)
@@ -173,11 +199,14 @@ class ReplayBuffer:
 
     def close(self) -> None:
         """Stop reading ahead; batches that were handed out stay valid."""
-        self._closed = True
-        self._forget()
-        if self._thread is not None:
-            self._thread.shutdown()
-        self._ring.close()
+        if self._owner != os.getpid():  # a forked child has neither the thread nor its batches
+            return
+        with self._lock:
+            self._closed = True
+            self._forget()
+            if self._thread is not None:
+                self._thread.shutdown()
+            self._ring.close()
 
     @cached_property
     def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -212,20 +241,6 @@ class ReplayBuffer:
         reward = batch["reward"].float().reshape(-1, 1)
         not_done = 1.0 - batch["terminated"].float().reshape(-1, 1)
         return (*now, batch["action"].float(), *after, reward, not_done)
-
-
-def _check_options(output: str, limit: int | None, prefetch: int) -> None:
-    problems = []
-    if output not in ("auto", "tuple", "dict"):
-        problems.append(
-            Problem("output", f"is {output!r}, expected 'auto', 'tuple' or 'dict'", kind="option")
-        )
-    if limit is not None and limit < 1:
-        problems.append(Problem("limit", f"must be at least 1, got {limit}", kind="option"))
-    if prefetch < 0:
-        problems.append(Problem("prefetch", f"must not be negative, got {prefetch}", kind="option"))
-    if problems:
-        raise InputError(problems)
 
 
 def _flat_keys(known: Sequence[str], image_size: int | None) -> list[str]:

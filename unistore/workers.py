@@ -13,10 +13,14 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from unistore.arguments import EPOCHS, MANY, Arguments, is_whole
 from unistore.cgroups import MOUNTS, PROCESS, cpu_quota
 from unistore.errors import InputError, Problem
 
-__all__ = ["WorkerPlan", "plan", "usable_cores"]
+__all__ = ["MOST", "WorkerPlan", "environment_number", "plan", "usable_cores"]
+
+MOST = 4096
+"""Workers of one loader, and batches made ahead for each."""
 
 SHARE = 0.8
 """Part of the usable cores that ``"auto"`` takes; the rest is for training itself."""
@@ -101,10 +105,13 @@ def plan(
     Raises
     ------
     InputError
-        If `workers` is none of these, or `ranks` is not positive.
+        If `workers` is none of these, or another argument has a value that it cannot have.
     """
-    if ranks < 1:
-        raise InputError(Problem("ranks", f"must be at least 1, got {ranks}", kind="option"))
+    check = Arguments()
+    check.whole("ranks", ranks, 1)
+    check.whole("samples", samples, most=EPOCHS, none=True)
+    check.number("cores", cores, none=True)
+    check.settle()
     found = usable_cores() if cores is None else cores
     total, why = _total(workers, found)
     per_rank = total // ranks
@@ -137,9 +144,11 @@ def plan(
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
     shown = f"{cores:g} usable cores"
-    if isinstance(workers, int) and not isinstance(workers, bool):
-        if workers < 0:
-            raise InputError(Problem("workers", f"must not be negative, got {workers}", kind="option"))
+    if is_whole(workers):
+        workers = int(workers)
+        check = Arguments()
+        check.whole("workers", workers, most=MOST)
+        check.settle()
         beyond = f", more than {shown}" if workers > cores else ""
         return workers, f"{workers} as asked{beyond}"
     text = str(workers).strip().lower()
@@ -154,6 +163,21 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
         raise InputError(Problem("workers", message, kind="option"))
     total = max(1, math.floor(cores * share + 1e-9))
     return total, f"{shown} × {share:g} = {total}"
+
+
+def environment_number(name: str, default: int, least: int = 1) -> int:
+    """A whole number that a variable of the environment gives.
+
+    Raises
+    ------
+    InputError
+        If it gives something else.
+    """
+    text = os.environ.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MANY):
+        message = f"is {text!r} in the environment, expected a whole number of at least {least}"
+        raise InputError(Problem(name, message, "set it to that, or unset it", "option"))
+    return int(text)
 
 
 def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:

@@ -109,7 +109,7 @@ def test_contradictions_are_errors(make_cloud: Callable[..., Any]) -> None:
         unistore.collate(halved.__getitems__([0, 1]))
     with pytest.raises(ValueError, match="different keys: b"):
         unistore.collate([{"a": 1}, {"a": 1, "b": 2}])
-    with pytest.raises(InputError, match="ragged must be"):
+    with pytest.raises(InputError, match="ragged: must be"):
         unistore.Collate("flat")  # type: ignore[arg-type]
 
 

@@ -220,9 +220,9 @@ def test_options_are_checked(make_store: Any) -> None:
     assert unistore.Dataset(path, unistore.Clips(crop=8, voxel_bins=3))[0]["voxel"].shape == (5, 3, 4, 4)
     with pytest.raises(InputError, match="name the bins with voxel_bins; the store holds sets of: none"):
         unistore.Dataset(path, fields=["voxel"])
-    with pytest.raises(InputError, match="length must be at least 1, got 0"):
+    with pytest.raises(InputError, match="length: must be a whole number of at least 1, got 0"):
         unistore.Clips(0)
-    with pytest.raises(InputError, match="crop must be"):
+    with pytest.raises(InputError, match="crop: must be"):
         unistore.Clips(crop=(1, 2, 3))  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"unknown field 'flow'.*on request: corner, frame"):
         unistore.Dataset(path, fields=["flow"])

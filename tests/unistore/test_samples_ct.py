@@ -157,10 +157,10 @@ def test_windows_are_checked(make_scans: Callable[..., Any]) -> None:
     path = make_scans().path
     with pytest.raises(InputError, match="no window 'bone'; the store holds: low"):
         unistore.Dataset(path, unistore.SparsePoints("bone"))
-    with pytest.raises(InputError, match="max_points=5 is below min_points=6"):
+    with pytest.raises(InputError, match="max_points: is 5, below min_points, 6"):
         unistore.SparsePoints(min_points=6, max_points=5)
     for wrong in ((3, 3), 0, (1, 2, -1)):
-        with pytest.raises(InputError, match="size must be"):
+        with pytest.raises(InputError, match="size: must be"):
             unistore.Patches(wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="per_volume"):
         unistore.Patches(8, random=False, per_volume=2)

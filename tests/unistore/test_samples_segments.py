@@ -114,7 +114,7 @@ def test_voxels_are_those_of_the_store(make_cloud: Callable[..., Any]) -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(InputError, match="coordinates"):
         unistore.Segments(coordinates="global")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="max_points must be at least 1, got 0"):
+    with pytest.raises(InputError, match="max_points: must be a whole number of at least 1, got 0"):
         unistore.Segments(max_points=0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -185,9 +187,9 @@ def test_windows(make_store: Any, pad: Any, stride: int) -> None:
 
 
 def test_window_options_are_checked() -> None:
-    with pytest.raises(InputError, match="horizon must be at least 1, got 0"):
+    with pytest.raises(InputError, match="horizon: must be a whole number of at least 1, got 0"):
         unistore.Windows(1, 0)
-    with pytest.raises(InputError, match="pad must be"):
+    with pytest.raises(InputError, match="pad: must be"):
         unistore.Windows(1, 1, pad="edge")  # type: ignore[arg-type]
 
 
@@ -268,6 +270,46 @@ def test_replay_refuses_options_that_cannot_be(make_store: Any) -> None:
     with pytest.raises(InputError) as refused:
         unistore.ReplayBuffer(path, output="pairs", limit=0, prefetch=-1)  # type: ignore[arg-type]
     assert [problem.location for problem in refused.value.problems] == ["output", "limit", "prefetch"]
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 2.0, 10**30, None])
+def test_replay_refuses_sizes_that_cannot_be(make_store: Any, size: Any) -> None:
+    with (
+        unistore.ReplayBuffer(record(make_store).path) as replay,
+        pytest.raises(InputError, match=r"batch_size: must be a whole number of at (least 1|most)"),
+    ):
+        replay.sample(size)
+
+
+@pytest.mark.timeout(60)
+def test_threads_share_a_replay_buffer(make_store: Any) -> None:
+    path = record(make_store).path
+    with unistore.ReplayBuffer(path, output="dict", fields=["action"], seed=5) as replay:
+        expected = sorted(replay.sample(4)["action"].tolist() for _ in range(90))
+    with unistore.ReplayBuffer(path, output="dict", fields=["action"], seed=5) as replay:
+        with ThreadPoolExecutor(3) as threads:
+            jobs = [threads.submit(replay.sample, 4) for _ in range(90)]
+        assert sorted(job.result()["action"].tolist() for job in jobs) == expected
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child_is_told_to_make_its_own_buffer(make_store: Any) -> None:
+    with unistore.ReplayBuffer(record(make_store).path, output="dict", seed=5) as replay:
+        replay.sample(4)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                replay.sample(4)
+            except ValueError as error:
+                os.write(writer, str(error).encode())
+            replay.close()
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            assert answer.read().startswith("this ReplayBuffer was made in another process: make one in each")
+        assert os.waitpid(pid, 0)[1] == 0
+        assert len(replay.sample(4)["action"]) == 4
 
 
 def test_replay_hands_errors_on(make_store: Any) -> None:

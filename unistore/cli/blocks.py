@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import click
+from unistore.cli.output import safe, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ def show(blocks: Sequence[Block]) -> None:
         return
     from unistore.inspection.blocks import plain
 
-    click.echo(plain(blocks))
+    say(plain(blocks))
 
 
 def _show(blocks: Iterable[Block]) -> None:
@@ -39,7 +39,7 @@ def _show(blocks: Iterable[Block]) -> None:
         for part in _parts(block, console.width):
             console.print(part)
         if block.code:
-            console.print(_coloured(block.code), soft_wrap=True)
+            console.print(_coloured("\n".join(map(safe, block.code.split("\n")))), soft_wrap=True)
 
 
 def _parts(block: Block, width: int) -> Iterable[RenderableType]:
@@ -47,8 +47,6 @@ def _parts(block: Block, width: int) -> Iterable[RenderableType]:
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
-
-    from unistore.converters.paths import printable
 
     indent = (0, 0, 0, 2 if block.title else 0)
     if block.title:
@@ -58,7 +56,7 @@ def _parts(block: Block, width: int) -> Iterable[RenderableType]:
         facts.add_column(no_wrap=True)
         facts.add_column(overflow="fold")
         for name, value in block.facts:
-            facts.add_row(Text(name, style="bold"), Text(printable(value)))
+            facts.add_row(Text(name, style="bold"), Text(safe(value)))
         yield Padding(facts, indent, expand=False)
     if block.rows:
         shown, left_out = _fitting(block, width)
@@ -66,12 +64,12 @@ def _parts(block: Block, width: int) -> Iterable[RenderableType]:
         for number in shown:
             table.add_column(block.columns[number], overflow="fold")
         for row in block.rows:
-            table.add_row(*(Text(printable(row[number])) for number in shown))
+            table.add_row(*(Text(safe(row[number])) for number in shown))
         yield table
         if left_out:
             yield Text(f"  left out, the terminal being narrow: {', '.join(left_out)}", style="dim")
     for line in (line for text in block.lines for line in text.split("\n")):
-        yield Padding(Text(printable(line)), indent, expand=False)
+        yield Padding(Text(safe(line)), indent, expand=False)
 
 
 def _coloured(code: str) -> Text:

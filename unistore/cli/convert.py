@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from unistore.cli.examples import CT, POINT_CLOUD, ROWS, SPIKE, TRAJECTORY
 from unistore.cli.families import Conversion, Detection, FamilyGroup
 from unistore.cli.options import conversion
+from unistore.cli.output import say, say_json
 
 __all__ = ["convert"]
 
@@ -238,7 +238,7 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
     if modality is None:
         found = detect_modality(paths)
         modality = found.modality
-        click.echo(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+        say(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     if dry_run:
         from unistore.execute.preview import preview
         from unistore.execute.splits import parse_shares
@@ -255,10 +255,15 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
             workers=common["workers"] if common["scheduler"] is None else None,
             memory=limit,
         )
-        text = preview_text(shown, destination, common["memory"])
-        click.echo(json.dumps(shown.to_json(), indent=1) if as_json else text)
+        if as_json:
+            say_json(shown.to_json(), indent=1)
+        else:
+            say(preview_text(shown, destination, common["memory"]))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     with Bar() as bar:
         report = run(paths, destination, modality, progress=bar, **common, **given)
-    click.echo(json.dumps(asdict(report)) if as_json else report_text(report))
+    if as_json:
+        say_json(asdict(report))
+    else:
+        say(report_text(report))
     return SKIPPED if report.skipped else 0

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from unistore.cli.blocks import show
+from unistore.cli.output import say_json
 
 __all__ = ["command"]
 
@@ -31,6 +30,6 @@ def command(store: str | None, as_json: bool) -> None:
 
     found = check_up(store)
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
+        say_json(found.to_json(), indent=1)
     else:
         show(found.blocks)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
+
+from unistore.cli.output import say, say_json
 
 __all__ = ["command"]
 
@@ -31,9 +32,9 @@ def command(store: str, destination: str, as_json: bool) -> None:
     with Bar() as bar:
         done = export(store, destination, bar)
     if as_json:
-        click.echo(json.dumps(asdict(done)))
+        say_json(asdict(done))
         return
-    click.echo(
+    say(
         f"exported {done.destination}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB, "
         f"from {done.sources:,} sources ({done.modality.replace('_', ' ')})"
     )

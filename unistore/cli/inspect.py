@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from unistore.cli.blocks import show
+from unistore.cli.output import say_json
 
 __all__ = ["command"]
 
@@ -33,7 +32,7 @@ def command(path: str, as_json: bool) -> int:
 
     found = inspect(path)
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=1))
+        say_json(found.to_json(), indent=1)
     else:
         show(found.blocks)
     if found.is_good:

@@ -5,9 +5,10 @@ Exit codes: 0 done, 1 failure, 2 bad input, 3 finished but something was skipped
 
 from __future__ import annotations
 
-import json
+import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from unistore.cli.convert import convert
 from unistore.cli.doctor import command as doctor
 from unistore.cli.export import command as export
 from unistore.cli.inspect import command as inspect
+from unistore.cli.output import say, say_json
 from unistore.cli.verify import command as verify
 from unistore.errors import InputError, UnistoreError
 
@@ -64,22 +66,26 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
         return error.exit_code
     except click.ClickException as error:
         if plain:
-            click.echo(json.dumps({"error": error.format_message(), "problems": []}))
+            say_json({"error": error.format_message(), "problems": []})
         else:
-            error.show()
+            shown = io.StringIO()
+            error.show(shown)
+            say(shown.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         resumes = "; the same command continues where it stopped" if "convert" in arguments[:1] else ""
-        click.echo(f"interrupted{resumes}", err=True)
+        say(f"interrupted{resumes}", err=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told and ends the command
         if debug:
             for problem in error.problems if isinstance(error, InputError) else ():
-                click.echo(problem.trace, err=True, nl=False)
-            raise
+                if problem.trace:
+                    say(problem.trace.rstrip("\n"), err=True)
+            say("".join(traceback.format_exception(error)).rstrip("\n"), err=True)
+            return 1
         _show(error, plain=plain, converting=arguments[:1] == ["convert"])
         return error.exit_code if isinstance(error, UnistoreError) else 1
     return code if isinstance(code, int) else 0
@@ -89,18 +95,18 @@ def _show(error: Exception, *, plain: bool, converting: bool) -> None:
     problems = error.problems if isinstance(error, InputError) else ()
     if plain:
         listed = [problem.to_json() for problem in problems]
-        click.echo(json.dumps({"error": _message(error), "problems": listed}))
+        say_json({"error": _message(error), "problems": listed})
         return
     if len(problems) > 1:
-        click.echo(f"error: {len(problems):,} problems", err=True)
+        say(f"error: {len(problems):,} problems", err=True)
         for problem in problems[:SHOWN]:
-            click.echo(f"  {problem}", err=True)
+            say(f"  {problem}", err=True)
         if len(problems) > SHOWN:
-            click.echo(f"  and {len(problems) - SHOWN:,} more (all of them with --json)", err=True)
+            say(f"  and {len(problems) - SHOWN:,} more (all of them with --json)", err=True)
     else:
-        click.echo(f"error: {_message(error)}", err=True)
+        say(f"error: {_message(error)}", err=True)
     if converting and problems and all(problem.source for problem in problems):
-        click.echo("to leave out what has problems: --on-error skip, or --exclude NAME", err=True)
+        say("to leave out what has problems: --on-error skip, or --exclude NAME", err=True)
 
 
 def _message(error: Exception) -> str:

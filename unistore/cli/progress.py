@@ -16,6 +16,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from unistore.cli.output import safe
+
 __all__ = ["Bar"]
 
 
@@ -58,4 +60,4 @@ class Bar:
 
     def tell(self, line: str) -> None:
         """Print a line above the bar."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(safe(line), markup=False, highlight=False, soft_wrap=True)

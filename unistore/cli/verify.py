@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
+
+from unistore.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from unistore.errors import Problem
@@ -74,7 +75,10 @@ def command(
             found = repair(store, sources, bar, workers=workers)
         else:
             found = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
-    click.echo(json.dumps(found.to_json()) if as_json else _text(found))
+    if as_json:
+        say_json(found.to_json())
+    else:
+        say(_text(found))
     return 0 if found.ok else 1
 
 

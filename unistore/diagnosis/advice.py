@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from unistore.diagnosis.machine import Machine
 from unistore.diagnosis.place import OBJECT_STORE, Place
 from unistore.diagnosis.speed import Speed
 from unistore.sizes import size
-from unistore.workers import plan
+from unistore.workers import environment_number, plan
 
 __all__ = ["Advice", "StoreFacts", "advise", "remarks"]
 
@@ -131,7 +130,7 @@ def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
             f"{machine.usable_cores:g} usable cores: a thread reads ahead, a process would only take turns"
         )
         return Advice(name="workers", value=0, reason=reason)
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     decided = plan(
         "auto", ranks, None if store is None else store.samples, cores=machine.usable_cores, quiet=True
     )

@@ -13,6 +13,7 @@ from typing import Any, Self
 from unistore.errors import ConversionError, InputError
 from unistore.execute.journal import Journal
 from unistore.execute.lock import Lock
+from unistore.execute.own_folder import check_own, check_plain
 from unistore.execute.target import Target
 from unistore.zarr3.durable import sync_folder
 
@@ -78,12 +79,14 @@ class Build(ABC):
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]
+        check_plain(self.folder, apart=("old",))  # a store that is replaced may hold links
         try:
             self._lock.__enter__()
         except OSError:
             _remove_empty(self.folder, *self._made)
             raise
         try:
+            check_own(self.folder, self.folder / "lock")
             self._open()
         except BaseException:
             self._lock.release()

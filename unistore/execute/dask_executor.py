@@ -14,6 +14,7 @@ from unistore.execute.executors import Job
 from unistore.execute.job import Outcome
 from unistore.execute.memory import PROCESS, check_fits
 from unistore.progress import SILENT
+from unistore.remote.redaction import shown_url
 
 __all__ = ["Dask"]
 
@@ -37,11 +38,20 @@ class Dask:
         Bytes that this process and the steps at work at once may hold; None: not bounded.
     tell
         Told, in a line, what happens to workers.
+
+    Raises
+    ------
+    InputError
+        If the address carries a user, a password or a query.
     """
 
     def __init__(
         self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = SILENT.tell
     ) -> None:
+        if not isinstance(scheduler, str) or shown_url(scheduler) != scheduler:
+            shown = shown_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
+            msg = f"--scheduler {shown}: expected an address alone, as in tcp://host:8786"
+            raise InputError(msg)
         self._scheduler = scheduler
         self._memory = memory
         self._tell = tell

@@ -10,6 +10,7 @@ from unistore.execute.build import Build
 from unistore.execute.folder_build import FolderBuild
 from unistore.execute.object_build import ObjectBuild
 from unistore.remote.storage import local_path
+from unistore.remote.url import local_only
 
 __all__ = ["open_build"]
 
@@ -33,6 +34,8 @@ def open_build(
     InputError
         If the destination is a URL that cannot be written to, or `work` is given for a folder.
     """
+    if work is not None:
+        local_only(work, "the folder of --work")
     folder = local_path(destination)
     if folder is None:
         return ObjectBuild(os.fspath(destination), work=work, restart=restart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unistore.errors import ConversionError
 from unistore.zarr3.durable import sync_folder
@@ -34,8 +34,8 @@ class Journal:
             whole = data.rfind(b"\n") + 1
             for number, line in enumerate(data[:whole].splitlines(), 1):
                 try:
-                    self.records.append(json.loads(line))
-                except ValueError as error:
+                    self.records.append(_record(line))
+                except (ValueError, RecursionError) as error:
                     msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
                     raise ConversionError(msg) from error
         self._file = path.open("ab", buffering=0)
@@ -65,3 +65,19 @@ class Journal:
     def of(self, step: str) -> list[dict[str, Any]]:
         """Records of one kind of step, in order."""
         return [record for record in self.records if record["step"] == step]
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """A line of the journal.
+
+    Raises
+    ------
+    ValueError
+        If it is no step: an object that names its step, and its source by number.
+    """
+    record = json.loads(line)
+    named = isinstance(record, dict) and isinstance(record.get("step"), str)
+    if not named or not isinstance(record.get("source", 0), int):
+        msg = "no step"
+        raise ValueError(msg)
+    return cast("dict[str, Any]", record)

@@ -45,12 +45,11 @@ class ObjectBuild(Build):
     def __init__(self, url: str, *, work: Path | None = None, restart: bool = False) -> None:
         location = parse_url(url)
         if location.scheme not in BUCKETS:
-            msg = (
-                f"{url}: stores are written to {', '.join(f'{scheme}://' for scheme in BUCKETS)} or a folder"
-            )
+            places = ", ".join(f"{scheme}://" for scheme in BUCKETS)
+            msg = f"{location}: stores are written to {places} or a folder"
             raise InputError(msg)
         if not location.prefix:
-            msg = f"{url}: name a place in the bucket: {url.rstrip('/')}/name.zarr"
+            msg = f"{location}: name a place in the bucket: {location}/name.zarr"
             raise InputError(msg)
         self.location = location
         self._client = ObjectClient(location, writing=True, raises=ConversionError)

@@ -18,6 +18,7 @@ from unistore.export.workplace import workplace
 from unistore.export.writing import write
 from unistore.progress import SILENT, Progress
 from unistore.remote.storage import local_path
+from unistore.remote.url import local_only
 from unistore.store.indices import whole
 from unistore.store.reader import Store
 
@@ -55,14 +56,14 @@ def export(
     Raises
     ------
     InputError
-        If the destination exists, or lies in the store.
+        If the destination exists, lies in the store, or is a URL.
     StoreError
         If the store cannot be read or names files that would lie elsewhere; nothing is left behind.
     ConversionError
         If writing failed; nothing is left behind.
     """
+    target = Path(os.path.abspath(local_only(destination, "DST")))  # noqa: PTH100  keeps links
     opened = Store(store)
-    target = Path(os.path.abspath(destination))  # noqa: PTH100  keeps links
     _check(target, local_path(store))
     files: Callable[[Store], Iterator[File]] = import_module(f"unistore.export.{_family(opened)}").files
     try:

@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unistore.execute.lock import Lock
+from unistore.execute.own_folder import check_own, check_plain
 
 __all__ = ["beside", "workplace"]
 
@@ -33,12 +34,14 @@ def workplace(target: Path, purpose: str) -> Iterator[Path]:
     Raises
     ------
     ConversionError
-        If another process is at work there.
+        If another process is at work there, or the folder is a link or another user's.
     """
     folder = beside(target, purpose)
     work = folder / "work"
+    check_plain(folder)
     try:
         with Lock(folder / "lock"):
+            check_own(folder, folder / "lock")
             if work.exists():
                 shutil.rmtree(work)
             work.mkdir()

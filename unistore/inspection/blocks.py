@@ -27,7 +27,7 @@ class Block:
     lines
         Sentences.
     code
-        Text to paste, shown as it is.
+        Text to paste.
     """
 
     title: str = ""
@@ -49,7 +49,7 @@ def plain(blocks: Iterable[Block]) -> str:
         lines += [f"{indent}{name.ljust(width)}  {printable(value)}" for name, value in block.facts]
         lines += [f"{indent}{line}" for line in _aligned(block)]
         lines += [f"{indent}{printable(line)}" for text in block.lines for line in text.split("\n")]
-        lines += block.code.splitlines()
+        lines += map(printable, block.code.splitlines())
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 

@@ -34,7 +34,8 @@ def convert_command(
     more
         Further words.
     """
-    words = ["unistore", "convert", modality.replace("_", "-"), *sources, destination]
+    paths = [f"./{path}" if path.startswith("-") else path for path in (*sources, destination)]
+    words = ["unistore", "convert", modality.replace("_", "-"), *paths]
     return shlex.join([*words, *_words(modality, options), *more])
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from unistore.converters.paths import printable
 from unistore.remote.storage import local_path
 from unistore.samples import Clips, SampleKind, natural_kind
 from unistore.store.reader import Store
@@ -58,7 +59,7 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         count = _count(store, kind, split)
     if count == 0:
         return ""
-    about = f"{count:,} samples; each has: {', '.join(('index', *kind.select(store, None)))}"
+    about = printable(f"{count:,} samples; each has: {', '.join(('index', *kind.select(store, None)))}")
     return _TEMPLATE.format(
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),

@@ -23,15 +23,15 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     """Everything that the journal of a build folder tells. JSON values; damaged lines are left out."""
     records = _records(build / "journal.jsonl")
     begun = next((record for record in records if record.get("step") == "begin"), {})
-    identity = begun.get("identity", {})
+    identity = _held(begun, "identity", dict) or {}
     planned = next((record for record in records if record.get("step") == "plan"), {})
-    url = identity.get("destination")  # of a place in a bucket; else the store stands beside the build folder
+    url = _held(identity, "destination", str)  # of a place in a bucket; else the store stands beside it
     local = build.with_name(build.name.removesuffix(SUFFIX))
     destination = str(local) if url is None else url
-    done = {record.get("task") for record in records if record.get("step") == "shard"}
-    derived = {record.get("source") for record in records if record.get("step") == "derive"}
-    paths = begun.get("paths", [])
-    modality, options = identity.get("modality"), identity.get("options", {})
+    done = {str(record.get("task")) for record in records if record.get("step") == "shard"}
+    derived = {str(record.get("source")) for record in records if record.get("step") == "derive"}
+    paths = [path for path in _held(begun, "paths", list) or () if isinstance(path, str)]
+    modality, options = _held(identity, "modality", str), _held(identity, "options", dict) or {}
     replaces = _replaced(local, build / "old") if url is None else _swapped(records, url)
     more = [] if url is None else ["--work", str(build.parent)]
     more += ["--overwrite"] if replaces else []
@@ -40,10 +40,10 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
         "destination": destination,
         "modality": modality,
         "options": options,
-        "sources": {"count": len(identity.get("sources", {})), "given": paths},
+        "sources": {"count": len(_held(identity, "sources", dict) or {}), "given": paths},
         "sources_read": len(derived),
         "tasks_done": len(done),
-        "tasks": planned.get("tasks"),
+        "tasks": _held(planned, "tasks", int),
         "sealed": any(record.get("step") == "sealed" for record in records),
         "written_bytes": _local_bytes(build / "store") if url is None else _recorded_bytes(records),
         "at_work": owner_of(build / "lock"),
@@ -58,7 +58,8 @@ def _local_bytes(folder: Path) -> int:
 
 def _recorded_bytes(records: list[dict[str, Any]]) -> int:
     shards = [record for record in records if record.get("step") == "shard"]
-    return sum(file.get("bytes", 0) for shard in shards for file in shard.get("files", []))
+    files = [file for shard in shards for file in _held(shard, "files", list) or ()]
+    return sum(_held(file, "bytes", int) or 0 for file in files if isinstance(file, dict))
 
 
 def _swapped(records: list[dict[str, Any]], url: str) -> str | None:
@@ -72,11 +73,17 @@ def _records(journal: Path) -> list[dict[str, Any]]:
     for line in journal.read_bytes().splitlines() if journal.exists() else ():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             found.append(record)
     return found
+
+
+def _held(record: dict[str, Any], name: str, kind: type) -> Any:
+    """A value of a record, or None where it is of another kind: a journal may be damaged, or a stranger's."""
+    value = record.get(name)
+    return value if isinstance(value, kind) else None
 
 
 def _replaced(*places: Path) -> str | None:

@@ -55,6 +55,11 @@ class Iteration:
         Kept alive by this iterator.
     producer, positions, epoch, share
         Who makes batches, and which.
+
+    Attributes
+    ----------
+    over
+        Whether the epoch has ended.
     """
 
     def __init__(
@@ -68,7 +73,7 @@ class Iteration:
         self._steps = share.steps
         self._next = 0
         self._offered = 0
-        self._over = False
+        self.over = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -78,14 +83,12 @@ class Iteration:
         return self._steps - self._next
 
     def __next__(self) -> Any:
-        if self._over:
-            raise StopIteration
         return self._loader._deliver(self)
 
     def advance(self) -> tuple[Arrival, int] | None:
         """Return the next arrival and its number of samples, or None at the end of the epoch."""
         if self._next >= self._steps:
-            self._over = True
+            self.over = True
             return None
         if self._offered == self._next:
             self.request_ahead(at_once=True)

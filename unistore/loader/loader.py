@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 import warnings
 import weakref
@@ -10,6 +12,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from unistore.arguments import Arguments, checked_epoch
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import check_cacheable
 from unistore.loader.errors import LoaderError, SampleError
@@ -34,7 +37,7 @@ class Loader:
     where they are, further ones are copied.
 
     Every epoch is a sequence of samples that depends on (seed, epoch) alone. Each iteration is one epoch; an
-    iteration that is left early ends its epoch. Only one iteration is alive at a time.
+    iteration that is left early ends its epoch. Only one iteration is alive at a time; threads may share it.
 
     Parameters
     ----------
@@ -116,13 +119,18 @@ class Loader:
         cache: str | int | None = None,
         log_every: int = 0,
     ) -> None:
+        check = Arguments()
+        check.flag("drop_last", drop_last, none=True)
+        check.flag("pin_memory", pin_memory)
+        check.function("collate", collate)
+        check.function("worker_init_fn", worker_init_fn)
+        check.whole("log_every", log_every)
+        check.settle()
         fetch = choose_fetch(dataset, collate)
         self._packed = fetch.packed
         if cache is not None:
             check_cacheable(fetch)
         self.dataset = dataset
-        self.batch_size = batch_size
-        self.seed = seed
         self.placement: Placement = place(
             batch_size=batch_size,
             seed=seed,
@@ -132,11 +140,12 @@ class Loader:
             world_size=world_size,
             dataset=dataset,
         )
+        self.batch_size, self.seed = int(batch_size), int(seed)
         self.sequence = sequence_for(
             dataset,
             shuffle,
-            seed=seed,
-            batch_size=batch_size,
+            seed=self.seed,
+            batch_size=self.batch_size,
             subset=subset,
             weights=weights,
             samples_per_epoch=samples_per_epoch,
@@ -154,6 +163,7 @@ class Loader:
         self._reported = Stats(), time.perf_counter()
         self._current: weakref.ref[Iteration] | None = None
         self._producer: list[Producer] = []
+        self._owner, self._lock = os.getpid(), threading.RLock()
         weakref.finalize(self, _close_all, self._producer)
 
     def __len__(self) -> int:
@@ -161,22 +171,23 @@ class Loader:
         return self._share(0).steps
 
     def __iter__(self) -> Iterator[Any]:
-        producer = self._ready_producer()
-        epoch, start = self._progress.begin()
-        producer.begin()
-        iteration = Iteration(self, producer, Positions(self.sequence, epoch), epoch, self._share(start))
-        self._current = weakref.ref(iteration)
-        self._reported = replace(self._stats), time.perf_counter()
-        try:
-            iteration.request_ahead(at_once=True)
-        except BaseException:
-            self.close()
-            raise
-        return iteration
+        with self._alone():
+            producer = self._ready_producer()
+            epoch, start = self._progress.begin()
+            producer.begin()
+            iteration = Iteration(self, producer, Positions(self.sequence, epoch), epoch, self._share(start))
+            self._current = weakref.ref(iteration)
+            self._reported = replace(self._stats), time.perf_counter()
+            try:
+                iteration.request_ahead(at_once=True)
+            except BaseException:
+                self.close()
+                raise
+            return iteration
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated. Not needed: every iteration moves on by itself."""
-        self._progress.set_epoch(epoch)
+        self._progress.set_epoch(checked_epoch(epoch))
 
     @property
     def epoch(self) -> int:
@@ -202,9 +213,10 @@ class Loader:
         """
         order = state.get("order") if isinstance(state, Mapping) else None
         sequence = self.sequence.arranged(order) if isinstance(order, Mapping) else self.sequence
-        self._progress.load(state, sequence)
-        self.sequence = sequence
-        self._current = None
+        with self._alone():
+            self._progress.load(state, sequence)
+            self.sequence = sequence
+            self._current = None
 
     def stats(self) -> dict[str, int | float]:
         """Return totals since the loader was made, see `unistore.loader.stats.Stats`."""
@@ -217,8 +229,9 @@ class Loader:
 
     def close(self) -> None:
         """End workers and free memory; batches that are held stay intact. Iterating again starts anew."""
-        self._current = None
-        _close_all(self._producer)
+        with self._alone():
+            self._current = None
+            _close_all(self._producer)
 
     def __enter__(self) -> Self:
         return self
@@ -227,6 +240,15 @@ class Loader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _alone(self) -> threading.RLock:
+        """Held by the one thread that uses producer and iteration.
+
+        A forked child has neither: the parent's workers are not its own, nor are threads that held the lock.
+        """
+        if self._owner != os.getpid():
+            self._owner, self._lock, self._current = os.getpid(), threading.RLock(), None
+        return self._lock
 
     def _share(self, start: int) -> Share:
         where = self.placement
@@ -259,9 +281,17 @@ class Loader:
 
     def _deliver(self, iteration: Iteration) -> Any:
         """Hand out the next batch of an iteration."""
+        with self._alone():
+            return self._next_batch(iteration)
+
+    def _next_batch(self, iteration: Iteration) -> Any:
+        if iteration.over:
+            raise StopIteration
         if self._current is None or self._current() is not iteration or not self._producer:
             msg = (
-                "this iteration is over: another one of the same loader was started, or the loader was closed"
+                "this iteration is over: another one of the same loader was started (in another thread, "
+                "maybe), the loader was closed, or this process was forked from the one that iterates; "
+                "iterate the loader again, and use a loader of its own in each thread"
             )
             raise LoaderError(msg)
         started = time.perf_counter()

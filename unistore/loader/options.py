@@ -11,10 +11,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.arguments import EPOCHS, Arguments
 from unistore.errors import InputError, Problem
 from unistore.order_blocks import GROUP, LANES, BlockShuffle, uniform_blocks
 from unistore.order_sequences import EpochSequence, InOrder, Shuffled, Subset, Weighted
-from unistore.workers import plan
+from unistore.workers import MOST, environment_number, plan
 
 __all__ = ["Placement", "place", "sequence_for", "workers_for"]
 
@@ -60,32 +61,20 @@ def place(
     InputError
         Everything that does not fit, at once.
     """
-    problems = [
-        Problem(name, f"must be a whole number of at least 1, got {value!r}", kind="option")
-        for name, value in (("batch_size", batch_size), ("prefetch", prefetch))
-        if not _whole(value) or value < 1
-    ]
-    if not _whole(seed):
-        problems.append(Problem("seed", f"must be a whole number, got {seed!r}", kind="option"))
+    check = Arguments()
+    check.whole("batch_size", batch_size, 1)
+    check.whole("prefetch", prefetch, 1, MOST)
+    check.whole("seed", seed, None)
     known = multiprocessing.get_all_start_methods()
     wished = start_method or getattr(dataset, "start_method", None)
     method = wished or ("fork" if sys.platform == "linux" else "spawn")
-    if method not in known:
-        problems.append(
-            Problem("start_method", f"is {method!r}, expected one of {', '.join(known)}", kind="option")
-        )
-    found_rank, found_size = _ranks(rank, world_size)
-    if found_size < 1 or not 0 <= found_rank < found_size:
-        problems.append(
-            Problem("rank", f"rank {found_rank} of {found_size}: must be at least 0 and below", kind="option")
-        )
-    if problems:
-        raise InputError(problems)
+    check.one_of("start_method", method, known)
+    ranks = check.whole("rank", rank, none=True), check.whole("world_size", world_size, 1, none=True)
+    found_rank, found_size = _ranks(rank, world_size) if all(ranks) else (0, 1)
+    if not 0 <= found_rank < found_size:
+        check.refuse("rank", f"rank {found_rank} of {found_size}: must be at least 0 and below")
+    check.settle()
     return Placement(rank=found_rank, world_size=found_size, start_method=method, prefetch=int(prefetch))
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -95,13 +84,13 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        return environment_number("RANK", 0, least=0), environment_number("WORLD_SIZE", 1)
     return 0, 1
 
 
 def workers_for(workers: int | str, samples: int) -> int:
     """Return the number of processes; ``"auto"`` shares the cores between the ranks of this machine."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     if isinstance(workers, int):
         plan(workers, quiet=True)  # refuses what is no number of workers
         return workers
@@ -131,6 +120,9 @@ def sequence_for(
         if subset is not None or weights is not None:
             raise InputError(Problem("shuffle", "a sequence of its own leaves no room for subset or weights"))
         return shuffle
+    check = Arguments()
+    check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
+    check.settle()
     chosen = None if subset is None else _subset(subset, len(dataset))
     length = len(dataset) if chosen is None else len(chosen)
     offsets = None
@@ -161,17 +153,21 @@ def _weighted(
     if shuffle is not True:
         cure = "shuffle=True; to read each sample once, open the dataset without weights"
         raise InputError(Problem("weights", f"draw at random, and shuffle is {shuffle!r}", cure, "option"))
-    if offsets is None and len(weights) != length:
-        message = f"there are {len(weights)} weights for {length} samples"
-        raise InputError(Problem("weights", message, kind="option"))
     try:
-        return Weighted(weights, offsets, draws, seed)
-    except ValueError as error:
+        given = np.asarray(weights, np.float64)
+        if offsets is None and given.shape != (length,):
+            message = f"{given.size} weights for {length} samples, shape {given.shape}: expected one a sample"
+            raise InputError(Problem("weights", message, kind="option"))
+        return Weighted(given, offsets, draws, seed)
+    except (TypeError, ValueError) as error:
         raise InputError(Problem("weights", str(error), kind="option")) from error
 
 
 def _subset(subset: Any, samples: int) -> NDArray[np.int64]:
-    chosen = np.asarray(subset)
+    try:
+        chosen = np.asarray(subset)
+    except ValueError:  # lists of different lengths
+        chosen = np.asarray(None)
     if chosen.dtype == np.bool_ and chosen.shape == (samples,):
         return cast("NDArray[np.int64]", np.flatnonzero(chosen))
     if chosen.ndim != 1 or not (np.issubdtype(chosen.dtype, np.integer) or not len(chosen)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from numbers import Integral
 from typing import Any
 
 import xxhash
 
+from unistore.arguments import EPOCHS, is_whole
 from unistore.loader.errors import LoaderError
 from unistore.order_sequences import EpochSequence
 
@@ -81,18 +81,19 @@ class Progress:
         LoaderError
             The state is of other samples or of another order; the difference is named.
         """
-        kinds = {"version": int, "epoch": Integral, "delivered": Integral, "digest": str, "order": Mapping}
         known = state if isinstance(state, Mapping) else {}
-        missing = [name for name, kind in kinds.items() if not isinstance(known.get(name), kind)]
+        missing = [name for name in ("version", "epoch", "delivered") if not is_whole(known.get(name))]
+        kinds = {"digest": str, "order": Mapping}
+        missing += [name for name, kind in kinds.items() if not isinstance(known.get(name), kind)]
         if missing or state["version"] != VERSION:
             found = f"lacks {', '.join(sorted(missing))}" if missing else f"has version {state['version']!r}"
             msg = f"this is not a loader state of version {VERSION}: it {found}"
             raise LoaderError(msg)
-        mine, theirs = sequence.describe(), dict(state["order"])
+        mine, theirs = sequence.describe(), {str(name): value for name, value in state["order"].items()}
         differences = [
             f"{name} was {theirs.get(name)!r} and is {mine.get(name)!r}"
             for name in sorted(mine.keys() | theirs.keys())
-            if mine.get(name) != theirs.get(name)
+            if not _same(mine.get(name), theirs.get(name))
         ]
         if state["digest"] != self._digest:
             differences.append("the dataset holds other samples")
@@ -100,7 +101,17 @@ class Progress:
             msg = f"this state is of another run and cannot be continued exactly: {'; '.join(differences)}"
             raise LoaderError(msg)
         epoch, delivered = int(state["epoch"]), int(state["delivered"])
-        if epoch < 0 or not 0 <= delivered <= len(sequence):
-            msg = f"the state says epoch {epoch}, {delivered} samples delivered of {len(sequence)}"
+        if not 0 <= epoch <= EPOCHS or not 0 <= delivered <= len(sequence):
+            msg = (
+                f"the state says epoch {epoch}, {delivered} samples delivered of {len(sequence)}: "
+                "no run of this loader comes there"
+            )
             raise LoaderError(msg)
         self.epoch, self.delivered, self._begun = epoch, delivered, False
+
+
+def _same(mine: object, theirs: object) -> bool:
+    """Whether two values of descriptions are equal; only texts and whole numbers are."""
+    return isinstance(theirs, str) == isinstance(mine, str) and (
+        mine == theirs if isinstance(theirs, str) else is_whole(mine) and is_whole(theirs) and mine == theirs
+    )

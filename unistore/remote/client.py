@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
-from unistore.remote.faults import Fault, ShortRead, fault_of, lacks_conditions
+from unistore.remote.faults import Fault, ShortRead, cause, fault_of, lacks_conditions
 from unistore.remote.url import Location, parse_url
 from unistore.zarr3.storage import DOCUMENT_LIMIT
 
@@ -237,7 +237,7 @@ class ObjectClient:
                 enough = waited + pause > PATIENCE if bucket in _reached else attempt >= FIRST_ATTEMPTS
                 if not fault.transient or enough:
                     tried = f" (tried {attempt} times in {waited:.1f} s)" if attempt > 1 else ""
-                    raise self.error(key, fault, tried) from error
+                    raise self.error(key, fault, tried) from cause(error)
             else:
                 _reached.add(bucket)
                 return result
@@ -291,7 +291,7 @@ def _open(
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
         )
     except (obstore.exceptions.BaseError, ValueError) as found:
-        raise error("", fault_of(found, location.scheme, location.bucket)) from found
+        raise error("", fault_of(found, location.scheme, location.bucket)) from cause(found)
 
 
 def _client_options(location: Location, timeout: str) -> dict[str, Any]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["Fault", "ShortRead", "fault_of", "lacks_conditions"]
+from unistore.remote.redaction import without_secrets
+
+__all__ = ["Fault", "ShortRead", "cause", "fault_of", "lacks_conditions"]
 
 CREDENTIALS = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (AWS_SKIP_SIGNATURE=true for a public bucket)",
@@ -145,6 +147,13 @@ def _named(code: str) -> str:
     return f" ({code})" if code else ""
 
 
+def cause(error: Exception) -> Exception:
+    """An exception of a library, to be shown below ours: the rest of its text may hold URLs in any form."""
+    return RuntimeError(f"{type(error).__name__}: {_sentence(str(error))}").with_traceback(
+        error.__traceback__
+    )
+
+
 def _sentence(text: str) -> str:
-    first = text.partition("\n")[0].strip()
+    first: str = without_secrets(text.partition("\n")[0].strip())
     return first if len(first) <= 200 else f"{first[:197]}…"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import InputError
+from unistore.arguments import Arguments
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
 from unistore.samples.columns import SourceNames
 from unistore.samples.crops import Boxes, Crop
@@ -67,17 +67,18 @@ class Clips:
     random: bool = True
 
     def __post_init__(self) -> None:
-        crop = (self.crop, self.crop) if isinstance(self.crop, int) else self.crop
-        if crop is not None and (len(crop) != 2 or min(crop) < 1):
-            msg = f"crop must be one or two positive numbers of pixels, or None, got {self.crop!r}"
-            raise InputError(msg)
-        for name in ("length", "stride", "voxel_bins"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                msg = f"{name} must be at least 1, got {value}"
-                raise InputError(msg)
+        check = Arguments()
+        check.whole("length", self.length, 1)
+        check.whole("stride", self.stride, 1)
+        check.whole("voxel_bins", self.voxel_bins, 1, none=True)
+        check.sizes("crop", self.crop, 2, none=True)
+        check.names("fields", self.fields)
+        check.flag("random", self.random)
+        check.settle()
+        crop = self.crop if self.crop is None or isinstance(self.crop, (tuple, list)) else (self.crop,) * 2
+        fields = (self.fields,) if isinstance(self.fields, str) else self.fields
         object.__setattr__(self, "crop", None if crop is None else tuple(crop))
-        object.__setattr__(self, "fields", None if self.fields is None else tuple(self.fields))
+        object.__setattr__(self, "fields", None if fields is None else tuple(fields))
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import InputError
+from unistore.arguments import Arguments
 from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
 from unistore.samples.boxes import EXTENT, BoxSource, box_source, box_sources, volume_columns
 from unistore.samples.protocol import Picks, chosen, require
@@ -42,16 +42,15 @@ class Patches:
     per_volume: int = 1
 
     def __post_init__(self) -> None:
-        size = (self.size,) * 3 if isinstance(self.size, int) else tuple(self.size)
-        if len(size) != 3 or min(size) < 1:
-            msg = f"size must be one or three positive numbers of voxels, got {self.size!r}"
-            raise InputError(msg)
-        if self.per_volume < 1:
-            msg = f"per_volume must be at least 1, got {self.per_volume}"
-            raise InputError(msg)
-        if not self.random and self.per_volume != 1:
-            msg = f"per_volume={self.per_volume} goes with random=True: a grid covers each volume once"
-            raise InputError(msg)
+        check = Arguments()
+        check.sizes("size", self.size, 3)
+        check.flag("random", self.random)
+        if check.whole("per_volume", self.per_volume, 1) and self.per_volume != 1 and not self.random:
+            check.refuse(
+                "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
+            )
+        check.settle()
+        size = tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size,) * 3
         object.__setattr__(self, "size", size)
 
     @property

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.arguments import Arguments
 from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed, placed
 from unistore.samples.columns import SourceNames
@@ -60,12 +61,11 @@ class Segments:
     voxel: float | None = None
 
     def __post_init__(self) -> None:
-        if self.coordinates not in ("local", "absolute"):
-            msg = f'coordinates must be "local" or "absolute", got {self.coordinates!r}'
-            raise InputError(msg)
-        if self.max_points is not None and self.max_points < 1:
-            msg = f"max_points must be at least 1, got {self.max_points}"
-            raise InputError(msg)
+        check = Arguments()
+        check.one_of("coordinates", self.coordinates, ("local", "absolute"))
+        check.whole("max_points", self.max_points, 1, none=True)
+        check.number("voxel", self.voxel, none=True)
+        check.settle()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.arguments import EPOCHS, Arguments
 from unistore.errors import InputError
 from unistore.packed import Allocate, Batch, Packed
 from unistore.samples.bits import every_point, points_of_ranks
@@ -50,12 +51,14 @@ class SparsePoints:
     max_points: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_points is not None and self.max_points < 1:
-            msg = f"max_points must be at least 1, got {self.max_points}"
-            raise InputError(msg)
+        check = Arguments()
+        check.text("window", self.window, none=True)
+        check.whole("min_points", self.min_points, most=EPOCHS)
+        check.whole("max_points", self.max_points, 1, none=True)
+        check.settle()
         if self.max_points is not None and self.max_points < self.min_points:
-            msg = f"max_points={self.max_points} is below min_points={self.min_points}"
-            raise InputError(msg)
+            check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
+        check.settle()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.arguments import Arguments
 from unistore.packed import Allocate, Batch, placed
 from unistore.samples.protocol import Picks, chosen, require
 from unistore.samples.steps import (
@@ -49,6 +50,11 @@ class Transitions:
     """
 
     only_valid: bool = False
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.flag("only_valid", self.only_valid)
+        check.settle()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""

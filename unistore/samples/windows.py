@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import InputError
+from unistore.arguments import Arguments
 from unistore.packed import Allocate, Batch, placed
 from unistore.samples.protocol import Picks, chosen, require
 from unistore.samples.steps import ON_REQUEST, Episodes, as_handed, step_column, step_paths
@@ -49,13 +49,11 @@ class Windows:
     pad: Literal["repeat", "zero", "drop"] = "repeat"
 
     def __post_init__(self) -> None:
+        check = Arguments()
         for name in ("history", "horizon", "stride"):
-            if getattr(self, name) < 1:
-                msg = f"{name} must be at least 1, got {getattr(self, name)}"
-                raise InputError(msg)
-        if self.pad not in ("repeat", "zero", "drop"):
-            msg = f'pad must be "repeat", "zero" or "drop", got {self.pad!r}'
-            raise InputError(msg)
+            check.whole(name, getattr(self, name), 1)
+        check.one_of("pad", self.pad, ("repeat", "zero", "drop"))
+        check.settle()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""

@@ -1,0 +1,191 @@
+"""Loaders used by several threads and by forked children, and states that no run can have."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unistore.loader.conftest import Batched
+from unistore.loader import Loader
+from unistore.loader.errors import LoaderError
+
+OVER = "this iteration is over"
+
+
+def in_child(job: Callable[[], object]) -> str:
+    """What a job gives in a forked child, or the error that it ends with."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            said = str(job())
+        except BaseException as error:
+            said = f"{type(error).__name__}: {error}"
+        os.write(writer, said.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        text = answer.read()
+    os.waitpid(pid, 0)
+    return text
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_three_threads_share_one_iterator(workers: int) -> None:
+    seen: list[int] = []
+    with Loader(Batched(2000), 8, workers=workers) as loader:
+        iterator = iter(loader)
+
+        def take() -> None:
+            for batch in iterator:
+                seen.extend(batch["index"].tolist())
+
+        run_together([take] * 3)
+        assert sorted(seen) == list(range(2000))
+        assert loader.state_dict()["epoch"] == 1
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_three_threads_that_iterate_one_loader_each_end_by_an_error_of_its_own(workers: int) -> None:
+    ends: list[str] = []
+    with Loader(Batched(2000), 8, workers=workers) as loader:
+
+        def iterate() -> None:
+            try:
+                taken = [len(batch["index"]) for batch in loader]
+            except LoaderError as error:
+                ends.append(str(error))
+            else:
+                ends.append(f"whole: {sum(taken)}")
+
+        run_together([iterate] * 3)
+        assert len(ends) == 3
+        assert all(end.startswith(OVER) or end == "whole: 2000" for end in ends)
+        assert "whole: 2000" in ends
+        assert sum(len(batch["index"]) for batch in loader) == 2000
+
+
+def run_together(jobs: list[Callable[[], None]]) -> None:
+    failed: list[BaseException] = []
+
+    def guarded(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_thread_may_close_what_another_one_iterates(workers: int) -> None:
+    loader = Loader(Batched(20_000), 8, workers=workers)
+    ends: list[str] = []
+    started = threading.Event()
+
+    def iterate() -> None:
+        try:
+            for _ in loader:
+                started.set()
+        except LoaderError as error:
+            ends.append(str(error))
+
+    thread = threading.Thread(target=iterate)
+    thread.start()
+    started.wait()
+    loader.close()
+    thread.join()
+    assert len(ends) == 1
+    assert ends[0].startswith(OVER)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_forked_child_is_told_and_may_iterate_anew(workers: int) -> None:
+    with Loader(Batched(), 8, workers=workers, seed=3) as loader:
+        iterator = iter(loader)
+        first = next(iterator)["index"].tolist()
+        assert in_child(lambda: next(iterator)).startswith(f"LoaderError: {OVER}")
+        assert in_child(loader.state_dict) == str(loader.state_dict())
+        assert in_child(lambda: sum(len(batch["index"]) for batch in loader)) == "200"
+        assert in_child(loader.close) == "None"
+        rest = [index for batch in iterator for index in batch["index"].tolist()]
+        assert sorted(first + rest) == list(range(200))
+
+
+@pytest.mark.timeout(60)
+def test_a_child_forked_while_a_thread_waits_for_a_batch_does_not_wait() -> None:
+    with Loader(Batched(), 8, workers=0) as loader:
+        assert loader._lock.acquire()  # what a thread would hold
+        try:
+            said = in_child(lambda: threading.Thread(target=loader.close).start() or "closed")
+            assert in_child(lambda: sum(len(batch["index"]) for batch in loader)) == "200"
+        finally:
+            loader._lock.release()
+        assert said == "closed"
+
+
+def test_iterating_after_close_starts_anew() -> None:
+    loader = Loader(Batched(), 8, workers=0)
+    iterator = iter(loader)
+    next(iterator)
+    loader.close()
+    with pytest.raises(LoaderError, match=f"{OVER}.*iterate the loader again"):
+        next(iterator)
+    assert sum(len(batch["index"]) for batch in loader) == 200
+    loader.close()
+
+
+IMPOSSIBLE: list[dict[str, Any]] = [
+    {"epoch": 10**30},
+    {"epoch": -1},
+    {"epoch": True},
+    {"epoch": 1.0},
+    {"epoch": "1"},
+    {"epoch": None},
+    {"delivered": 10**30},
+    {"delivered": -1},
+    {"delivered": 201},
+    {"delivered": False},
+    {"version": True},
+    {"version": 10**30},
+    {"version": [1]},
+    {"digest": None},
+    {"digest": "of others"},
+    {"order": []},
+    {"order": {}},
+    {"order": {1: 2, "kind": "blocks"}},
+    {"order": {"kind": "blocks", "group": 0}},
+    {"order": {"kind": "blocks", "group": 10**30, "lanes": -1, "deal": "x"}},
+    {"order": {"kind": ["blocks"], "length": np.arange(3)}},
+]
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "blocks"])
+@pytest.mark.parametrize("change", IMPOSSIBLE)
+def test_impossible_states_are_refused_and_change_nothing(change: dict[str, Any], shuffle: Any) -> None:
+    with Loader(Batched(), 8, shuffle, workers=0) as loader:
+        before = loader.state_dict()
+        with pytest.raises(LoaderError, match=r"state"):
+            loader.load_state_dict({**before, **change})
+        assert loader.state_dict() == before
+        assert sum(len(batch["index"]) for batch in loader) == 200
+
+
+@pytest.mark.parametrize("state", [None, 3, "epoch 3", [], {}])
+def test_what_is_no_state_is_refused(state: Any) -> None:
+    with pytest.raises(LoaderError, match="this is not a loader state of version 1"):
+        Loader(Batched(), 8, workers=0).load_state_dict(state)

@@ -1,0 +1,174 @@
+"""Checks of arguments: whatever is wrong with them is told at once, each by its name."""
+
+from __future__ import annotations
+
+import math
+import os
+import reprlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeGuard, Union, get_args, get_origin
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["EPOCHS", "MANY", "Arguments", "checked_epoch", "described", "fits", "is_whole"]
+
+MANY = 2**31 - 1
+"""The most of anything that is counted in batches, samples of a batch, voxels of an axis."""
+EPOCHS = 2**62
+"""The last epoch, and the most samples of one."""
+
+
+def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is an integer, of Python or numpy, within bounds; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return False
+    number = int(value)
+    return (least is None or number >= least) and (most is None or number <= most)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def checked_epoch(epoch: int) -> int:
+    """An epoch as a Python integer.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    check = Arguments()
+    check.whole("epoch", epoch, most=EPOCHS)
+    check.settle()
+    return int(epoch)
+
+
+class Arguments:
+    """Collects what is wrong; `settle` raises it. A check gives whether the value is right.
+
+    >>> check = Arguments()
+    >>> check.whole("batch_size", 0, least=1)
+    False
+    >>> check.settle()
+    Traceback (most recent call last):
+    unistore.errors.InputError: batch_size: must be a whole number of at least 1, got 0
+    """
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def refuse(self, name: str, message: str, cure: str = "") -> bool:
+        """Note what is wrong with an argument."""
+        self.problems.append(Problem(name, message, cure, "option"))
+        return False
+
+    def settle(self) -> None:
+        """Raise what was found.
+
+        Raises
+        ------
+        InputError
+            Everything that is wrong.
+        """
+        if self.problems:
+            raise InputError(self.problems)
+
+    def whole(
+        self, name: str, value: object, least: int | None = 0, most: int = MANY, *, none: bool = False
+    ) -> bool:
+        """A whole number within bounds; least None: any one at all."""
+        if least is None:
+            return self.expect(name, value, is_whole(value), "a whole number", none=none)
+        bound = f"at most {most}" if is_whole(value, least) else f"at least {least}"
+        return self.expect(name, value, is_whole(value, least, most), f"a whole number of {bound}", none=none)
+
+    def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
+        """So many whole numbers of at least 1, or one for all of them."""
+        each = [value] * count if is_whole(value) else value
+        several = isinstance(each, (list, tuple)) and len(each) == count
+        right = several and all(is_whole(one, 1, MANY) for one in each)  # type: ignore[attr-defined]
+        return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
+
+    def number(self, name: str, value: object, *, none: bool = False) -> bool:
+        """A finite number above 0."""
+        return self.expect(name, value, fits(value, float) and value > 0, "a number above 0", none=none)  # type: ignore[operator]
+
+    def flag(self, name: str, value: object, *, none: bool = False) -> bool:
+        """True or False."""
+        return self.expect(name, value, fits(value, bool), "True or False", none=none)
+
+    def one_of(self, name: str, value: object, known: Collection[str]) -> bool:
+        """One of a few words."""
+        right = isinstance(value, str) and value in known
+        return self.expect(name, value, right, f"one of {', '.join(map(repr, known))}")
+
+    def text(self, name: str, value: object, *, none: bool = False) -> bool:
+        """A text."""
+        return self.expect(name, value, isinstance(value, str), "a text", none=none)
+
+    def path(self, name: str, value: object, *, none: bool = False) -> bool:
+        """A path or URL."""
+        return self.expect(name, value, isinstance(value, (str, os.PathLike)), "a path", none=none)
+
+    def names(self, name: str, value: object, *, none: bool = True) -> bool:
+        """A text, or several."""
+        several = isinstance(value, Collection) and all(isinstance(each, str) for each in value)
+        return self.expect(name, value, several, "a name, or several", none=none)
+
+    def function(self, name: str, value: Callable[..., Any] | None) -> bool:
+        """Something to be called, or None."""
+        return self.expect(name, value, callable(value), "a function", none=True)
+
+    def expect(self, name: str, value: object, right: bool, expected: str, *, none: bool = False) -> bool:
+        """Anything else; `right`: whether it is."""
+        if right or (none and value is None):
+            return True
+        return self.refuse(name, f"must be {expected}, got {reprlib.repr(value)}")
+
+
+_NUMPY_FLAGS = ("bool", "bool_")
+_PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a whole number", is_whole),
+    float: ("a finite number", lambda value: _is_number(value) and math.isfinite(value)),
+    bool: ("True or False", lambda value: isinstance(value, bool) or type(value).__name__ in _NUMPY_FLAGS),
+    str: ("a text", lambda value: isinstance(value, str)),
+    NoneType: ("None", lambda value: value is None),
+}
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of the kind that an annotation says; number of items and words are not looked at."""
+    if hint in _PLAIN:
+        return _PLAIN[hint][1](value)
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return isinstance(value, str)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(
+            fits(key, inner[0]) and fits(each, inner[1]) for key, each in value.items()
+        )
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+        return several and getattr(value, "ndim", 1) == 1 and all(fits(each, inner[0]) for each in value)
+    return isinstance(value, hint)
+
+
+def described(hint: Any) -> str:
+    """An annotation in words."""
+    if hint in _PLAIN:
+        return _PLAIN[hint][0]
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(map(described, inner))
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, inner))}"
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "a mapping of names"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f"a list, each {described(inner[0])}"
+    return f"a {hint.__name__}"

@@ -1,0 +1,28 @@
+"""All that the commands print: foreign names made safe for a terminal, URLs without what may be secret."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from unistore.converters.paths import printable
+from unistore.remote.redaction import without_secrets
+
+__all__ = ["safe", "say", "say_json"]
+
+
+def safe(text: str) -> str:
+    """Text on one line, without control characters and the secrets of URLs."""
+    return printable(without_secrets(text))
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print text, line by line."""
+    click.echo("\n".join(map(safe, text.split("\n"))), err=err)
+
+
+def say_json(value: Any, indent: int | None = None) -> None:
+    """Print a JSON value, in ASCII."""
+    click.echo(json.dumps(without_secrets(value), indent=indent))
