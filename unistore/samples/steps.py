@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,7 +105,7 @@ class KeptColumn:
             target[...] = image.reshape(self.row_shape)
 
 
-def _is_frame_shape(shape: Any) -> bool:
+def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
     """Whether an attribute is the shape of a frame, at most `_LARGEST_FRAME` values."""
     extents = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
     return extents and 2 <= len(shape) <= 3 and prod(shape) <= _LARGEST_FRAME
