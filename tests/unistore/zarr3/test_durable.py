@@ -147,7 +147,7 @@ def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("name", "code", "cure"),
     [
         ("write", errno.ENOSPC, "No space left on device.*; free space, then run the same command"),
-        ("fsync", errno.EIO, "mend the destination"),
+        ("fsync", errno.EIO, "the disk fails"),
         ("rename", errno.EACCES, "allow writing there"),
     ],
 )
