@@ -126,7 +126,8 @@ class _Library:
                 msg = f"cannot be decoded: {error}"
                 raise ValueError(msg) from error
             decoded.append(values)
-        if not np.array_equal(*decoded):
+        first, second = decoded
+        if not np.array_equal(first, second):
             msg = "does not say all of its bytes: its filter leaves some unwritten"
             raise ValueError(msg)
         return decoded[0]

@@ -40,7 +40,7 @@ def test_attempts_are_told_together() -> None:
     collected = Collected()
     collected.check()
     for number in range(3):
-        with collected.attempt():
+        with collected.attempt("somewhere"):
             if number != 1:
                 raise InputError(Problem(str(number), "bad"))
     with pytest.raises(InputError) as caught:

@@ -48,12 +48,12 @@ SPACE = 4 << 30
 """Bytes of address space beyond what the program takes: a bomb must not take the machine."""
 CORPUS = Path(__file__).with_name("corpus") / "stores.jsonl"
 """Mutations that once failed, one a line, with the verdict that they must have."""
-CASES = Path(__file__).parents[1] / "unistore" / "export" / "conftest.py"
+CASES = Path(__file__).parents[1] / "cases.py"
 
 
 def makers() -> dict[str, Any]:
-    """Sources and options of every family in every layout: those of the tests of export."""
-    spec = importlib.util.spec_from_file_location("unistore_export_cases", CASES)
+    """Sources and options of every family in every layout."""
+    spec = importlib.util.spec_from_file_location("unistore_cases", CASES)
     assert spec is not None
     assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)

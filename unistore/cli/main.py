@@ -85,7 +85,7 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
                 if problem.trace:
                     say(problem.trace.rstrip("\n"), err=True)
             say("".join(traceback.format_exception(error)).rstrip("\n"), err=True)
-            return 1
+            return error.exit_code if isinstance(error, UnistoreError) else 1
         _show(error, plain=plain, converting=arguments[:1] == ["convert"])
         return error.exit_code if isinstance(error, UnistoreError) else 1
     return code if isinstance(code, int) else 0

@@ -82,13 +82,14 @@ class KeptColumn:
         data = store.array(f"{group}/data")
         self._path = data.path
         self._images = KeptImages(store, group, exact=True)
-        shape, dtype = data.attributes.get("shape"), data.attributes.get("dtype", "uint8")
+        shape: Any = data.attributes.get("shape")
+        dtype = data.attributes.get("dtype", "uint8")
         if not _is_frame_shape(shape) or dtype not in _FRAME_DTYPES:
             message = (
                 f"its frames are {dtype!r} {shape!r}, expected {' or '.join(_FRAME_DTYPES)} [y, x, channel]"
             )
             raise contradiction(store, data.path, message)
-        self.row_shape: tuple[int, ...] = tuple(shape)
+        self.row_shape = tuple(shape)
         self.dtype = np.dtype(dtype)
         self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
 

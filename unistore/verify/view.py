@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import Problem
+from unistore.errors import CorruptionError, Problem
 from unistore.execute.executors import Executor
 from unistore.execute.job import Outcome
 from unistore.schemas.expected import form_of
@@ -18,6 +18,7 @@ from unistore.schemas.forms import SAMPLES, Form
 from unistore.store.reader import Store
 from unistore.verify.steps import in_order
 from unistore.zarr3.array import Array
+from unistore.zarr3.storage import AbsentError
 
 __all__ = ["Rule", "View", "first_row", "run_rules"]
 
@@ -84,7 +85,12 @@ class View:
     def _array(self, path: str) -> Array:
         if path in self._damaged:
             raise UnreadableError(path)
-        return self.store.array(path)
+        try:
+            return self.store.array(path)
+        except (CorruptionError, AbsentError) as error:  # an array that its form refers to is damaged
+            if self._damaged:
+                raise UnreadableError(path) from error
+            raise
 
     def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """One row of an array in blocks along axis 1, each with the number of its first plane."""

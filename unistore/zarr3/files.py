@@ -76,7 +76,7 @@ def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if size > limit:
             raise _too_large(path, size, limit)
-        return file.read(limit)
+        return file.read(size)
 
 
 def check_tree(root: str | os.PathLike[str], documents: frozenset[str], limit: int) -> None:

@@ -46,7 +46,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with h5py.File(bad / f"d{NASTY}.h5", "w") as file:
         file[f"x{NASTY}"] = np.arange(10)
         file["y\u202e"] = np.arange(11)
-    unistore.convert(folder, tmp_path / f"out{NASTY}.zarr", "rows")
+    with monkeypatch.context() as patched:  # such names are refused now: a store that others made has them
+        patched.setattr("unistore.execute.skipping.file_name_problem", lambda _: None)
+        unistore.convert(folder, tmp_path / f"out{NASTY}.zarr", "rows")
     return tmp_path
 
 

@@ -213,8 +213,9 @@ def test_debug_shows_the_traceback(
         main(command)
     assert left.value.code == 2
     assert capsys.readouterr().err.startswith("error: b.h5: cannot be read: RuntimeError: bad heap (")
-    with pytest.raises(InputError):
+    with pytest.raises(SystemExit) as left:
         main([*command, "--debug"])
+    assert left.value.code == 2
     assert "in broken\n" in capsys.readouterr().err
 
 

@@ -120,6 +120,7 @@ def test_random_samples_are_noticed_one_by_one(make_store):
             "segments/offsets": offsets,
             "segments/origin": np.zeros((3, 3)),
             "segments/source": np.zeros(3, np.int64),
+            "segments/number": np.arange(3),
         },
         count=3,
         table="segments",

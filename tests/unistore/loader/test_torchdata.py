@@ -31,6 +31,7 @@ def store(make_store):
         "segments/offsets": offsets,
         "segments/origin": np.zeros((count, 3)),
         "segments/source": np.zeros(count, np.int64),
+        "segments/number": np.arange(count),
     }
     path = make_store("point_cloud", arrays, count=count, table="segments")
     return unistore.Dataset(path, unistore.Segments(max_points=4), fields=["xyz"], seed=SEED)
