@@ -189,7 +189,7 @@ class Chunks:
         elif numbers.count(_DEFLATE) < 2 and {_DEFLATE, _SHUFFLE, _FLETCHER}.issuperset(numbers):
             _decode_here(stored, target, filters)
         else:
-            decode_apart(stored, memoryview(target), filters)
+            decode_apart(stored, target.data, filters)
 
 
 def chunks_of(dataset: h5py.Dataset, creation: Any) -> Chunks:
@@ -228,7 +228,7 @@ def _inflate(data: Bytes, size: int) -> bytes:
         msg = f"is stored in {data.size} bytes, which cannot be {size} when decompressed"
         raise ValueError(msg)
     stream = zlib.decompressobj()
-    found = stream.decompress(data, size + 1)
+    found = stream.decompress(data.data, size + 1)
     if len(found) != size:
         more = "more than " if len(found) > size else ""
         msg = f"decompresses to {more}{min(len(found), size)} bytes, expected {size}"
