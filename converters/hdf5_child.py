@@ -5,9 +5,10 @@ and the m stored bytes. The answer on standard output is n as 8 bytes and the n 
 length of a message, and the message.
 
 The filters run inside the HDF5 library, in a dataset in memory. In front of them stands a filter of our own,
-which comes last when a chunk is read and sees how many bytes the others made. Behind them stands another one, which
-comes first and puts room behind the stored bytes. Each chunk is decoded twice, with new memory and that room
-filled by different bytes: what differs was never written by the filter, or read beyond the stored bytes.
+which comes last when a chunk is read and sees how many bytes the others made. Behind them stands
+another one, which comes first and puts room behind the stored bytes. Each chunk is decoded twice, with new
+memory and that room filled by different bytes: what differs was never written by the filter, or was read
+beyond the stored bytes.
 """
 
 from __future__ import annotations
@@ -99,7 +100,6 @@ class _Library:
         if not grown:
             return 0
         slot.value = grown
-        ctypes.c_size_t.from_address(room).value = size + more
         ctypes.memset(grown + size, self.fill, more)
         return size
 
