@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.exclusion import Collected
 from unistore.converters.faults import as_problem
-from unistore.converters.hdf5_chunks import Chunks, chunks_of, native
+from unistore.converters.hdf5_chunks import Chunks, chunks_of, creation_of, native
 from unistore.converters.hdf5_virtual import check_sources
 from unistore.converters.paths import is_inside, printable, real_path
 from unistore.errors import InputError, Problem
@@ -301,12 +301,13 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     """
     if dataset.shape is None:
         return [Problem(location, "has no values (a null dataspace)", kind="dtype")]
-    if dataset.dtype.kind == "O" and not allow_object:
+    dtype, size = dataset.dtype, dataset.size
+    if dtype.kind == "O" and not allow_object:
         message = "has a variable-length or object dtype"
         return [Problem(location, message, "store fixed-size numbers", "dtype")]
-    creation = dataset.id.get_create_plist()
+    creation = creation_of(dataset)
     form = creation.get_layout()
-    if dataset.size == 0 or form == h5py.h5d.VIRTUAL or creation.get_external_count():
+    if size == 0 or form == h5py.h5d.VIRTUAL or creation.get_external_count():
         return []
     cure = "its writer was killed before writing: write the file again"
     stored = dataset.id.get_storage_size()
@@ -320,7 +321,7 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
         return []
     chunks = zip(dataset.shape, creation.get_chunk(), strict=True)
-    expected = math.prod(-(-size // chunk) for size, chunk in chunks)
+    expected = math.prod(-(-length // chunk) for length, chunk in chunks)
     written = dataset.id.get_num_chunks()
     if written < expected:
         message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
@@ -385,14 +386,14 @@ def read_rows(
 
 def _checked(dataset: h5py.Dataset, lo: int, hi: int, out: NDArray[Any]) -> Chunks | None:
     """Chunks that are read without HDF5; None once everything is checked that HDF5 will trust."""
-    creation = dataset.id.get_create_plist()
+    creation = creation_of(dataset)
     form = creation.get_layout()
     if form != h5py.h5d.CHUNKED:
         if form == h5py.h5d.VIRTUAL:
             out[...] = np.zeros((), out.dtype)
             check_sources(dataset, lo, hi)
         return None
-    chunks = chunks_of(dataset, creation)
+    chunks = chunks_of(dataset)
     if chunks.plain and out.dtype == chunks.dtype:
         return chunks
     chunks.check(lo, hi)
@@ -412,7 +413,7 @@ def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -
     try:
         lo, hi = (0, dataset.shape[0] if dataset.shape else 1) if row is None else (row, row + 1)
         if dataset.chunks is not None:
-            chunks_of(dataset, dataset.id.get_create_plist()).check(lo, hi)
+            chunks_of(dataset).check(lo, hi)
         elif dataset.is_virtual:
             check_sources(dataset, lo, hi)
         return dataset[()] if row is None else dataset[row]

@@ -5,8 +5,10 @@ and the m stored bytes. The answer on standard output is n as 8 bytes and the n 
 length of a message, and the message.
 
 The filters run inside the HDF5 library, in a dataset in memory. In front of them stands a filter of our own,
-which comes last when a chunk is read and sees how many bytes the others made. Each chunk is decoded twice,
-with new memory filled by different bytes: what differs was never written by the filter.
+which comes last when a chunk is read and sees how many bytes the others made. Behind them stands
+another one, which comes first and puts room behind the stored bytes. Each chunk is decoded twice, with new
+memory and that room filled by different bytes: what differs was never written by the filter, or was read
+beyond the stored bytes.
 """
 
 from __future__ import annotations
@@ -30,11 +32,14 @@ from numpy.typing import NDArray
 __all__ = ["serve"]
 
 _CHECK = 0x7F00
-_STAND_IN = 0x7F01
+_PAD = 0x7F01
+_STAND_IN = 0x7F02
 """Ids of stand-ins, one for each filter: creating a dataset would change the parameters of the real ones."""
 _NAME = b"standin\0"
 _M_PERTURB = -6
 _FILLS = (0x55, 0xAA)
+_BEYOND = 1 << 16
+"""Bytes behind the stored ones, besides as many as the chunk has."""
 _HEADROOM = 1 << 30
 """Bytes that a filter may allocate besides eight times the chunk."""
 
@@ -68,10 +73,14 @@ class _Library:
     """The HDF5 library with our own filter; ``expected`` and ``found`` are sizes of a decoded chunk."""
 
     def __init__(self) -> None:
-        self.expected = self.found = 0
-        self._register = ctypes.CDLL(h5py.h5z.__file__).H5Zregister
+        self.expected = self.found = self.fill = 0
+        library = ctypes.CDLL(h5py.h5z.__file__)
+        self._register = library.H5Zregister
+        self._resize = library.H5resize_memory
+        self._resize.argtypes, self._resize.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_void_p
         self._kept: list[Any] = []
         self._add(_CHECK, self._see)
+        self._add(_PAD, self._pad)
 
     def _add(self, number: int, function: Callable[..., int]) -> None:
         described = _FilterClass(1, number, 1, 1, _NAME[:-1], None, None, _FILTER(function))
@@ -84,6 +93,16 @@ class _Library:
         self.found = size
         return size if size == self.expected else 0
 
+    def _pad(self, flags: int, count: int, values: int, size: int, room: int, buffer: int) -> int:
+        more = self.expected + _BEYOND
+        slot = ctypes.c_void_p.from_address(buffer)
+        grown = self._resize(slot.value, size + more)
+        if not grown:
+            return 0
+        slot.value = grown
+        ctypes.memset(grown + size, self.fill, more)
+        return size
+
     @lru_cache(maxsize=4)  # noqa: B019  one library lives as long as the process
     def dataset(self, size: int, filters: tuple[tuple[int, tuple[int, ...]], ...]) -> h5py.h5d.DatasetID:
         """A dataset in memory of one chunk of `size` bytes behind the filters."""
@@ -91,9 +110,10 @@ class _Library:
         creation.set_chunk((size,))
         creation.set_filter(_CHECK, 0, ())
         for place, (_, values) in enumerate(filters):
-            if place + 2 > len(self._kept):
+            if place + 2 >= len(self._kept):
                 self._add(_STAND_IN + place, lambda *_: 0)
             creation.set_filter(_STAND_IN + place, 0, values)
+        creation.set_filter(_PAD, 0, ())
         with h5py.File("chunk", "w", driver="core", backing_store=False, libver=("earliest", "v108")) as file:
             space = h5py.h5s.create_simple((size,))
             h5py.h5d.create(file.id, b"chunk", h5py.h5t.STD_U8LE, space, creation)
@@ -112,10 +132,10 @@ class _Library:
         """Decoded bytes (size,) u1; a ValueError says why there are none."""
         dataset = self.dataset(size, filters)
         dataset.write_direct_chunk((0,), stored)
-        decoded = []
+        decoded: list[NDArray[np.uint8]] = []
         for fill in _FILLS:
             values = np.zeros(size, np.uint8)
-            self.expected, self.found = size, size
+            self.expected, self.found, self.fill = size, size, fill
             try:
                 with _filled(fill):
                     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
@@ -126,9 +146,8 @@ class _Library:
                 msg = f"cannot be decoded: {error}"
                 raise ValueError(msg) from error
             decoded.append(values)
-        first, second = decoded
-        if not np.array_equal(first, second):
-            msg = "does not say all of its bytes: its filter leaves some unwritten"
+        if not np.array_equal(decoded[0], decoded[1]):
+            msg = "does not say all of its bytes: its filter needs more than is stored"
             raise ValueError(msg)
         return decoded[0]
 

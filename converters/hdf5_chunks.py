@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.hdf5_decoder import Filter, decode_apart
 
-__all__ = ["Chunks", "chunks_of", "native"]
+__all__ = ["Chunks", "chunks_of", "creation_of", "native"]
 
 _KEPT = 8 << 20
 """Bytes of decoded chunks that are kept for the rows that follow, as HDF5 does."""
@@ -74,7 +74,8 @@ class Chunks:
         Whether chunks are decoded here to the values that h5py gives, but for the order of their bytes.
     """
 
-    def __init__(self, dataset: h5py.Dataset, creation: Any) -> None:
+    def __init__(self, dataset: h5py.Dataset) -> None:
+        creation = creation_of(dataset)
         self._id = dataset.id
         self._shape: tuple[int, ...] = dataset.shape
         self._chunk: tuple[int, ...] = creation.get_chunk()
@@ -192,11 +193,19 @@ class Chunks:
             decode_apart(stored, target.data, filters)
 
 
-def chunks_of(dataset: h5py.Dataset, creation: Any) -> Chunks:
-    """The chunks of a dataset by its creation properties, the same object as long as the dataset is open."""
+def creation_of(dataset: h5py.Dataset) -> Any:
+    """Creation properties of a dataset, asked for once as long as it is open."""
+    found = dataset.__dict__.get("unistore_creation")
+    if found is None:
+        found = dataset.__dict__["unistore_creation"] = dataset.id.get_create_plist()
+    return found
+
+
+def chunks_of(dataset: h5py.Dataset) -> Chunks:
+    """The chunks of a dataset, the same object as long as it is open."""
     found: Chunks | None = dataset.__dict__.get("unistore_chunks")
     if found is None:
-        found = dataset.__dict__["unistore_chunks"] = Chunks(dataset, creation)
+        found = dataset.__dict__["unistore_chunks"] = Chunks(dataset)
     return found
 
 

@@ -116,7 +116,7 @@ def check_sources(
             if source.is_virtual:
                 files |= check_sources(source, *rows, roots=roots, above=(*above, here))
             elif rows != (0, 0) and source.chunks is not None:
-                chunks_of(source, source.id.get_create_plist()).check(rows[0], min(rows[1], source.shape[0]))
+                chunks_of(source).check(rows[0], min(rows[1], source.shape[0]))
     return files - {Path(dataset.file.filename).resolve()}
 
 

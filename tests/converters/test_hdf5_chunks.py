@@ -175,21 +175,21 @@ def test_chunks_that_lie_are_refused_or_have_one_value(
     monkeypatch.setattr(hdf5_decoder, "_PATIENCE", 5.0)
     path = tmp_path / "a.h5"
     lie(path, {**OWN, **APART}[name])
+    found: list[dict[str, bytes]] = [{}, {}]
     with open_hdf5(path, "a.h5") as file:
-        for which in LIES:
-            found = []
-            for _ in range(2):
-                hdf5_decoder.stop()
+        for each in found:
+            hdf5_decoder.stop()
+            for which in LIES:
                 try:
-                    found.append(read_rows(file[which], f"a.h5: {which}").tobytes())
+                    each[which] = read_rows(file[which], f"a.h5: {which}").tobytes()
                 except InputError as error:
                     (problem,) = error.problems
                     assert problem.location == f"a.h5: {which}"
                     assert "rows 0:64 cannot be read: " in problem.message
-                    found.append(b"")
-            assert found[0] == found[1]
-            if which in ("less", "nothing") and name != "sperr":
-                assert found[0] == b"", which
+                    each[which] = b""
+    assert found[0] == found[1]
+    assert found[0]["nothing"] == b"" or name == "sperr"
+    assert found[0]["less"] == b"" or name == "sperr"  # its decoder makes a whole chunk of any
 
 
 def damaged(path: Path, stored: bytes, filters: Mapping[str, Any], size: int = 1000) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
+from unistore.errors import CorruptionError
 from unistore.verify import verify
 
 Copy = Callable[[str], Any]
