@@ -32,7 +32,7 @@ from unistore.converters.point_cloud_order import Order, gather
 from unistore.converters.point_cloud_scratch import Scratch, cut
 from unistore.converters.point_cloud_segments import by_windows
 from unistore.errors import InputError
-from unistore.execute.memory import PROCESS, derive_memory, room
+from unistore.execute.memory import PROCESS, SOURCE, derive_memory, room
 from unistore.execute.runner import run
 from unistore.store.reader import Store
 
@@ -331,7 +331,9 @@ def test_what_may_be_held_decides_where_points_are_sorted(
     path = make(tmp_path / "a.h5", "indices")
     for module in MODULES:
         monkeypatch.setattr(module, "BLOCK", BLOCK)
-    (source,) = PointCloudConverter(voxel_size=(1.0,)).scan([path]).sources
+    scan = PointCloudConverter(voxel_size=(1.0,)).scan([path])
+    (source,) = scan.sources
+    enough = PROCESS + SOURCE + source.held
     assert 0 < source.memory < source.held
     folders: list[Path | None] = []
     make_scratch = Scratch.__init__
@@ -341,12 +343,13 @@ def test_what_may_be_held_decides_where_points_are_sorted(
         lambda scratch, folder: [folders.append(folder), make_scratch(scratch, folder)][1],
     )
     digests = set()
-    for limit in (PROCESS + source.held, PROCESS + source.held - 1, None):
+    for limit in (enough, enough - 1, None):
         folders.clear()
         digests.add(
             convert(path, tmp_path / str(limit), "point_cloud", memory=limit, voxel_size=(1.0,)).digest
         )
-        held = limit != PROCESS + source.held - 1
+        held = limit != enough - 1
         assert (folders[0] is None) == held
-        assert derive_memory(source, room(limit, 0)) == (source.held if held else source.memory)
+        taken = source.held if held else source.memory
+        assert derive_memory(scan, source, room(limit, 0)) == SOURCE + taken
     assert len(digests) == 1

@@ -102,8 +102,8 @@ def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
     """
     base = scan_memory(scan)
     derived = scan.needs_facts or any(table.spilled for table in scan.tables)
-    most = max(scan.sources, key=lambda source: derive_memory(source, room), default=None)
-    reading = base + derive_memory(most, room) if derived and most is not None else 0
+    most = max(scan.sources, key=lambda source: derive_memory(scan, source, room), default=None)
+    reading = derive_memory(scan, most, room) if derived and most is not None else 0
     beside = max((source.reading for source in scan.sources), default=0)
     tables = [*provisional_tables(scan), *_possible_tables(scan)]
     needs = {

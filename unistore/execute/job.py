@@ -16,7 +16,7 @@ from unistore.converters.protocol import Concurrent, Converter, Facts, Planar, S
 from unistore.errors import InputError, Problem
 from unistore.execute.blocks import Blocks
 from unistore.execute.guard import Guard, reading
-from unistore.execute.memory import ROOM, derive_memory, scan_memory
+from unistore.execute.memory import ROOM, derive_memory, derived_in_memory, scan_memory
 from unistore.execute.planes import Parts, in_parts, task_memory
 from unistore.execute.shards import write_array, write_parts
 from unistore.execute.spill import Spill, SpillWriter
@@ -76,7 +76,8 @@ class DeriveJob:
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
         if isinstance(self.converter, Spacious):
-            folder = writer.folder if self.scan.sources[source].held > self.room else None
+            held = derived_in_memory(self.scan, self.scan.sources[source], self.room)
+            folder = None if held else writer.folder
             return self.converter.derive_in(folder, self.scan, source, writer.emit)
         return self.converter.derive(self.scan, source, writer.emit)
 
@@ -86,7 +87,7 @@ class DeriveJob:
 
     def need(self, source: int) -> int:
         """The source's own estimate, beside the scan."""
-        return scan_memory(self.scan) + derive_memory(self.scan.sources[source], self.room)
+        return derive_memory(self.scan, self.scan.sources[source], self.room)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ __all__ = [
     "ROOM",
     "check_fits",
     "derive_memory",
+    "derived_in_memory",
     "most_workers",
     "room",
     "scan_memory",
@@ -91,9 +92,15 @@ def scan_memory(scan: Scan) -> int:
     return len(scan.sources) * SOURCE
 
 
-def derive_memory(source: Source, room: int) -> int:
-    """Peak bytes of deriving a source where a step may hold `room` to be faster."""
-    return source.held if 0 < source.held <= room else source.memory
+def derived_in_memory(scan: Scan, source: Source, room: int) -> bool:
+    """Whether a source is derived without a folder where a step may hold `room` to be faster."""
+    return scan_memory(scan) + source.held <= room
+
+
+def derive_memory(scan: Scan, source: Source, room: int) -> int:
+    """Peak bytes, those of the scan included, of deriving a source where a step may hold `room` to be faster."""
+    held = source.held > 0 and derived_in_memory(scan, source, room)
+    return scan_memory(scan) + (source.held if held else source.memory)
 
 
 def shard_memory(table: TablePlan, reading: int = 0) -> int:

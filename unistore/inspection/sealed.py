@@ -126,7 +126,7 @@ def _splits(store: Store) -> dict[str, int]:
     """Samples by split name, in order of their codes; empty: no splits."""
     if not store.has("splits/code"):
         return {}
-    names: list[str] = store.group("splits").get("names", [])
+    names = store.split_names()
     codes = store.array("splits/code")
     counts = np.zeros(256, np.int64)
     for lo in range(0, len(codes), ROWS):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.errors import CorruptionError, Problem
+from unistore.errors import Problem, StoreError, UnsupportedError
 from unistore.execute.executors import Executor
 from unistore.execute.job import Outcome
 from unistore.schemas.expected import form_of
@@ -18,7 +18,6 @@ from unistore.schemas.forms import SAMPLES, Form
 from unistore.store.reader import Store
 from unistore.verify.steps import in_order
 from unistore.zarr3.array import Array
-from unistore.zarr3.storage import AbsentError
 
 __all__ = ["Rule", "View", "first_row", "run_rules"]
 
@@ -87,7 +86,7 @@ class View:
             raise UnreadableError(path)
         try:
             return self.store.array(path)
-        except (CorruptionError, AbsentError) as error:  # an array that its form refers to is damaged
+        except (StoreError, UnsupportedError) as error:  # of an array that its form refers to
             if self._damaged:
                 raise UnreadableError(path) from error
             raise

@@ -30,8 +30,9 @@ def store(make_store):
         "points/xyz": xyz,
         "segments/offsets": offsets,
         "segments/origin": np.zeros((count, 3)),
-        "segments/source": np.zeros(count, np.int64),
+        "segments/source": np.zeros(count, np.int32),
         "segments/number": np.arange(count),
+        "sources/path": ["a.h5"],
     }
     path = make_store("point_cloud", arrays, count=count, table="segments")
     return unistore.Dataset(path, unistore.Segments(max_points=4), fields=["xyz"], seed=SEED)
