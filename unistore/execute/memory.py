@@ -98,7 +98,7 @@ def derived_in_memory(scan: Scan, source: Source, room: int) -> bool:
 
 
 def derive_memory(scan: Scan, source: Source, room: int) -> int:
-    """Peak bytes, those of the scan included, of deriving a source where a step may hold `room` to be faster."""
+    """Peak bytes of deriving a source with the scan, where a step may hold `room` to be faster."""
     held = source.held > 0 and derived_in_memory(scan, source, room)
     return scan_memory(scan) + (source.held if held else source.memory)
 
