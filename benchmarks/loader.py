@@ -34,7 +34,7 @@ from harness.ways import Feed, Kind, Way
 from numpy.typing import NDArray
 
 import unistore
-from unistore.packed import Allocate, Batch, Packed
+from unistore.data.packed import Allocate, Batch, Packed
 
 BATCHES = (8, 64)
 WORKERS = (0, 1, 2)

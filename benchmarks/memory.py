@@ -29,11 +29,11 @@ import h5py
 import numpy as np
 import psutil
 
-from unistore.convert import convert, make_converter
-from unistore.execute.executors import Serial
-from unistore.execute.memory import PROCESS
-from unistore.execute.runner import run
-from unistore.sizes import size
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.executors.local import Serial
+from unistore.conversion.memory import PROCESS
+from unistore.conversion.runner import run
+from unistore.system.sizes import size
 
 MB = 1_000_000
 RNG = np.random.default_rng(0)

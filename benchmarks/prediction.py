@@ -30,11 +30,11 @@ from typing import Any
 import numpy as np
 from memory import FAMILIES, MB, status
 
-from unistore.convert import convert, make_converter
-from unistore.execute.estimate import estimate
-from unistore.execute.memory import PROCESS
-from unistore.execute.preview import preview
-from unistore.sizes import size
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.estimate import estimate
+from unistore.conversion.memory import PROCESS
+from unistore.conversion.preview import preview
+from unistore.system.sizes import size
 
 MOST = 3.0
 """Times the measured peak that a prediction may be."""

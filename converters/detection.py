@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-from unistore.converters.paths import expand
+from unistore.converters.files.paths import expand
 from unistore.errors import InputError
 
 __all__ = ["Detection", "detect"]

@@ -1,6 +1,6 @@
 """What a converter is: options in the constructor, then scan, read or derive, settle.
 
-The runner (`unistore.execute`) calls, in this order:
+The runner (`unistore.conversion`) calls, in this order:
 
 1. ``scan(paths)`` once: look at every source, report every problem of every file together.
 2. ``derive(scan, source, emit)`` once a source, only if a table of the scan is spilled or facts are needed.

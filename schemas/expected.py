@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import ModuleType
 
-from unistore.schemas import ct, point_cloud, rows, spike, trajectory
+from unistore.schemas.ct import fields as ct
 from unistore.schemas.forms import SAMPLES, Form, Limit
+from unistore.schemas.point_cloud import fields as point_cloud
+from unistore.schemas.rows import fields as rows
+from unistore.schemas.spike import fields as spike
+from unistore.schemas.trajectory import fields as trajectory
 
 __all__ = ["MAIN_ROWS", "SCHEMAS", "form_of", "is_text"]
 

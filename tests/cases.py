@@ -12,8 +12,8 @@ import cv2
 import h5py
 import numpy as np
 
-from unistore.convert import make_converter
-from unistore.execute.runner import run
+from unistore.conversion.convert import make_converter
+from unistore.conversion.runner import run
 
 DATA = Path(__file__).resolve().parent / "data"
 

@@ -18,9 +18,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import zarr
 
-    from unistore.collate import Collate, collate
-    from unistore.convert import convert
-    from unistore.dataset import Dataset
+    from unistore.conversion.convert import convert
+    from unistore.data.collate import Collate, collate
+    from unistore.data.dataset import Dataset
+    from unistore.data.kinds import (
+        Clips,
+        Patches,
+        Rows,
+        Segments,
+        SparsePoints,
+        Transitions,
+        Volumes,
+        Windows,
+    )
+    from unistore.data.kinds.replay import ReplayBuffer
     from unistore.errors import (
         ConversionError,
         CorruptionError,
@@ -30,11 +41,9 @@ if TYPE_CHECKING:
         UnistoreError,
         UnsupportedError,
     )
-    from unistore.inspect import Inspection, inspect
     from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
-    from unistore.order import At, Shuffle
-    from unistore.replay import ReplayBuffer
-    from unistore.samples import Clips, Patches, Rows, Segments, SparsePoints, Transitions, Volumes, Windows
+    from unistore.order.permutation import At, Shuffle
+    from unistore.report.inspection import Inspection, inspect
     from unistore.store.reader import Store
 
 __all__ = [

@@ -26,7 +26,15 @@ from unistore.converters.protocol import Converter, Facts, Scan, Settled
 from unistore.schemas.arrays import name_problem
 from unistore.schemas.tables import Field, Table
 
-FORBIDDEN = ("torch", "dask", "distributed", "zarr", "unistore.store", "unistore.zarr3", "unistore.execute")
+FORBIDDEN = (
+    "torch",
+    "dask",
+    "distributed",
+    "zarr",
+    "unistore.store",
+    "unistore.zarr3",
+    "unistore.conversion",
+)
 GUARD = 3
 
 

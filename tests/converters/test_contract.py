@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.detection import detect
 from unistore.converters.protocol import Scan
-from unistore.converters.rows import RowsConverter
+from unistore.converters.rows.converter import RowsConverter
 
 COUNT = count()
 HELD: list[Any] = []

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from trials import FAMILIES, Case, Whole, ended, family, start
 
-import unistore.layout
+import unistore.conversion.layout
 
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -136,7 +136,7 @@ class Trials:
 
     def _read(self, url: str, sources: list[Path]) -> None:
         """Every value, from the container and from the sources."""
-        from unistore.verify import verify
+        from unistore.integrity import verify
 
         found = verify(url, against=sources)
         if not found.ok or found.receipt is None:
@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--kills", type=int, default=4, help="kills a family")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
-    unistore.layout.SHARD = 32 << 10  # many small shards
+    unistore.conversion.layout.SHARD = 32 << 10  # many small shards
     command = str(Path(given.azurite).absolute()) if os.sep in given.azurite else given.azurite
     chance = random.Random(given.seed)
     with tempfile.TemporaryDirectory(prefix="unistore-azure-") as folder, emulator(command):

@@ -23,9 +23,9 @@ from pathlib import Path
 
 from trials import FAMILIES, family, tree
 
-from unistore.execute.runner import run
+from unistore.conversion.runner import run
+from unistore.integrity import repair, verify
 from unistore.store.names import MANIFEST, ROOT
-from unistore.verify import repair, verify
 
 
 def changes(files: dict[str, bytes], count: int, rng: random.Random) -> Iterator[tuple[str, int, int]]:

@@ -35,8 +35,8 @@ from fuzz_oracles import SECRET, Wrong, compare
 from fuzz_samples import SAMPLES
 from trials import tree
 
-from unistore.convert import convert
-from unistore.converters.paths import printable
+from unistore.conversion.convert import convert
+from unistore.converters.files.paths import printable
 from unistore.errors import ConversionError, InputError
 
 SECONDS = 10

@@ -28,10 +28,10 @@ from typing import Any
 
 from trials import FAMILIES, Case, Whole, ended, family, start
 
-import unistore.layout
+import unistore.conversion.layout
 import unistore.zarr3.durable
+from unistore.conversion.runner import run
 from unistore.errors import StoreError
-from unistore.execute.runner import run
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
@@ -102,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
     )
     given = parser.parse_args(arguments)
-    unistore.layout.SHARD = 16 << 10  # many small shards
+    unistore.conversion.layout.SHARD = 16 << 10  # many small shards
     with tempfile.TemporaryDirectory(prefix="unistore-kill-", dir=given.work) as folder:
         torture(given, Path(folder).resolve())
 

@@ -36,9 +36,9 @@ import psutil
 from cluster import Cluster
 from trials import FAMILIES, Case, Whole, ended, family, start
 
-import unistore.layout
-from unistore.execute.dask_executor import Dask
-from unistore.execute.processes import Processes
+import unistore.conversion.layout
+from unistore.conversion.executors.dask_executor import Dask
+from unistore.conversion.executors.processes import Processes
 from unistore.store.names import build_folder
 
 WAYS = ("converter", "workers", "together", "cluster")
@@ -232,7 +232,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--work", type=Path, help="where the trials take place (memory is fine: no power cut)"
     )
     given = parser.parse_args(arguments)
-    unistore.layout.SHARD = 8 << 10  # many small shards
+    unistore.conversion.layout.SHARD = 8 << 10  # many small shards
     began = time.perf_counter()
     with ExitStack() as stack:
         folder, own = (

@@ -37,9 +37,9 @@ import xxhash
 from numpy.typing import NDArray
 
 import unistore
-from unistore.order import At
-from unistore.order_blocks import LANES, BlockShuffle
-from unistore.order_sequences import Weighted
+from unistore.order.blocks import LANES, BlockShuffle
+from unistore.order.permutation import At
+from unistore.order.sequences import Weighted
 
 DATA = Path(__file__).parent.parent / "data"
 SEED, ROWS, FIRST_BATCH = 11, 701, 8

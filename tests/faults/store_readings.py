@@ -14,20 +14,20 @@ import numpy as np
 import zarr
 
 import unistore
-import unistore.dataset
-import unistore.export.ct
-import unistore.export.point_cloud
-import unistore.export.rows
-import unistore.export.spike
-import unistore.export.trajectory
-import unistore.replay
-from unistore.diagnosis.speed import measure
+import unistore.converters.ct.export
+import unistore.converters.point_cloud.export
+import unistore.converters.rows.export
+import unistore.converters.spike.export
+import unistore.converters.trajectory.export
+import unistore.data.dataset
+import unistore.data.kinds.replay
+from unistore.data.kinds.locality import samples_of_a_chunk
 from unistore.errors import StoreError, UnistoreError
-from unistore.export import export
-from unistore.inspect import inspect
-from unistore.samples.locality import samples_of_a_chunk
+from unistore.exporting import export
+from unistore.integrity import verify
+from unistore.report.inspection import inspect
+from unistore.report.speed import measure
 from unistore.store.reader import Store
-from unistore.verify import verify
 
 OK = "ok"
 SHOWN = 3

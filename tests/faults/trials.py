@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unistore.convert import make_converter
+from unistore.conversion.convert import make_converter
+from unistore.conversion.runner import run
 from unistore.errors import InputError
-from unistore.execute.runner import run
 from unistore.store.reader import Store
 
 DATA = Path(__file__).parents[1] / "data"

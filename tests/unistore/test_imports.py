@@ -19,38 +19,60 @@ HEAVY = {"torch", "dask", "distributed", "h5py", "zarr", "cv2", "obstore", "tens
 FORBIDDEN: dict[str, set[str]] = {
     "unistore.errors": HEAVY | {"unistore", "numpy"},
     "unistore.schemas": HEAVY
-    | {"unistore.store", "unistore.zarr3", "unistore.converters", "unistore.execute", "unistore.dataset"},
+    | {
+        "unistore.store",
+        "unistore.zarr3",
+        "unistore.converters",
+        "unistore.conversion",
+        "unistore.data.dataset",
+    },
     "unistore.zarr3": HEAVY
-    | {"unistore.store", "unistore.schemas", "unistore.converters", "unistore.execute", "unistore.dataset"},
-    "unistore.layout": HEAVY | {"unistore.store", "unistore.zarr3", "unistore.converters"},
+    | {
+        "unistore.store",
+        "unistore.schemas",
+        "unistore.converters",
+        "unistore.conversion",
+        "unistore.data.dataset",
+    },
+    "unistore.conversion.layout": HEAVY | {"unistore.store", "unistore.zarr3", "unistore.converters"},
     "unistore.remote": HEAVY
     | {
         "unistore.converters",
-        "unistore.execute",
-        "unistore.dataset",
-        "unistore.samples",
+        "unistore.conversion",
+        "unistore.data.dataset",
+        "unistore.data.kinds",
         "unistore.schemas",
         "unistore.store.reader",
     },
     "unistore.store": HEAVY
-    | {"unistore.converters", "unistore.execute", "unistore.dataset", "unistore.samples"},
+    | {"unistore.converters", "unistore.conversion", "unistore.data.dataset", "unistore.data.kinds"},
     "unistore.converters": (HEAVY - {"h5py"})
-    | {"unistore.store", "unistore.zarr3", "unistore.execute", "unistore.dataset", "unistore.samples"},
-    "unistore.plan": HEAVY
-    | {"unistore.store", "unistore.converters", "unistore.execute", "unistore.dataset"},
-    "unistore.execute": HEAVY - {"dask", "distributed"} | {"unistore.dataset", "unistore.samples"},
-    "unistore.packed": HEAVY | {"unistore"},
-    "unistore.malloc": HEAVY | {"unistore", "numpy"},
-    "unistore.randomness": HEAVY | {"unistore"},
-    "unistore.samples": (HEAVY - {"cv2"})
-    | {"unistore.converters", "unistore.execute", "unistore.dataset", "unistore.plan"},
-    "unistore.order": HEAVY | {"unistore.converters", "unistore.execute", "unistore.store"},
-    "unistore.dataset": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.execute", "unistore.cli"},
-    "unistore.sample": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.execute", "unistore.cli"},
-    "unistore.collate": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.execute", "unistore.cli"},
-    "unistore.tensors": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.execute", "unistore.cli"},
-    "unistore.loader": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.execute", "unistore.cli"},
-    "unistore.replay": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.execute", "unistore.cli"},
+    | {
+        "unistore.store",
+        "unistore.zarr3",
+        "unistore.conversion",
+        "unistore.data.dataset",
+        "unistore.data.kinds",
+    },
+    "unistore.conversion.plan": HEAVY
+    | {"unistore.store", "unistore.converters", "unistore.conversion", "unistore.data.dataset"},
+    "unistore.conversion": HEAVY - {"dask", "distributed"} | {"unistore.data.dataset", "unistore.data.kinds"},
+    "unistore.data.packed": HEAVY | {"unistore"},
+    "unistore.system.malloc": HEAVY | {"unistore", "numpy"},
+    "unistore.order.randomness": HEAVY | {"unistore"},
+    "unistore.data.kinds": (HEAVY - {"cv2"})
+    | {"unistore.converters", "unistore.conversion", "unistore.data.dataset", "unistore.conversion.plan"},
+    "unistore.order.permutation": HEAVY | {"unistore.converters", "unistore.conversion", "unistore.store"},
+    "unistore.data.dataset": (HEAVY - {"torch"})
+    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
+    "unistore.data.sample": (HEAVY - {"torch"})
+    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
+    "unistore.collate": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.conversion", "unistore.cli"},
+    "unistore.data.tensors": (HEAVY - {"torch"})
+    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
+    "unistore.loader": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.conversion", "unistore.cli"},
+    "unistore.data.kinds.replay": (HEAVY - {"torch"})
+    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
 }
 """For each module or package, what neither it nor its submodules may import anywhere, functions included."""
 
@@ -63,7 +85,7 @@ INSIDE_FUNCTIONS = {
 }
 """Exceptions: heavy imports allowed inside functions only."""
 
-ONLY_DASK = {"unistore.execute"}
+ONLY_DASK = {"unistore.conversion"}
 """Who may import dask at all, besides the command line."""
 
 
@@ -121,7 +143,7 @@ def within(name: str, packages: set[str]) -> set[str]:
 @pytest.mark.parametrize("package", FORBIDDEN)
 def test_the_table_of_imports(package: str) -> None:
     checked = [name for name in MODULES if within(name, {package})]
-    assert checked or package == "unistore.replay", f"no module {package}"
+    assert checked or package == "unistore.data.kinds.replay", f"no module {package}"
     wrong = []
     for name in checked:
         top, anywhere = imports(MODULES[name])
@@ -184,9 +206,9 @@ def test_exported_names() -> None:
 
 
 def test_functions_are_not_hidden_by_their_modules() -> None:
-    import unistore.collate
-    import unistore.convert
-    import unistore.inspect
+    import unistore.conversion.convert
+    import unistore.data.collate
+    import unistore.report.inspection
 
     assert not isinstance(unistore.collate, ModuleType)
     assert not isinstance(unistore.convert, ModuleType)

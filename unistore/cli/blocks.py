@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.text import Text
 
-    from unistore.inspection.blocks import Block
+    from unistore.report.blocks import Block
 
 __all__ = ["show"]
 
@@ -23,7 +23,7 @@ def show(blocks: Sequence[Block]) -> None:
     if sys.stdout.isatty():
         _show(blocks)
         return
-    from unistore.inspection.blocks import plain
+    from unistore.report.blocks import plain
 
     say(plain(blocks))
 

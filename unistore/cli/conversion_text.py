@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from unistore.inspection.blocks import count_of
-from unistore.sizes import size
+from unistore.report.blocks import count_of
+from unistore.system.sizes import size
 
 if TYPE_CHECKING:
-    from unistore.execute.preview import Preview
-    from unistore.execute.report import Report
+    from unistore.conversion.preview import Preview
+    from unistore.conversion.report import Report
 
 __all__ = ["preview_text", "report_text"]
 

@@ -228,8 +228,8 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
     """Run or preview one conversion and print what came of it; returns the exit code."""
     from unistore.cli.conversion_text import preview_text, report_text
     from unistore.cli.progress import Bar
-    from unistore.convert import convert as run
-    from unistore.convert import detect_modality, make_converter, source_paths
+    from unistore.conversion.convert import convert as run
+    from unistore.conversion.convert import detect_modality, make_converter, source_paths
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
@@ -240,9 +240,9 @@ def _convert(modality: str | None, given: dict[str, Any]) -> int:
         modality = found.modality
         say(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     if dry_run:
-        from unistore.execute.preview import preview
-        from unistore.execute.splits import parse_shares
-        from unistore.sizes import parse_bytes
+        from unistore.conversion.preview import preview
+        from unistore.conversion.splits import parse_shares
+        from unistore.system.sizes import parse_bytes
 
         shares = None if common["split"] is None else parse_shares(common["split"])
         limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")

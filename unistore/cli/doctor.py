@@ -26,7 +26,7 @@ def command(store: str | None, as_json: bool) -> None:
     Cores, memory, shared memory and their limits; of a store also where it lies, whether it fits into the
     page cache, and how fast it reads (about two seconds of short random reads).
     """
-    from unistore.doctor import check_up
+    from unistore.report.checkup import check_up
 
     found = check_up(store)
     if as_json:

@@ -27,7 +27,7 @@ def command(store: str, destination: str, as_json: bool) -> None:
     DST must not exist; it appears once everything is written.
     """
     from unistore.cli.progress import Bar
-    from unistore.export import export
+    from unistore.exporting import export
 
     with Bar() as bar:
         done = export(store, destination, bar)

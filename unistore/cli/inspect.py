@@ -28,7 +28,7 @@ def command(path: str, as_json: bool) -> int:
     Exits with 0; with 1 where a store's seal is broken; with 2 where sources have problems or nothing
     known is there.
     """
-    from unistore.inspect import inspect
+    from unistore.report.inspection import inspect
 
     found = inspect(path)
     if as_json:

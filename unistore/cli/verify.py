@@ -10,7 +10,7 @@ from unistore.cli.output import say, say_json
 
 if TYPE_CHECKING:
     from unistore.errors import Problem
-    from unistore.verify import Verified
+    from unistore.integrity import Verified
 
 __all__ = ["command"]
 
@@ -63,7 +63,7 @@ def command(
     Leaves with 0 if nothing is wrong, with 1 and a table of all problems if something is.
     """
     from unistore.cli.progress import Bar
-    from unistore.verify import repair, verify
+    from unistore.integrity import repair, verify
 
     if (against or repairing) != bool(sources) or (against and repairing):
         message = "give sources with one of --against and --repair: unistore verify STORE --against SRC..."

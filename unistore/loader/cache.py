@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
-from unistore.sizes import parse_bytes
+from unistore.system.sizes import parse_bytes
 
 __all__ = ["CacheFile", "CacheRegion", "parse_size", "reserve"]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import reserve
-from unistore.own_files import NotOwnError, open_own_file, open_own_folder
+from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["alone", "join", "leave"]
 

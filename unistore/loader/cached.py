@@ -14,10 +14,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths
 from unistore.errors import InputError, Problem
 from unistore.loader.cache import ALIGNMENT, CacheRegion
 from unistore.loader.fetch import BatchFetch, Fetch, SampleFetch
-from unistore.packed import Allocate, Batch, Packed, offsets_from_lengths
 
 __all__ = ["cached", "check_cacheable", "shared_name"]
 

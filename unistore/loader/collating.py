@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.packed import Allocate
+from unistore.data.packed import Allocate
 
 __all__ = ["collate_into"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from unistore.malloc import keep_freed_memory
-from unistore.packed import Allocate
+from unistore.data.packed import Allocate
+from unistore.system.malloc import keep_freed_memory
 
 __all__ = ["Environment", "settle"]
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.data.packed import Allocate, Batch
 from unistore.loader.collating import collate_into
 from unistore.loader.errors import SampleError
-from unistore.order import At
-from unistore.packed import Allocate, Batch
+from unistore.order.permutation import At
 
 __all__ = ["BatchFetch", "Fetch", "SampleFetch", "choose_fetch", "sample_error"]
 
@@ -113,8 +113,8 @@ class SampleFetch:
         """The batch of some samples."""
         if self._collate is not None:
             return self._collate(samples)
-        if "unistore.sample" in (type(samples).__module__, type(samples[0]).__module__):
-            from unistore.collate import collate
+        if "unistore.data.sample" in (type(samples).__module__, type(samples[0]).__module__):
+            from unistore.data.collate import collate
 
             return collate(samples)
         return collate_into(samples, allocate)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.loader.production import Arrival, Producer, Request
-from unistore.order_sequences import EpochSequence, Share
+from unistore.order.sequences import EpochSequence, Share
 
 if TYPE_CHECKING:
     from unistore.loader.loader import Loader

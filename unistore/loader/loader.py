@@ -12,7 +12,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from unistore.arguments import Arguments, checked_epoch
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import check_cacheable
 from unistore.loader.errors import LoaderError, SampleError
@@ -24,7 +23,8 @@ from unistore.loader.production import Arrival, Producer
 from unistore.loader.setup import make_producer
 from unistore.loader.state import Progress, dataset_digest
 from unistore.loader.stats import Stats, report
-from unistore.order_sequences import EpochSequence, Share
+from unistore.order.sequences import EpochSequence, Share
+from unistore.system.arguments import Arguments, checked_epoch
 
 __all__ = ["Loader"]
 
@@ -47,7 +47,7 @@ class Loader:
         Samples of a batch, on this rank.
     shuffle
         True: full shuffle. ``"blocks"``: groups of samples that share chunks are shuffled, see
-        `unistore.order_blocks`. False: in order. A sequence object (`unistore.order_sequences.EpochSequence`)
+        `unistore.order.blocks`. False: in order. A sequence object (`unistore.order.sequences.EpochSequence`)
         is used as it is.
     seed
         Of the order, and of the generators that workers reseed before every batch.

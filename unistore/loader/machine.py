@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from unistore.cgroups import MOUNTS, memory_limits
+from unistore.system.cgroups import MOUNTS, memory_limits
 
 __all__ = ["available_memory"]
 

@@ -11,15 +11,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.arguments import EPOCHS, Arguments
 from unistore.errors import InputError, Problem
-from unistore.order_blocks import GROUP, LANES, BlockShuffle, uniform_blocks
-from unistore.order_sequences import EpochSequence, InOrder, Shuffled, Subset, Weighted
-from unistore.workers import MOST, environment_number, plan
+from unistore.order.blocks import GROUP, LANES, BlockShuffle, uniform_blocks
+from unistore.order.sequences import EpochSequence, InOrder, Shuffled, Subset, Weighted
+from unistore.system.arguments import EPOCHS, Arguments
+from unistore.system.workers import MOST, environment_number, plan
 
 __all__ = ["Placement", "place", "sequence_for", "workers_for"]
 
-_SHUFFLE = "expected True, False or 'blocks', or a sequence of unistore.order_sequences"
+_SHUFFLE = "expected True, False or 'blocks', or a sequence of unistore.order.sequences"
 PLAIN_BLOCK = 256
 """Samples of a block where a dataset cannot tell which samples share chunks."""
 

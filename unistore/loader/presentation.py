@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from unistore.packed import Batch
+from unistore.data.packed import Batch
 
 __all__ = ["pin", "present"]
 
@@ -28,9 +28,9 @@ def present(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
 @cache
 def _torch_side() -> tuple[Callable[[Any], Any], Callable[[Any, Any], Any], Callable[[], Any]]:
     """What deals with tensors, imported with the first batch."""
-    from unistore.collate import Collate
-    from unistore.sample import Samples
-    from unistore.tensors import Memory
+    from unistore.data.collate import Collate
+    from unistore.data.sample import Samples
+    from unistore.data.tensors import Memory
 
     return Collate(), Samples, Memory
 

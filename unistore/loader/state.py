@@ -8,9 +8,9 @@ from typing import Any
 
 import xxhash
 
-from unistore.arguments import EPOCHS, is_whole
 from unistore.loader.errors import LoaderError
-from unistore.order_sequences import EpochSequence
+from unistore.order.sequences import EpochSequence
+from unistore.system.arguments import EPOCHS, is_whole
 
 __all__ = ["Progress", "dataset_digest"]
 

@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.data.packed import Packed
 from unistore.loader.arena import Arena, Place
-from unistore.packed import Packed
 
 __all__ = ["Message", "decode", "encode"]
 

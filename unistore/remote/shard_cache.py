@@ -24,7 +24,7 @@ from pathlib import Path
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.own_files import NotOwnError, open_own_file, open_own_folder
+from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["ShardCache"]
 

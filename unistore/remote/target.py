@@ -21,7 +21,7 @@ __all__ = ["ObjectTarget", "commit", "swap_in"]
 
 
 class ObjectTarget:
-    """Takes the files of a store as objects in their final keys, see `unistore.execute.target.Target`.
+    """Takes the files of a store as objects in their final keys, see `unistore.conversion.target.Target`.
 
     Each is put in one request, so that it is there whole or not at all, and its size is looked at. The root
     document is kept back in a local folder: with it there, the prefix is a store.
@@ -43,7 +43,7 @@ class ObjectTarget:
         return type(self), (self.location, self.kept)
 
     def put(self, key: str, buffers: Iterable[bytes | memoryview]) -> WrittenFile:
-        """Write an object; see `unistore.execute.target.Files.put`."""
+        """Write an object; see `unistore.conversion.target.Files.put`."""
         if key == ROOT:
             return write_shard(self.kept, key, buffers)
         buffers = list(buffers)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from unistore.converters.protocol import Scan
-from unistore.converters.spike import SpikeConverter
-from unistore.converters.spike_images import image_form
+from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.images import image_form
 from unistore.errors import InputError, Problem
 
 

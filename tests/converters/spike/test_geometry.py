@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.converters.spike import SpikeConverter
-from unistore.converters.spike_geometry import CAMERAS, choose, frames_in
+from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.geometry import CAMERAS, choose, frames_in
 from unistore.errors import InputError, Problem
 
 

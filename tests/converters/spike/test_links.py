@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from unistore.converters.spike import SpikeConverter
+from unistore.converters.spike.converter import SpikeConverter
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}

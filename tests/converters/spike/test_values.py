@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from unistore.converters.spike import SpikeConverter
+from unistore.converters.spike.converter import SpikeConverter
 from unistore.errors import InputError
 
 

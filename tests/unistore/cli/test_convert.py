@@ -50,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(([str(path) for path in paths], destination, modality, options))
         return Report()
 
-    monkeypatch.setattr(importlib.import_module("unistore.convert"), "convert", convert)
+    monkeypatch.setattr(importlib.import_module("unistore.conversion.convert"), "convert", convert)
     monkeypatch.setattr("unistore.cli.conversion_text.report_text", lambda _: "done")
     return calls
 
@@ -78,7 +78,7 @@ def test_options_reach_their_converter(asked: list[Any]) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_option_of_a_converter_can_be_typed(family: str) -> None:
     """All but the tile, which is for tests and for whoever measures."""
-    from unistore.convert import make_converter
+    from unistore.conversion.convert import make_converter
 
     converter = make_converter(family, {})
     typed = {parameter.name for parameter in cli.commands["convert"].commands[family].params}

@@ -47,7 +47,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         file[f"x{NASTY}"] = np.arange(10)
         file["y\u202e"] = np.arange(11)
     with monkeypatch.context() as patched:  # such names are refused now: a store that others made has them
-        patched.setattr("unistore.execute.skipping.file_name_problem", lambda _: None)
+        patched.setattr("unistore.conversion.skipping.file_name_problem", lambda _: None)
         unistore.convert(folder, tmp_path / f"out{NASTY}.zarr", "rows")
     return tmp_path
 

@@ -110,7 +110,7 @@ def test_errors_of_the_system_are_one_line(
     def refused(path: str) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(import_module("unistore.inspect"), "inspect", refused)
+    monkeypatch.setattr(import_module("unistore.report.inspection"), "inspect", refused)
     assert call("a/b") == 1
     assert capsys.readouterr().err == "error: a/b: Permission denied\n"
     assert call("a/b", "--json") == 1
@@ -123,7 +123,7 @@ def test_out_of_memory_is_no_surprise(
     def greedy(path: str) -> None:
         np.empty(2**62, np.uint8)
 
-    monkeypatch.setattr(import_module("unistore.inspect"), "inspect", greedy)
+    monkeypatch.setattr(import_module("unistore.report.inspection"), "inspect", greedy)
     assert call("a/b") == 1
     assert capsys.readouterr().err.startswith("error: out of memory: Unable to allocate")
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.packed import Packed, offsets_from_lengths
+from unistore.data.packed import Packed, offsets_from_lengths
 
 
 class Batched:

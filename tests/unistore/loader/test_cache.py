@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import unistore
+from unistore.data.packed import Packed, offsets_from_lengths
 from unistore.errors import InputError
 from unistore.loader import Loader
 from unistore.loader.cache import EVERYTHING, CacheFile, parse_size
 from unistore.loader.cached import cached
 from unistore.loader.fetch import BatchFetch
-from unistore.packed import Packed, offsets_from_lengths
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from unistore.data.packed import Packed
 from unistore.errors import InputError
 from unistore.loader import Loader
 from unistore.loader.cache import CacheFile
 from unistore.loader.cached import shared_name
 from unistore.loader.fetch import choose_fetch
-from unistore.packed import Packed
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 COUNT = 120

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 import unistore
 from unistore.errors import InputError
 from unistore.loader import Loader, LoaderError, thread
-from unistore.order_sequences import InOrder
+from unistore.order.sequences import InOrder
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -138,7 +138,7 @@ def test_permuted_images_keep_their_strides(data):
         def read_batch(self, indices, allocate=np.empty):
             out = allocate((len(indices), 4, 5, 3), np.dtype(np.uint8))
             out[:] = np.array([each[0] for each in indices])[:, None, None, None]
-            return {"image": unistore.packed.Packed(out.transpose(0, 3, 1, 2))}
+            return {"image": unistore.data.packed.Packed(out.transpose(0, 3, 1, 2))}
 
     with Loader(Images(), 10, workers=1) as loader:
         for batch in loader:
@@ -212,7 +212,10 @@ def test_batches_of_very_different_sizes(data):
             out[:] = index.max() % 251
             more = allocate((7,), np.dtype(np.int16))
             more[:] = 3
-            return {"index": unistore.packed.Packed(index), "out": unistore.packed.Packed(out[:, None])}
+            return {
+                "index": unistore.data.packed.Packed(index),
+                "out": unistore.data.packed.Packed(out[:, None]),
+            }
 
     with Loader(Growing(100), 1, workers=2, prefetch=3) as loader:
         for _ in range(2):
@@ -353,7 +356,7 @@ def test_blocks_of_a_plain_dataset_and_of_a_subset_by_bools(data):
 
 
 def test_automatic_workers_share_the_cores_between_ranks(data, monkeypatch):
-    monkeypatch.setattr("unistore.workers.usable_cores", lambda: 20.0)
+    monkeypatch.setattr("unistore.system.workers.usable_cores", lambda: 20.0)
     assert Loader(data.Batched(1000), 8).workers == 16
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert Loader(data.Batched(1000), 8).workers == 4

@@ -10,7 +10,7 @@ import pytest
 
 from unistore.loader import Loader, LoaderError
 from unistore.loader.state import Progress
-from unistore.order_sequences import InOrder, Share, Shuffled
+from unistore.order.sequences import InOrder, Share, Shuffled
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -165,7 +165,7 @@ def test_ranks_come_from_the_environment(data, monkeypatch):
 
 
 def test_shuffled_is_the_order_of_the_sampler():
-    from unistore.order import Shuffle
+    from unistore.order.permutation import Shuffle
 
     sampler = Shuffle(1000, seed=4)
     sampler.set_epoch(2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.packed import Packed
+from unistore.data.packed import Packed
 
 PREFETCH = 8
 

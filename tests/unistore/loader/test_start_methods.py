@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from unistore.data.packed import Packed
 from unistore.loader import Loader, LoaderError, SampleError
-from unistore.packed import Packed
 
 METHODS = [
     method for method in ("fork", "forkserver", "spawn") if method in multiprocessing.get_all_start_methods()

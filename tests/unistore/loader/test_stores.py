@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import unistore
+from unistore.data.kinds.watched import WatchedPicks
 from unistore.loader import Loader, SampleError
 from unistore.loader.cached import shared_name
 from unistore.loader.fetch import choose_fetch
-from unistore.samples.watched import WatchedPicks
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_random_samples_are_noticed_one_by_one(make_store):
 
 
 def test_a_choice_of_one_is_no_choice():
-    from unistore.samples.protocol import Picks
+    from unistore.data.kinds.protocol import Picks
 
     picks = WatchedPicks(Picks(np.arange(3), np.zeros(3, np.int64)))
     picks.below(np.array([[1, 1], [1, 2], [1, 1]]))

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore.conversion.executors.local import Serial
+from unistore.conversion.object_build import ObjectBuild
+from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.execute.executors import Serial
-from unistore.execute.object_build import ObjectBuild
-from unistore.execute.runner import run
 from unistore.store.reader import Store
 
 MARK = "unistore-build.json"
@@ -31,7 +31,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rows() -> Any:
-    from unistore.converters.rows import RowsConverter
+    from unistore.converters.rows.converter import RowsConverter
 
     return RowsConverter
 
@@ -134,8 +134,8 @@ def test_a_shard_that_is_not_as_recorded_is_put_again(
 
 KILLED = """
 import sys
-import unistore, unistore.layout
-unistore.layout.SHARD, unistore.layout.ROW_CHUNK = 16 << 10, 2 << 10
+import unistore, unistore.conversion.layout
+unistore.conversion.layout.SHARD, unistore.conversion.layout.ROW_CHUNK = 16 << 10, 2 << 10
 unistore.convert(sys.argv[1], sys.argv[2], "rows", work=sys.argv[3], overwrite=len(sys.argv) > 4)
 """
 
@@ -417,9 +417,9 @@ def test_a_bucket_that_does_not_exist(bucket: Any, sources: Path, work: Path, ro
 
 
 COMMAND = """
-import unistore.layout
+import unistore.conversion.layout
 from unistore.cli.main import main
-unistore.layout.SHARD, unistore.layout.ROW_CHUNK = 16 << 10, 2 << 10
+unistore.conversion.layout.SHARD, unistore.conversion.layout.ROW_CHUNK = 16 << 10, 2 << 10
 main()
 """
 

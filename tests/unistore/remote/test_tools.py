@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.converters.rows import RowsConverter
+from unistore.conversion.executors.local import Serial
+from unistore.conversion.runner import run
+from unistore.converters.rows.converter import RowsConverter
 from unistore.errors import StoreError
-from unistore.execute.executors import Serial
-from unistore.execute.runner import run
-from unistore.inspect import inspect
-from unistore.verify import verify
+from unistore.integrity import verify
+from unistore.report.inspection import inspect
 
 
 def test_inspect_shows_what_it_shows_of_the_local_store(uploaded: str, local: Path) -> None:

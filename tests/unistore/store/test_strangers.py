@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 import unistore
 from tests.unistore.store.strategies import manifests, roots
 from unistore.errors import CorruptionError, NoStoreError, StoreError
+from unistore.integrity.run import verify
 from unistore.store.manifest import Entry, manifest_bytes, parse_manifest, sign_root
 from unistore.store.names import MANIFEST
 from unistore.store.reader import Store
-from unistore.verify.run import verify
 
 pytestmark = pytest.mark.timeout(60)
 CANARY = b"the user's own"

@@ -1,0 +1,64 @@
+"""Values bit for bit: NaN equals NaN, and the sign of a zero counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import is_lossless
+from unistore.converters.common.exported import Values
+
+__all__ = ["blocks_difference", "difference"]
+
+
+def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:
+    """Where two arrays differ; None: nowhere.
+
+    Values of different dtypes are compared in one that holds all values of both exactly.
+
+    Parameters
+    ----------
+    stored, other
+        Arrays with rows on axis 0.
+    first
+        Number of row 0, for the message.
+    """
+    if stored.shape != other.shape:
+        return f"shapes {stored.shape} and {other.shape}"
+    common = np.promote_types(stored.dtype, other.dtype)
+    if not (is_lossless(stored.dtype, common) and is_lossless(other.dtype, common)):
+        return f"dtypes {stored.dtype} and {other.dtype}, which no dtype holds both"
+    if not stored.size:
+        return None
+    one, two = _bits(stored, common), _bits(other, common)
+    if np.array_equal(one, two):
+        return None
+    wrong = (one != two).reshape(len(stored), -1)
+    row = int(np.flatnonzero(wrong.any(axis=1))[0])
+    at = int(np.flatnonzero(wrong[row])[0])
+    values = stored.reshape(len(stored), -1)[row, at], other.reshape(len(other), -1)[row, at]
+    differing = int(np.count_nonzero(wrong))
+    return f"row {first + row}: {values[0]!s} and {values[1]!s}, {differing} of {wrong.size} values differ"
+
+
+def blocks_difference(values: Values, read: Callable[[int, int], NDArray[Any]]) -> str | None:
+    """Where values differ from what ``read(lo, hi)`` gives for the same rows; None: nowhere.
+
+    Stops at the first block with a difference.
+    """
+    at = 0
+    for block in values.blocks():
+        found = difference(block, read(at, at + len(block)), at)
+        if found is not None:
+            return found
+        at += len(block)
+    return None
+
+
+def _bits(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Values as integers of the same bits, in C order and this machine's byte order."""
+    plain = np.ascontiguousarray(values, dtype.newbyteorder("="))
+    return plain.view(f"u{plain.itemsize}")

@@ -1,0 +1,66 @@
+"""Reading a store for export: rows in blocks, whole index arrays, the sources' own description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exported import Values
+from unistore.store.indices import source_rows
+from unistore.store.reader import Store
+from unistore.zarr3.array import Array
+
+__all__ = ["SourceRows", "row_blocks", "row_values", "source_dtype", "sources_of"]
+
+BLOCK = 32 << 20
+"""Bytes read at a time."""
+
+
+class SourceRows(NamedTuple):
+    """A source: its number, its name, and its rows ``lo:hi`` of the main table."""
+
+    number: int
+    name: str
+    lo: int
+    hi: int
+
+
+def sources_of(store: Store) -> list[SourceRows]:
+    """Every source of a store, in order."""
+    first, rows = (values.tolist() for values in source_rows(store))
+    return [
+        SourceRows(number, name, lo, lo + count)
+        for number, (name, lo, count) in enumerate(zip(store.text("sources/path"), first, rows, strict=True))
+    ]
+
+
+def row_blocks(array: Array, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+    """Rows ``lo:hi`` in blocks of about `BLOCK` bytes that end where chunks do."""
+    row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
+    chunk = array.chunk_shape[0]
+    step = max(1, BLOCK // row_bytes)
+    step = step // chunk * chunk or step
+    while lo < hi:
+        stop = min(hi, lo - lo % step + step)
+        yield array.read_ranges([lo], [stop])
+        lo = stop
+
+
+def row_values(array: Array, lo: int, hi: int) -> Values:
+    """Rows ``lo:hi`` of an array as `Values`."""
+    return Values((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
+
+
+def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype[Any]) -> np.dtype[Any]:
+    """Dtype that a column had in a source, from the array's attribute ``source_dtype``.
+
+    The attribute is one dtype for all sources or, where they differed, the indices of the sources by dtype.
+    """
+    said = attributes.get("source_dtype")
+    if isinstance(said, Mapping):
+        said = next((dtype for dtype, sources in said.items() if source in sources), None)
+    return np.dtype(said) if isinstance(said, str) else otherwise

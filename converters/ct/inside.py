@@ -1,0 +1,57 @@
+"""Which voxels lie inside an intensity window, decided in the dtype of the file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.schemas.ct.windows import Window
+
+__all__ = ["Inside", "bounds", "inside"]
+
+Inside = Callable[[NDArray[Any]], NDArray[np.bool_]]
+"""Which voxels of a block belong to a window or a mask."""
+
+
+def bounds(window: Window, dtype: np.dtype[Any]) -> tuple[Any, Any] | None:
+    """Smallest and largest value of a dtype inside a window; None if it holds none.
+
+    ``low <= v <= high`` in exact arithmetic is ``first <= v <= last`` for every v of the dtype, so integers
+    are compared as integers and halves as halves.
+    """
+    low, high = window.low, window.high
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            first, last = dtype.type(low), dtype.type(high)
+        if float(first) < low:
+            first = np.nextafter(first, dtype.type(np.inf))
+        if float(last) > high:
+            last = np.nextafter(last, dtype.type(-np.inf))
+        return (first, last) if first <= last else None
+    kind = np.dtype(np.uint8) if dtype.kind == "b" else dtype
+    limits = np.iinfo(kind)
+    least = max(math.ceil(low), int(limits.min))
+    most = min(math.floor(high), 1 if dtype.kind == "b" else int(limits.max))
+    return (kind.type(least), kind.type(most)) if least <= most else None
+
+
+def inside(window: Window | None, dtype: np.dtype[Any]) -> Inside:
+    """Make the test of a window on voxels of a dtype; None: of a mask, whose voxels are 1."""
+    if window is None:
+        return lambda values: values == 1
+    limit = bounds(window, dtype.newbyteorder("="))
+    if limit is None:
+        return lambda values: np.zeros_like(values, np.bool_)
+    first, last = limit
+
+    def within(values: NDArray[Any]) -> NDArray[np.bool_]:
+        values = values.view(np.uint8) if values.dtype.kind == "b" else values
+        found: NDArray[np.bool_] = values >= first
+        found &= values <= last
+        return found
+
+    return within

@@ -1,0 +1,65 @@
+"""What the names of CT files say: resolution of a case's volume, window of a mask, id of a mask."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from unistore.schemas.ct.windows import PRESETS, Window
+
+__all__ = ["image_resolution", "mask_id", "window_in", "window_of"]
+
+_IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?\.npy")
+_WINDOW = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w.-]*)_w(?P<width>\d+(?:\.\d+)?)_l(?P<level>-?\d+(?:\.\d+)?)", re.ASCII
+)
+_BINARY = re.compile(r"(?P<id>.+)_binary\.npy")
+
+
+def image_resolution(name: str) -> int | None:
+    """N of a case's volume ``ct_original_N.npy``; 0 for ``ct_original.npy``; None for other names."""
+    match = _IMAGE.fullmatch(name)
+    return None if match is None else int(match["resolution"] or 0)
+
+
+def mask_id(name: str) -> str | None:
+    """Id of a mask ``{id}_binary.npy``; None for other names."""
+    match = _BINARY.fullmatch(name)
+    return None if match is None else match["id"]
+
+
+def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
+    """Find the window that a file name ends in: what stands before it, and the window.
+
+    Parameters
+    ----------
+    stem
+        File name without ending: ``"case_lung_w1500_l-600"``.
+    known
+        Names of windows besides the presets; they may hold ``_``.
+    whole
+        Take all of the name for the window's where no known name fits, not its last part.
+
+    Examples
+    --------
+    >>> window_in("case_soft_tissue_w400_l50")
+    ('case', Window(name='soft_tissue', width=400.0, level=50.0))
+    """
+    match = _WINDOW.fullmatch(stem)
+    if match is None or float(match["width"]) == 0:
+        return None
+    text = match["name"]
+    names = sorted({*PRESETS, *known}, key=len, reverse=True)
+    fitting = [name for name in names if text == name or text.endswith(f"_{name}")]
+    name = fitting[0] if fitting else text if whole else text.rpartition("_")[2]
+    if not name:
+        return None
+    window = Window(name, float(match["width"]), float(match["level"]))
+    return text[: -len(name)].removesuffix("_"), window
+
+
+def window_of(file: Path, known: Collection[str] = ()) -> tuple[str, Window] | None:
+    """Window that a file's name ends in; in a folder ``windows/`` the whole name is the window's."""
+    stem = file.stem if file.suffix.lower() == ".npy" else file.stem.removesuffix("_sparse")
+    return window_in(stem, known, whole=file.parent.name == "windows")

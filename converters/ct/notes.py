@@ -1,0 +1,63 @@
+"""Remarks about a CT scan: one line each, for the user to see what was taken for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from unistore.converters.ct.headers import Volume
+from unistore.converters.ct.scan import Agreement
+from unistore.converters.files.paths import natural_key, printable
+from unistore.schemas.ct.windows import Window
+
+__all__ = ["notes_of"]
+
+_SHOWN = 5
+
+
+def notes_of(
+    volumes: Sequence[Volume],
+    agreement: Agreement,
+    asked: Sequence[Window],
+    sparse: str,
+    left_out: Sequence[Path],
+) -> list[str]:
+    """One-line remarks: what was taken for what, what is missing where, what was left out."""
+    cases = sum(volume.files.path.is_dir() for volume in volumes)
+    notes = []
+    if cases:
+        notes.append(f"case folders, one volume each: {cases}")
+    if len(volumes) > cases:
+        notes.append(f".npy files outside case folders, one volume each: {len(volumes) - cases}")
+    alone = [volume for volume in volumes if volume.image is None and volume.windows]
+    if alone:
+        first = printable(next(iter(alone[0].windows.values())).name)
+        notes.append(
+            f"window masks without intensities, by their names: {len(alone)} volumes, such as {first}"
+        )
+    byte = [volume for volume in volumes if volume.image and volume.image[1].dtype == np.uint8]
+    if byte:
+        name = printable(byte[0].files.path.name)
+        notes.append(f"uint8 images, not HU (no window in their names): {len(byte)} volumes, such as {name}")
+    if agreement.windows:
+        listed = ", ".join(str(window) for window in agreement.windows)
+        form = "points or bits, whichever is smaller" if sparse == "auto" else sparse
+        notes.append(f"windows {listed}: stored as {form}")
+    brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
+    if brought:
+        notes.append(f"windows that files brought: {brought}")
+    for kind in ("windows", "masks", "sdf"):
+        for name in sorted({name for volume in volumes for name in getattr(volume, kind)}, key=natural_key):
+            missing = sum(name not in getattr(volume, kind) for volume in volumes)
+            if missing and (kind != "windows" or alone):
+                notes.append(f"{kind}/{name}: {missing} of {len(volumes)} volumes have none")
+    unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
+    if unused:
+        notes.append(f"sparse .npz windows of {unused} volumes were not used: what is dense gives them too")
+    if left_out:
+        names = ", ".join(printable(path.name) for path in left_out[:_SHOWN])
+        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
+        notes.append(f"left out, no part of a CT volume: {names}{more}")
+    return notes

@@ -1,0 +1,91 @@
+"""CT volumes beside their files: images, windows, masks and points, by ``np.load``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.comparing import blocks_difference, difference
+from unistore.converters.common.exported import Values
+from unistore.converters.common.originals import Compared
+from unistore.converters.ct.export import Volume, volumes
+from unistore.converters.protocol import Scan
+from unistore.schemas.ct.fields import MASKS, SDF, WINDOWS
+from unistore.store.reader import Store
+
+__all__ = ["Originals"]
+
+
+class Originals:
+    """Compares the sources of a CT store, one by one."""
+
+    def __init__(self, store: Store, scan: Scan) -> None:
+        self._scan = scan
+        self._volumes = list(volumes(store))
+
+    def compare(self, number: int) -> Iterator[Compared]:
+        """The image, and every window, mask and distance field that came as a file."""
+        source, volume = self._scan.sources[number], self._volumes[number]
+        detail = source.detail
+
+        def compared(file: int, values: int, found: str | None) -> Compared:
+            path = source.files[file]
+            return Compared(f"{source.name}: {path.name}", path, values, found)
+
+        image = volume.stored()
+        if detail["image"] is not None and image is not None:
+            original = _mapped(source.files[detail["image"]])
+            found = blocks_difference(image, lambda lo, hi: original[lo:hi])
+            yield compared(detail["image"], prod(image.shape), _shapes(image, original) or found)
+        for family, kind in ((WINDOWS, "windows"), (MASKS, "masks")):
+            for name, file in detail[kind].items():
+                mask = volume.mask(f"{family}/{name}")
+                ones = _mapped(source.files[file])
+                found = _shapes(mask, ones) or _mask_difference(mask, ones)
+                yield compared(file, prod(mask.shape), found)
+        for name, file in detail["sparse"].items():
+            coords, values = _points(source.files[file], "indices", "values")
+            order = np.lexsort(coords.T[::-1])
+            yield self._points(volume, f"{WINDOWS}/{name}", compared, file, coords[order], values[order])
+        for name, file in detail["sdf"].items():
+            coords, values = _points(source.files[file], "sparse_index", "sparse_sdf")
+            yield self._points(volume, f"{SDF}/{name}", compared, file, coords, values)
+
+    def left_out(self, number: int) -> list[str]:
+        """Nothing: every array of a volume's files is in the store, and ``info.json`` as its text."""
+        return []
+
+    @staticmethod
+    def _points(
+        volume: Volume, group: str, compared: Any, file: int, coords: NDArray[Any], values: NDArray[Any]
+    ) -> Compared:
+        stored_coords, stored_values = (each.whole() for each in volume.points(group))
+        found = difference(stored_coords, coords) or difference(stored_values, values)
+        result: Compared = compared(file, coords.size + values.size, found)
+        return result
+
+
+def _mapped(path: Path) -> NDArray[Any]:
+    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array
+
+
+def _points(path: Path, first: str, second: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    with np.load(path, allow_pickle=False) as members:
+        return members[first], members[second].reshape(-1)
+
+
+def _shapes(values: Values, original: NDArray[Any]) -> str | None:
+    if values.shape == original.shape:
+        return None
+    return f"shapes {values.shape} and {original.shape}"
+
+
+def _mask_difference(mask: Values, ones: NDArray[Any]) -> str | None:
+    """Where a mask differs from the voxels that are not 0."""
+    return blocks_difference(mask, lambda lo, hi: (ones[lo:hi] != 0).astype(np.uint8))

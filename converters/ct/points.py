@@ -1,0 +1,115 @@
+"""Points of ``.npz`` files: sparse windows and distance fields, checked before they are used as indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.npy.archive import member_runs, npz_members, open_member
+from unistore.errors import InputError, Problem
+
+__all__ = ["BLOCK", "check_range", "in_order", "load_points", "point_blocks"]
+
+BLOCK = 1 << 17
+"""Points read at a time."""
+
+
+def load_points(path: Path, members: tuple[str, str], location: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Read indices (n, 3) and values (n,) of points, as stored, in the file's order.
+
+    Raises
+    ------
+    InputError
+        The file is damaged.
+    """
+    found = npz_members(path, location)
+    index = open_member(path, found[members[0]], location)
+    values = open_member(path, found[members[1]], location)
+    return index, values.reshape(-1)
+
+
+def point_blocks(
+    path: Path, members: tuple[str, str], location: str, lo: int = 0, hi: int | None = None
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Points ``lo:hi`` as `load_points` gives them, `BLOCK` at a time.
+
+    Raises
+    ------
+    InputError
+        The file is damaged.
+    """
+    found = npz_members(path, location)
+    index, values = (found[name] for name in members)
+    rows = index.header.shape[0]
+    hi = rows if hi is None else hi
+    blocks: Iterator[NDArray[Any]]
+    if index.header.fortran_order:  # np.argwhere gives a column after the other
+        starts = (axis * rows for axis in range(3))
+        columns = [member_runs(path, index, at + lo, at + hi, BLOCK, location) for at in starts]
+        blocks = (np.stack(column, axis=1) for column in zip(*columns, strict=True))
+    else:
+        runs = member_runs(path, index, 3 * lo, 3 * hi, 3 * BLOCK, location)
+        blocks = (run.reshape(-1, 3) for run in runs)
+    yield from zip(blocks, member_runs(path, values, lo, hi, BLOCK, location), strict=True)
+
+
+def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | None, location: str) -> None:
+    """Refuse indices outside a volume.
+
+    Parameters
+    ----------
+    blocks
+        Indices one behind the other, (n, 3) integers each.
+    extent
+        D, H, W; None where it is not known (indices must then still fit 32 bits).
+
+    Raises
+    ------
+    InputError
+        Naming the first point outside and how many there are.
+    """
+    limit = extent or (1 << 31,) * 3
+    count, rows, first = 0, 0, ""
+    for index in blocks:
+        bad = np.zeros(len(index), np.bool_)
+        for axis, size in enumerate(limit):
+            column = index[:, axis]
+            bad |= (column < 0) | (column > size - 1)
+        if bad.any():
+            at = int(np.argmax(bad))
+            first = first or f"the first is row {rows + at}: {index[at].tolist()}"
+            count += int(np.count_nonzero(bad))
+        rows += len(index)
+    if count:
+        message = f"{count} points lie outside the volume {limit}; {first}"
+        raise InputError(Problem(location, message, "make it again from this volume", "range"))
+
+
+def in_order(index: NDArray[Any], values: NDArray[Any], location: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Points in C order of their volume, as ``np.argwhere`` gives them.
+
+    Raises
+    ------
+    InputError
+        A voxel occurs twice.
+    """
+    if len(index) == 0:
+        return index, values
+    _, height, width = (index.max(axis=0).astype(np.int64) + 1).tolist()
+    flat = index[:, 0].astype(np.int64)
+    flat *= height
+    flat += index[:, 1]
+    flat *= width
+    flat += index[:, 2]
+    if not (flat[1:] > flat[:-1]).all():
+        order = np.argsort(flat, kind="stable")
+        flat, index, values = flat[order], index[order], values[order]
+        twice = np.flatnonzero(flat[1:] == flat[:-1])
+        if len(twice):
+            message = f"{len(twice)} voxels occur twice; the first is {index[twice[0]].tolist()}"
+            raise InputError(Problem(location, message, "make it again from its volume", "duplicate"))
+    return index, values

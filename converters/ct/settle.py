@@ -1,0 +1,204 @@
+"""Once every volume is counted: each window as points or as bits, offsets, extents, names, geometry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.ct.scan import points_table
+from unistore.converters.ct.voxels import bit_shape
+from unistore.converters.protocol import Facts, Scan, Settled
+from unistore.schemas.ct import fields as schema
+from unistore.schemas.ct.windows import Window
+from unistore.schemas.tables import Field, Table
+from unistore.schemas.text import text_arrays
+
+__all__ = ["settle"]
+
+_GEOMETRY = {
+    "spacing": (3, "mm", "voxel size as info.json states it; NaN where unknown"),
+    "origin": (3, "mm", "position of the first voxel as info.json states it; NaN where unknown"),
+    "direction": (9, None, "direction cosines as info.json states them, row by row; NaN where unknown"),
+}
+
+
+def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
+    """Everything that depends on counts (see `unistore.converters.protocol.Converter.settle`)."""
+    extents = np.array([fact["extent"] for fact in facts], np.int32).reshape(-1, 3)
+    arrays = _volume_arrays(scan, facts, extents)
+    groups: dict[str, Mapping[str, Any]] = {}
+    masks: list[Field] = []
+    direct: list[Table] = []
+    rows: dict[str, tuple[int, ...]] = {}
+    for option in scan.options["found"]["windows"]:
+        window = Window(option["name"], option["width"], option["level"])
+        group = f"{schema.WINDOWS}/{window.name}"
+        counts = np.array([fact[f"points/{window.name}"] for fact in facts], np.int64)
+        values = _value_rule(scan, window)
+        points = _points_table(scan, group, counts, extents, values)
+        encoding = _encoding(scan, window, counts, extents, points)
+        if encoding == "coords":
+            direct.append(points)
+            rows[group] = tuple(counts.tolist())
+        else:
+            masks.append(_mask_field(scan, group, extents))
+        arrays.append((schema.offsets_field(group), _offsets(counts)))
+        arrays += _present(group, [_has_window(source.detail, window.name) for source in scan.sources])
+        groups[group] = {
+            "width": window.width,
+            "level": window.level,
+            "low": window.low,
+            "high": window.high,
+            "rule": "low <= value <= high",
+            "encoding": encoding,
+            "values": values,
+        }
+    if masks:
+        direct.append(Table(name=schema.WINDOWS, fields=tuple(masks)))
+        rows[schema.WINDOWS] = (1,) * len(scan.sources)
+    arrays += _mask_arrays(scan) + _sdf_arrays(scan)
+    nan = int(sum(int(fact["nan"]) for fact in facts))
+    if nan:
+        groups[schema.VOLUMES] = {"nan_voxels": nan}
+    return Settled(
+        arrays=arrays,
+        direct=tuple(direct),
+        rows=rows,
+        samples=len(scan.sources),
+        sample_source=np.arange(len(scan.sources), dtype=np.int64),
+        groups=groups,
+    )
+
+
+def _encoding(
+    scan: Scan, window: Window, counts: NDArray[np.int64], extents: NDArray[np.int32], points: Table
+) -> str:
+    """``"coords"`` or ``"mask"``: as asked for, or whichever has fewer bytes before compression."""
+    if any(window.name in source.detail["sparse"] for source in scan.sources):
+        return "coords"
+    if scan.options["sparse"] != "auto":
+        return str(scan.options["sparse"])
+    point_bytes = int(counts.sum()) * sum(field.row_bytes for field in points.fields)
+    mask_bytes = sum(int(np.prod(bit_shape(extent), dtype=np.int64)) for extent in extents.tolist())
+    return "coords" if point_bytes < mask_bytes else "mask"
+
+
+def _value_rule(scan: Scan, window: Window) -> str:
+    if any(source.detail["image"] is not None for source in scan.sources):
+        return "volumes/image at the point"
+    if any(window.name in source.detail["sparse"] for source in scan.sources):
+        return "as in the sparse file; 1 where the source is a mask"
+    return "1"
+
+
+def _points_table(
+    scan: Scan, group: str, counts: NDArray[np.int64], extents: NDArray[np.int32], values: str
+) -> Table:
+    run = int(np.median(counts[counts > 0])) if counts.any() else 1
+    dtype = scan.options["found"]["values"][group.rpartition("/")[2]]
+    return points_table(group, int(extents.max(initial=0)), dtype, run, f"value of each point: {values}")
+
+
+def _mask_field(scan: Scan, group: str, extents: NDArray[np.int32]) -> Field:
+    depth, height, width = extents.max(axis=0).tolist()
+    tile = scan.options["tile"]
+    description = f"voxels inside window {group.rpartition('/')[2]!r}, as bits"
+    return schema.mask_field(group, (depth, height, width), (tile[0], tile[1], tile[2]), description)
+
+
+def _volume_arrays(
+    scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]
+) -> list[tuple[Field, NDArray[Any]]]:
+    details = [source.detail for source in scan.sources]
+    direct = {field.path for table in scan.tables for field in table.fields}
+    extent = schema.extent_field()
+    arrays: list[tuple[Field, NDArray[Any]]] = [] if extent.path in direct else [(extent, extents)]
+    names = [source.name.removesuffix(".npy") for source in scan.sources]
+    arrays += text_arrays("volumes/name", names, axis="volume", description="name of each volume")
+    if any(detail["dtype"] for detail in details):
+        dtypes = [detail["dtype"] or "" for detail in details]
+        description = "dtype of each source, as numpy writes it"
+        arrays += text_arrays("volumes/source_dtype", dtypes, axis="volume", description=description)
+    if any(detail["dtype"] and np.dtype(detail["dtype"]).kind == "f" for detail in details):
+        nan = np.array([int(fact["nan"]) for fact in facts], np.int64)
+        arrays.append((_column("nan", (), "voxels that are not a number", "int64"), nan))
+    for name, (count, unit, description) in _GEOMETRY.items():
+        if any(name in detail["geometry"] for detail in details):
+            unknown = [float("nan")] * count
+            values = np.array([detail["geometry"].get(name, unknown) for detail in details], np.float64)
+            arrays.append((_column(name, (count,), description, "float64", unit), values))
+    if any(detail["info"] for detail in details):
+        infos = [detail["info"] for detail in details]
+        arrays += text_arrays("volumes/info", infos, axis="volume", description="info.json of each volume")
+    return arrays
+
+
+def _column(
+    name: str, row_shape: tuple[int, ...], description: str, dtype: str, unit: str | None = None
+) -> Field:
+    return Field(
+        path=f"{schema.VOLUMES}/{name}",
+        dtype=dtype,
+        row_shape=row_shape,
+        axes=("volume", "component")[: 1 + len(row_shape)],
+        unit=unit,
+        description=description,
+    )
+
+
+def _mask_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
+    fields = [field for table in scan.tables if table.name == schema.MASKS for field in table.fields]
+    groups = [field.path.removesuffix("/mask") for field in fields]
+    return [
+        array
+        for group in groups
+        for array in _present(group, [group.split("/", 1)[1] in s.detail["masks"] for s in scan.sources])
+    ]
+
+
+def _sdf_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
+    arrays: list[tuple[Field, NDArray[Any]]] = []
+    for table in scan.tables:
+        family, _, name = table.name.partition("/")
+        if family != schema.SDF:
+            continue
+        counts = np.array([source.rows.get(table.name, 0) for source in scan.sources], np.int64)
+        resolution = [source.detail["resolution"].get(name, 0) for source in scan.sources]
+        field = Field(
+            path=f"{table.name}/resolution",
+            dtype="int32",
+            axes=("volume",),
+            unit="voxel",
+            description="edge of the cube that the points lie in, as the source states it; 0: unsaid",
+        )
+        arrays += [
+            (schema.offsets_field(table.name), _offsets(counts)),
+            (field, np.array(resolution, np.int32)),
+            *_present(table.name, [name in source.detail["sdf"] for source in scan.sources]),
+        ]
+    return arrays
+
+
+def _has_window(detail: Mapping[str, Any], name: str) -> bool:
+    return detail["image"] is not None or name in detail["windows"] or name in detail["sparse"]
+
+
+def _present(group: str, present: Sequence[bool]) -> list[tuple[Field, NDArray[Any]]]:
+    """Which volumes have it; nothing where all do."""
+    if all(present):
+        return []
+    field = Field(
+        path=f"{group}/present",
+        dtype="bool",
+        axes=("volume",),
+        description="whether the volume has it; where not, it has no points and its mask is zero",
+        fill=False,
+    )
+    return [(field, np.array(present, np.bool_))]
+
+
+def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

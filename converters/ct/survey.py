@@ -1,0 +1,146 @@
+"""Every voxel of a volume looked at once: how many each window has, and whether masks are what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.ct.inside import Inside
+from unistore.converters.ct.slabs import SLAB, VoxelFile, in_one_order, slab_bytes, slabs, together
+from unistore.converters.files.npy.array import NpyHeader
+from unistore.system.workers import usable_cores
+
+__all__ = ["Agreed", "Ones", "Survey", "most_shares", "ones_of", "survey"]
+
+THREADS = 4
+"""Threads that look at a volume at the same time, at most."""
+
+
+@dataclass(slots=True)
+class Agreed:
+    """How a mask agrees with a window: its ones, its voxels that are neither 0 nor 1, those that differ."""
+
+    ones: int = 0
+    others: int = 0
+    differing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What an image holds.
+
+    Attributes
+    ----------
+    counts
+        Voxels inside each window in each plane, (D,), by name.
+    nan
+        Voxels that are not a number; they are in no window.
+    masks
+        How the masks agree with the windows of their names.
+    """
+
+    counts: Mapping[str, NDArray[np.int64]]
+    nan: int
+    masks: Mapping[str, Agreed]
+
+
+@dataclass(frozen=True, slots=True)
+class Ones:
+    """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1."""
+
+    counts: NDArray[np.int64]
+    others: int
+
+
+def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, VoxelFile]) -> Survey:
+    """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
+
+    Nothing is read where nothing can be found: no windows, and a dtype without NaN.
+
+    Parameters
+    ----------
+    tests
+        Windows to count, by name.
+    masks
+        Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
+    """
+    if not tests and image.header.dtype.kind != "f":
+        return Survey({}, 0, {name: Agreed() for name in masks})
+    shares = min(
+        max(1, int(usable_cores())), most_shares([image.header, *(mask.header for mask in masks.values())])
+    )
+    with ThreadPoolExecutor(shares, "unistore-survey") as pool:
+        parts = list(pool.map(lambda share: _survey(image, tests, masks, share, shares), range(shares)))
+    counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
+    agreed = {name: Agreed() for name in masks}
+    for part in parts:
+        for name, result in agreed.items():
+            result.ones += part.masks[name].ones
+            result.others += part.masks[name].others
+            result.differing += part.masks[name].differing
+    return Survey(counts, sum(part.nan for part in parts), agreed)
+
+
+def most_shares(headers: Sequence[NpyHeader]) -> int:
+    """Threads that `survey` may use: one where each would hold much, or where orders differ."""
+    small = max(map(slab_bytes, headers), default=0) <= 2 * SLAB
+    return THREADS if small and in_one_order(headers) else 1
+
+
+def _survey(
+    image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, VoxelFile], share: int, of: int
+) -> Survey:
+    counts = {name: np.zeros(image.header.shape[0], np.int64) for name in tests}
+    agreed = {name: Agreed() for name in masks}
+    floats, nan = image.header.dtype.kind == "f", 0
+    for box, (values, *given) in together([image, *masks.values()], share, of):
+        if floats:
+            nan += int(np.count_nonzero(np.isnan(values)))
+        at = dict(zip(masks, given, strict=True))
+        for name, test in tests.items():
+            found = test(values)
+            counts[name][box[0]] += _per_plane(found)
+            if name in at:
+                _compare(found, at[name], agreed[name])
+    for name, result in agreed.items():
+        result.ones += int(counts[name].sum())
+    return Survey(counts, nan, agreed)
+
+
+def ones_of(mask: VoxelFile) -> Ones:
+    """Look at every voxel of a mask once."""
+    counts, others = np.zeros(mask.header.shape[0], np.int64), 0
+    for slab in slabs(mask):
+        ones = slab.values == 1
+        counts[slab.box[0]] += _per_plane(ones)
+        others += _others(slab.values)
+    return Ones(counts, others)
+
+
+def _compare(found: NDArray[np.bool_], given: NDArray[Any], result: Agreed) -> None:
+    """Add what differs; ``result.ones`` counts how many more ones the mask has than voxels were found."""
+    if np.array_equal(found.view(np.uint8), given.view(np.uint8) if given.itemsize == 1 else given):
+        return
+    ones = given == 1
+    result.ones += int(np.count_nonzero(ones)) - int(np.count_nonzero(found))
+    result.others += _others(given)
+    result.differing += int(np.count_nonzero(found != ones))
+
+
+def _others(values: NDArray[Any]) -> int:
+    """How many voxels are neither 0 nor 1."""
+    if values.itemsize == 1 and int(values.view(np.uint8).max(initial=0)) <= 1:
+        return 0
+    return int(np.count_nonzero((values != 0) & (values != 1)))
+
+
+def _per_plane(found: NDArray[np.bool_]) -> NDArray[np.int64]:
+    if found.flags.c_contiguous:
+        return np.array([np.count_nonzero(plane) for plane in found], np.int64)
+    counts: NDArray[np.int64] = found.view(np.uint8).sum(axis=(1, 2), dtype=np.int64)
+    return counts

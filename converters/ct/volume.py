@@ -1,0 +1,276 @@
+"""One volume's voxels, points and masks, read from its files as its source describes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.ct.headers import SDF_MEMBERS, SPARSE_MEMBERS
+from unistore.converters.ct.inside import inside
+from unistore.converters.ct.points import check_range, in_order, load_points, point_blocks
+from unistore.converters.ct.slabs import VoxelFile, read_image
+from unistore.converters.ct.survey import Agreed, Ones, Survey, ones_of, survey
+from unistore.converters.ct.voxels import point_coords, read_bits, read_points
+from unistore.converters.files.npy.array import read_header
+from unistore.converters.protocol import Facts, Scan, Source
+from unistore.errors import InputError, Problem
+from unistore.schemas.ct.fields import MASKS, VOLUMES
+from unistore.schemas.ct.windows import Window
+
+__all__ = ["VolumeReader"]
+
+Extent = tuple[int, int, int]
+State = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeReader:
+    """Reads what one source describes.
+
+    Attributes
+    ----------
+    source
+        Made by `unistore.converters.ct.scan.make_source`.
+    windows
+        Windows of the store, by name.
+    """
+
+    source: Source
+    windows: Mapping[str, Window]
+
+    @classmethod
+    def of(cls, scan: Scan, source: int) -> VolumeReader:
+        """Reader of a scan's source."""
+        found = scan.options["found"]["windows"]
+        windows = {w["name"]: Window(w["name"], w["width"], w["level"]) for w in found}
+        return cls(scan.sources[source], windows)
+
+    def facts(self) -> Facts:
+        """Read everything once: counts of all windows, NaN, the extent; check masks and points.
+
+        Returns
+        -------
+        Facts
+            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), all i8.
+
+        Raises
+        ------
+        InputError
+            Everything that is wrong with the volume's values.
+        """
+        problems: list[Problem] = []
+        counts = dict.fromkeys(self.windows, 0)
+        nan = 0
+        image = self._image
+        if image is None:
+            for name, file in self._files("windows"):
+                counts[name] = self._check_mask(file, problems)
+            for name, file in self._files("sparse"):
+                counts[name] = self._check_sparse(name, file, problems)
+        else:
+            found = self._surveyed(image)
+            nan = found.nan
+            counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
+            for name, agreed in found.masks.items():
+                self._check_window(name, image, agreed, counts[name], problems)
+        for _, file in self._files("masks"):
+            self._check_mask(file, problems)
+        for name, file in self._files("sdf"):
+            index = (index for index, _ in point_blocks(self._path(file), SDF_MEMBERS, self._place(file)))
+            self._collect(problems, check_range, index, self._cube(name), self._place(file))
+        if problems:
+            raise InputError(problems)
+        facts = {f"points/{name}": np.int64(count) for name, count in counts.items()}
+        facts |= {"nan": np.int64(nan)}
+        return {name: np.asarray(value) for name, value in facts.items()} | {
+            "extent": np.array(self.extent())
+        }
+
+    def extent(self) -> Extent:
+        """D, H, W: of the image or a mask; else the cube that point files state; else what holds all."""
+        known = self.source.detail["extent"]
+        if known is not None:
+            return known[0], known[1], known[2]
+        stated = max(self.source.detail["resolution"].values(), default=0)
+        if stated:
+            return stated, stated, stated
+        longest = np.zeros(3, np.int64)
+        for kind, members in (("sparse", SPARSE_MEMBERS), ("sdf", SDF_MEMBERS)):
+            for _, file in self._files(kind):
+                for index, _ in point_blocks(self._path(file), members, self._place(file)):
+                    longest = np.maximum(longest, index.max(axis=0).astype(np.int64) + 1)
+        depth, height, width = longest.tolist()
+        return depth, height, width
+
+    def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, NDArray[Any]]) -> None:
+        """Read planes ``lo:hi`` of the one row of ``volumes``, ``masks`` or ``windows``.
+
+        Masks and windows that this volume lacks stay zero, and so do planes that it has not. Windows that
+        came as files, which `facts` found equal to the image's, are read from them; all others in one pass.
+        """
+        if "extent" in out:
+            out["extent"][0] = self.extent()
+            return
+        depth = self.extent()[0]
+        hi = depth if hi is None else min(hi, depth)
+        if hi <= lo:
+            return
+        blocks = {column.removesuffix("/mask"): block[0] for column, block in out.items()}
+        image = None if table == MASKS else self._image
+        if table == VOLUMES:
+            assert image is not None
+            read_image(image, blocks["image"], lo, hi)
+            return
+        for name, file in self._files("masks" if table == MASKS else "windows"):
+            if name in blocks:
+                mask = self._file(file)
+                read_bits(mask, {name: inside(None, mask.header.dtype)}, {name: blocks.pop(name)}, lo, hi)
+        if blocks and image is not None:
+            tests = {name: inside(self.windows[name], image.header.dtype) for name in blocks}
+            read_bits(image, tests, blocks, lo, hi)
+
+    def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Read points number `lo` to `hi` of a window, in C order."""
+        sparse = self.source.detail["sparse"].get(name)
+        if sparse is not None and self._image is None:
+            index, values = _sparse_points(
+                self._path(sparse), _state([self._path(sparse)]), self._place(sparse)
+            )
+            out["coords"][...] = index[lo:hi]
+            out["values"][...] = values[lo:hi]
+            return
+        file, window, counts = self._image, None, None
+        if file is not None:
+            window = self.windows[name]
+            counts = self._surveyed(file).counts[name] if lo else None
+        else:
+            file = self._file(self.source.detail["windows"][name])
+            counts = _ones(file, _state([file.path])).counts if lo else None
+        test = inside(window, file.header.dtype)
+        for at, first, flat, values in read_points(file, test, lo, hi, counts):
+            point_coords(flat, first, file.header.shape, out["coords"][at])
+            out["values"][at] = values
+
+    def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Read points `lo` to `hi` of a distance field, in the file's order."""
+        file = self.source.detail["sdf"][name]
+        at = 0
+        for index, values in point_blocks(self._path(file), SDF_MEMBERS, self._place(file), lo, hi):
+            out["coords"][at : at + len(index)] = index
+            out["values"][at : at + len(index)] = values
+            at += len(index)
+
+    def _check_window(
+        self, name: str, image: VoxelFile, agreed: Agreed, count: int, problems: list[Problem]
+    ) -> None:
+        """A Problem where a window that also came as a file is no mask, or differs from the image."""
+        place = self._place(self.source.detail["windows"][name])
+        if agreed.others:
+            problems.append(_no_mask(agreed.others, place))
+        elif agreed.differing:
+            message = (
+                f"differs from window {self.windows[name]} of {image.location} in {agreed.differing} "
+                f"voxels: it has {agreed.ones} ones, the volume {count} voxels inside"
+            )
+            cure = "make it again from this volume, or take it away: it is computed anyway"
+            problems.append(Problem(place, message, cure, "window"))
+
+    def _check_mask(self, file: int, problems: list[Problem]) -> int:
+        """Number of ones in a mask; a Problem if it holds anything but 0 and 1."""
+        mask = self._file(file)
+        found = _ones(mask, _state([mask.path]))
+        if found.others:
+            problems.append(_no_mask(found.others, self._place(file)))
+        return int(found.counts.sum())
+
+    def _surveyed(self, image: VoxelFile) -> Survey:
+        """What the image holds of all windows, and how those that also came as files agree with it."""
+        masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
+        state = _state([image.path, *(file.path for _, file in masks)])
+        return _survey(image, masks, tuple(self.windows.items()), state)
+
+    def _check_sparse(self, name: str, file: int, problems: list[Problem]) -> int:
+        place = self._place(file)
+        index, values = load_points(self._path(file), SPARSE_MEMBERS, place)
+        self._collect(problems, check_range, [index], self._cube(name), place)
+        self._collect(problems, in_order, index, values, place)
+        return len(index)
+
+    @staticmethod
+    def _collect(problems: list[Problem], check: Any, *arguments: Any) -> None:
+        try:
+            check(*arguments)
+        except InputError as error:
+            problems += error.problems
+
+    def _cube(self, name: str) -> Extent | None:
+        """Where a point file's indices must lie: the cube it states, else its volume, else unknown."""
+        stated = self.source.detail["resolution"].get(name, 0)
+        if stated:
+            return stated, stated, stated
+        known = self.source.detail["extent"]
+        return None if known is None else (known[0], known[1], known[2])
+
+    @property
+    def _image(self) -> VoxelFile | None:
+        file = self.source.detail["image"]
+        return None if file is None else self._file(file)
+
+    def _files(self, kind: str) -> list[tuple[str, int]]:
+        return list(self.source.detail[kind].items())
+
+    def _path(self, file: int) -> Path:
+        return self.source.files[file]
+
+    def _file(self, file: int) -> VoxelFile:
+        path, place = self._path(file), self._place(file)
+        return VoxelFile(path, read_header(path, place), place)
+
+    def _place(self, file: int) -> str:
+        path = self._path(file)
+        if path == self.source.path:
+            return self.source.name
+        if path.is_relative_to(self.source.path):
+            return f"{self.source.name}/{path.relative_to(self.source.path).as_posix()}"
+        return f"{self.source.name.rpartition('/')[0]}/{path.name}".lstrip("/")
+
+
+def _no_mask(others: int, place: str) -> Problem:
+    message = f"holds {others} values that are neither 0 nor 1: it is no mask"
+    cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
+    return Problem(place, message, cure, "values")
+
+
+def _state(paths: Iterable[Path]) -> State:
+    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
+
+
+# What was found is kept for the shards of the same volume; `state` notices a changed file.
+
+
+@lru_cache(maxsize=512)
+def _survey(
+    image: VoxelFile,
+    masks: tuple[tuple[str, VoxelFile], ...],
+    windows: tuple[tuple[str, Window], ...],
+    state: State,  # noqa: ARG001
+) -> Survey:
+    tests = {name: inside(window, image.header.dtype) for name, window in windows}
+    return survey(image, tests, dict(masks))
+
+
+@lru_cache(maxsize=512)
+def _ones(mask: VoxelFile, state: State) -> Ones:  # noqa: ARG001
+    return ones_of(mask)
+
+
+@lru_cache(maxsize=1)
+def _sparse_points(path: Path, state: State, place: str) -> tuple[NDArray[Any], NDArray[Any]]:  # noqa: ARG001
+    """Points of a sparse window in C order, kept for the next shard of the same volume."""
+    return in_order(*load_points(path, SPARSE_MEMBERS, place), place)

@@ -1,0 +1,199 @@
+"""Files that hold named arrays (HDF5, ``.npy``, ``.npz``) behind one face: list them, read row ranges.
+
+Nothing is unpickled, and no array is read whole where a row range can be had: ``.npy`` files and stored
+``.npz`` members are read in place, compressed members are streamed past, HDF5 datasets are sliced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
+from unistore.converters.files.npy.array import NpyHeader, open_npy, read_flat, read_header
+from unistore.errors import InputError, Problem
+
+__all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "list_arrays", "open_arrays"]
+
+SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")
+NPY_NAME = "data"
+"""Name of the one array of a ``.npy`` file, which has none of its own."""
+
+ReadRows = Callable[[str, int, int, NDArray[Any] | None], NDArray[Any]]
+"""``read(array, lo, hi, out)``: rows of one array, in native byte order.
+
+``out`` is C-contiguous, (hi - lo, …), or None. Where its dtype is the array's, rows may be read straight into
+it: then it is what is returned.
+"""
+
+_RECORDS = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFile:
+    """What a file holds.
+
+    Attributes
+    ----------
+    arrays
+        Shape and dtype by name, in the file's order; names of HDF5 datasets hold slashes.
+    compressed
+        Arrays that can only be read by decompressing everything before the rows asked for.
+    files
+        Every file that is read for them.
+    steps
+        For arrays of records: rows to read at a time, so that their other fields take little memory.
+    reading
+        Bytes held while rows are read, besides the rows.
+    problems
+        What is wrong; arrays named in problems are left out.
+    """
+
+    arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    files: tuple[Path, ...]
+    compressed: tuple[str, ...] = ()
+    steps: dict[str, int] = field(default_factory=dict)
+    reading: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+
+def format_of(path: Path) -> str:
+    """Name of a file's format by its ending: ``"npy"``, ``"npz"``, or ``"hdf5"`` for all others."""
+    suffix = path.suffix.lower()
+    return suffix[1:] if suffix in (".npy", ".npz") else "hdf5"
+
+
+def list_arrays(path: Path, name: str, roots: Sequence[Path]) -> ArrayFile:
+    """Look at a file without reading values.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        How messages call it.
+    roots
+        Where links inside HDF5 files may lead.
+
+    Raises
+    ------
+    InputError
+        When the file as a whole cannot be read.
+    """
+    kind = format_of(path)
+    if kind == "npy":
+        header = read_header(path, name)
+        steps = _steps({NPY_NAME: (header.shape, header.dtype)})
+        return ArrayFile({NPY_NAME: (header.shape, header.dtype)}, (path,), steps=steps)
+    if kind == "npz":
+        members = npz_members(path, name)
+        compressed = tuple(member.name for member in members.values() if member.compressed)
+        arrays = {member.name: (member.header.shape, member.header.dtype) for member in members.values()}
+        in_place = {name: form for name, form in arrays.items() if name not in compressed}
+        whole = [m.header.nbytes for m in members.values() if m.compressed and m.header.fortran_order]
+        return ArrayFile(arrays, (path,), compressed, _steps(in_place), max(whole, default=0))
+    with hdf5.open_hdf5(path, name) as file:
+        tree = hdf5.walk(file, name, roots)
+        found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
+        problems, reading = tree.problems, 0
+        for key, dataset in tree.datasets.items():
+            wrong = hdf5.check_dataset(dataset, hdf5.place(name, key))
+            problems += wrong
+            if not wrong:
+                found[key] = (dataset.shape, dataset.dtype)
+                reading = max(reading, hdf5.chunk_memory(dataset))
+        chunks = {key: (tree.datasets[key].chunks or (1,))[0] for key in found}
+        steps = {key: max(step, chunks[key]) for key, step in _steps(found).items()}
+        files = (path, *sorted(tree.files))
+        return ArrayFile(found, files, steps=steps, reading=reading, problems=problems)
+
+
+def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, int]:
+    """Rows of about `_RECORDS` bytes, for the arrays whose elements are records."""
+    return {
+        name: max(1, _RECORDS // max(1, math.prod(shape[1:]) * dtype.itemsize))
+        for name, (shape, dtype) in arrays.items()
+        if dtype.names is not None
+    }
+
+
+@contextmanager
+def open_arrays(path: Path, name: str) -> Iterator[ReadRows]:
+    """Open a file to read row ranges of its arrays; nothing stays open afterwards.
+
+    Raises
+    ------
+    InputError
+        On opening or on reading, naming file and array.
+    """
+    kind = format_of(path)
+    if kind == "npy":
+        header = read_header(path, name)
+        yield lambda _, lo, hi, out: _npy_rows(path, header, name, lo, hi, out)
+    elif kind == "npz":
+        members = npz_members(path, name)
+        yield lambda key, lo, hi, out: _npz_rows(path, members[key], name, lo, hi, out)
+    else:
+        with hdf5.open_hdf5(path, name) as file:
+            yield lambda key, lo, hi, out: _hdf5_rows(file[key], hdf5.place(name, key), lo, hi, out)
+
+
+def _hdf5_rows(dataset: h5py.Dataset, where: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
+    fits = out is not None and out.dtype == hdf5.native(dataset.dtype)
+    return hdf5.read_rows(dataset, where, lo, hi, out if fits else None)
+
+
+def _npy_rows(
+    path: Path, header: NpyHeader, name: str, lo: int, hi: int, out: NDArray[Any] | None
+) -> NDArray[Any]:
+    if header.fortran_order:
+        return _native(np.ascontiguousarray(open_npy(path, name)[lo:hi]))
+    return _in_place(path, header, name, lo, hi, out)
+
+
+def _npz_rows(
+    path: Path, member: NpzMember, name: str, lo: int, hi: int, out: NDArray[Any] | None
+) -> NDArray[Any]:
+    if member.header.fortran_order:
+        return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
+    if member.compressed:
+        return _native(_streamed(path, member, name, lo, hi))
+    return _in_place(path, member.header, hdf5.place(name, member.name), lo, hi, out)
+
+
+def _in_place(
+    path: Path, header: NpyHeader, where: str, lo: int, hi: int, out: NDArray[Any] | None
+) -> NDArray[Any]:
+    rows = out
+    if rows is None or rows.dtype != header.dtype:
+        rows = np.empty((hi - lo, *header.shape[1:]), header.dtype)
+    if rows.size:
+        read_flat(path, header, lo * (rows.size // len(rows)), rows, where)
+    return _native(rows)
+
+
+def _streamed(path: Path, member: NpzMember, name: str, lo: int, hi: int) -> NDArray[Any]:
+    shape = (hi - lo, *member.header.shape[1:])
+    width = math.prod(shape[1:])
+    rows = np.empty(0, member.header.dtype)
+    try:
+        for run in member_runs(path, member, lo * width, hi * width, max(1, (hi - lo) * width), name):
+            rows = run
+    except InputError as error:
+        where, wrong = hdf5.place(name, member.name), error.problems[0]
+        message = f"rows {lo}:{hi} cannot be read: {wrong.message}"
+        raise InputError(Problem(where, message, wrong.cure, wrong.kind)) from error
+    return rows.reshape(shape)
+
+
+def _native(rows: NDArray[Any]) -> NDArray[Any]:
+    return rows.astype(rows.dtype.newbyteorder("="), copy=False)

@@ -1,0 +1,1 @@
+"""Reading HDF5 files."""

@@ -1,0 +1,1 @@
+"""Reading ``.npy`` and ``.npz`` files."""

@@ -1,0 +1,220 @@
+"""Arrays of ``.npz`` files: their headers, and their values, whole or in runs in the order of the file."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.npy.array import fill, map_values, open_flat
+from unistore.converters.files.npy.header import (
+    LOOKALIKES,
+    MAGIC,
+    NpyHeader,
+    check_size,
+    exactly,
+    parse_header,
+    truncated,
+    unreadable,
+)
+from unistore.errors import InputError, Problem
+
+__all__ = ["NpzMember", "member_runs", "npz_members", "open_member"]
+
+_BLOCK = 1 << 20
+"""Bytes decompressed at a time."""
+_DEFLATED = 1032
+"""Bytes that one byte of deflate (RFC 1951) stands for at the most: 258 by two codes of one bit each."""
+
+
+@dataclass(frozen=True, slots=True)
+class NpzMember:
+    """One array of an ``.npz`` file; `open_member` reads it.
+
+    Attributes
+    ----------
+    name
+        As ``np.load`` names it (without ``.npy``).
+    header
+        Its shape, dtype and place.
+    compressed
+        True: ``header.offset`` counts in the decompressed content. False: in the ``.npz`` file.
+    """
+
+    name: str
+    header: NpyHeader
+    compressed: bool
+
+
+def npz_members(path: Path, location: str | None = None) -> dict[str, NpzMember]:
+    """Headers of every array in an ``.npz`` file, in the file's order.
+
+    Members that are not ``.npy`` are left out.
+
+    Raises
+    ------
+    InputError
+        Not a complete zip file, or with the problems of every member.
+    """
+    where = location or str(path)
+    members: dict[str, NpzMember] = {}
+    problems: list[Problem] = []
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            for info in archive.infolist():
+                if not info.filename.endswith(".npy"):
+                    continue
+                name = info.filename[: -len(".npy")]
+                try:
+                    if name in members:
+                        raise InputError(
+                            Problem(f"{where}: {name}", "is there twice", "save it again", "invalid")
+                        )
+                    members[name] = _member(file, archive, info, f"{where}: {name}")
+                except InputError as error:
+                    problems += error.problems
+    except OSError as error:
+        raise InputError(unreadable(where, error)) from error
+    except zipfile.BadZipFile as error:
+        raise InputError(_bad_zip(path, where, error)) from error
+    if problems:
+        raise InputError(problems)
+    return members
+
+
+def open_member(path: Path, member: NpzMember, location: str | None = None) -> NDArray[Any]:
+    """Values of one ``.npz`` member, read-only: mapped where stored, decompressed into memory otherwise.
+
+    Raises
+    ------
+    InputError
+        The compressed content is damaged.
+    """
+    where = f"{location or path}: {member.name}"
+    header = member.header
+    if not member.compressed:
+        return map_values(path, header, where)
+    flat: NDArray[Any] = np.empty(0, header.dtype)
+    for run in member_runs(path, member, 0, header.count, max(1, header.count), location):
+        flat = run
+    flat.flags.writeable = False
+    return flat.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+
+def member_runs(
+    path: Path, member: NpzMember, start: int, stop: int, count: int, location: str | None = None
+) -> Iterator[NDArray[Any]]:
+    """Values number `start` to `stop` of a member in the order of the file, `count` at a time, as stored.
+
+    What comes before them in a compressed member is decompressed and dropped.
+
+    Yields
+    ------
+    ndarray, (n,)
+        A new array each time.
+
+    Raises
+    ------
+    InputError
+        The file is damaged, or ends early.
+    """
+    where, dtype = f"{location or path}: {member.name}", member.header.dtype
+    if not member.compressed:
+        with open_flat(path, member.header, where) as read:
+            for first in range(start, stop, count):
+                run = np.empty(min(count, stop - first), dtype)
+                read(first, run)
+                yield run
+        return
+    with _decompressed(path, member, where) as content:
+        left = member.header.offset + start * dtype.itemsize
+        while left and (skipped := content.read(min(left, _BLOCK))):
+            left -= len(skipped)
+        for first in range(start, stop, count):
+            run = _unfilled(min(count, stop - first), dtype, where)
+            view = run.view(np.uint8).data
+            parts = (
+                view[at : at + _BLOCK] for at in range(0, len(view), _BLOCK)
+            )  # each is read as bytes first
+            missing = len(view) - sum(fill(content, part) for part in parts)
+            if missing:
+                expected = member.header.offset + (first + len(run)) * dtype.itemsize
+                raise InputError(truncated(where, expected - missing, expected))
+            yield run
+
+
+@contextmanager
+def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[IO[bytes]]:
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{member.name}.npy") as content:
+            yield content
+    except OSError as error:
+        raise InputError(unreadable(where, error)) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise InputError(
+            Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt")
+        ) from error
+
+
+def _unfilled(count: int, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Memory for values whose number nothing but the file itself states."""
+    try:
+        return np.empty(count, dtype)
+    except MemoryError as error:
+        message = f"says that it holds {count} values of {dtype}, more than there is memory for"
+        raise InputError(Problem(where, message, "save it uncompressed, with np.savez", "memory")) from error
+
+
+def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> NpzMember:
+    if info.flag_bits & 0x1:
+        raise InputError(Problem(where, "is encrypted", "unpack it and save it with np.savez", "encrypted"))
+    name = info.filename[: -len(".npy")]
+    try:
+        with archive.open(info) as content:
+            header = parse_header(content, where)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
+        raise InputError(
+            Problem(where, f"is damaged: {error}", "copy or make it again", "corrupt")
+        ) from error
+    check_size(header, info.file_size, where)
+    size = os.fstat(file.fileno()).st_size
+    if info.compress_type != zipfile.ZIP_STORED:
+        packed = min(info.compress_size, size)
+        if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _DEFLATED * packed:
+            message = (
+                f"says that it holds {info.file_size} bytes, which its {packed} compressed ones cannot give"
+            )
+            raise InputError(Problem(where, message, "copy or make it again", "corrupt"))
+        return NpzMember(name, header, compressed=True)
+    # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, the last four hold two lengths.
+    file.seek(info.header_offset)
+    name_bytes, extra_bytes = struct.unpack("<HH", exactly(file, 30, where)[26:])
+    start = info.header_offset + 30 + name_bytes + extra_bytes
+    placed = NpyHeader(header.shape, header.dtype, header.fortran_order, start + header.offset)
+    if placed.offset + placed.nbytes > size:
+        raise InputError(truncated(where, size, placed.offset + placed.nbytes))
+    return NpzMember(name, placed, compressed=False)
+
+
+def _bad_zip(path: Path, where: str, error: Exception) -> Problem:
+    with path.open("rb") as file:
+        head = file.read(32)
+    if not head:
+        return Problem(where, "is empty (0 bytes)", "copy or make it again", "empty")
+    if head.startswith(b"PK"):
+        return Problem(where, f"is truncated or damaged: {error}", "copy or make it again", "truncated")
+    if head.startswith(MAGIC):
+        return Problem(where, "is a .npy file", "give it the ending .npy", "format")
+    for start, what, cure in LOOKALIKES[:2]:
+        if head.startswith(start):
+            return Problem(where, f"is {what}", cure, "format")
+    return Problem(where, f"is no .npz file: it begins with {head[:8]!r}", "save it with np.savez", "format")

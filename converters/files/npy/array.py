@@ -1,0 +1,137 @@
+"""Values of ``.npy`` files, mapped or read in the order of the file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.npy.header import NpyHeader, check_size, parse_header, unreadable
+from unistore.errors import InputError, Problem
+
+__all__ = ["NpyHeader", "fill", "map_values", "open_flat", "open_npy", "read_flat", "read_header"]
+
+
+def read_header(path: Path, location: str | None = None) -> NpyHeader:
+    """Read the header of a ``.npy`` file and check the file's size against it.
+
+    Parameters
+    ----------
+    path
+        The file.
+    location
+        What an error calls the file; its path by default.
+
+    Raises
+    ------
+    InputError
+        Unreadable, not ``.npy``, object dtype, truncated or too long.
+    """
+    where = location or str(path)
+    try:
+        with path.open("rb") as file:
+            header = parse_header(file, where)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise InputError(unreadable(where, error)) from error
+    check_size(header, size, where)
+    return header
+
+
+def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
+    """Map a ``.npy`` file into memory, read-only, in its own dtype, byte order and axis order.
+
+    Raises
+    ------
+    InputError
+        As `read_header`.
+    """
+    return map_values(path, read_header(path, location), location or str(path))
+
+
+def read_flat(
+    path: Path, header: NpyHeader, start: int, out: NDArray[Any], location: str | None = None
+) -> None:
+    """Read ``out.size`` values from number ``start`` on, in the order of the file, into ``out``.
+
+    See `open_flat`, for which this is one call.
+    """
+    with open_flat(path, header, location) as read:
+        read(start, out)
+
+
+@contextmanager
+def open_flat(
+    path: Path, header: NpyHeader, location: str | None = None
+) -> Iterator[Callable[[int, NDArray[Any]], None]]:
+    """Open a file for reading runs of values in the order of the file: ``read(start, out)``.
+
+    ``out`` is filled with values from number ``start`` on: C-contiguous, writeable, of ``header.dtype``; any
+    shape. No mapping is involved: memory holds ``out`` alone. Fortran-ordered files yield axis 0 fastest.
+
+    Parameters
+    ----------
+    path, header
+        The file and its `read_header` (or an uncompressed member's header).
+    location
+        What an error calls the file; its path by default.
+
+    Raises
+    ------
+    InputError
+        The file ends before ``out`` is full (it was cut after its header was read).
+    """
+    where = location or str(path)
+
+    def read(start: int, out: NDArray[Any]) -> None:
+        if out.dtype != header.dtype or not out.flags.c_contiguous:
+            message = f"out must be C-contiguous {header.dtype}, got {out.dtype} with strides {out.strides}"
+            raise ValueError(message)
+        view = out.reshape(-1).view(np.uint8).data
+        try:
+            file.seek(header.offset + start * header.dtype.itemsize)
+            missing = len(view) - fill(file, view)
+        except OSError as error:
+            raise InputError(unreadable(where, error)) from error
+        if missing:
+            message = f"ended {missing} bytes early while it was read"
+            cure = "it changed during the conversion: run again when it is complete"
+            raise InputError(Problem(where, message, cure, "truncated"))
+
+    try:
+        file = path.open("rb", buffering=0)
+    except OSError as error:
+        raise InputError(unreadable(where, error)) from error
+    with file:
+        yield read
+
+
+def map_values(path: Path, header: NpyHeader, where: str) -> NDArray[Any]:
+    """Map the values that a header describes, read-only."""
+    order: Literal["F", "C"] = "F" if header.fortran_order else "C"
+    if header.nbytes == 0:
+        empty: NDArray[Any] = np.empty(header.shape, header.dtype, order)
+        empty.flags.writeable = False
+        return empty
+    try:
+        mapped: NDArray[Any] = np.memmap(path, header.dtype, "r", header.offset, header.shape, order)
+    except (OSError, ValueError) as error:
+        raise InputError(unreadable(where, error)) from error
+    return mapped
+
+
+def fill(file: FileIO | IO[bytes], view: memoryview) -> int:
+    """Read until `view` is full or the file ends; gives the bytes that were read."""
+    done = 0
+    while done < len(view):
+        got = file.readinto(view[done:])  # type: ignore[union-attr]  # every binary file has it
+        if not got:
+            break
+        done += got
+    return done

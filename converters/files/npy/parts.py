@@ -1,0 +1,122 @@
+"""Which ``.npy`` files are arrays side by side, and which are parts of one array.
+
+A ``.npy`` file holds one array without a name. Files of one folder whose arrays could be one array (rows of
+one shape, dtypes that promote without loss), or whose names differ in a trailing number alone
+(``part_0.npy``, ``part_1.npy``), are parts of one array, ``data``, one after the other. Files that cannot be
+(``image.npy``, ``label.npy``) are arrays of those names, side by side; numbered as well (``image_0.npy``,
+``label_0.npy``, ``image_1.npy``, …), every number is one part that holds them all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unistore.converters.common.columns import promote, storable
+from unistore.converters.files.arrays import NPY_NAME
+from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.npy.array import read_header
+from unistore.errors import InputError, Problem
+
+__all__ = ["Part", "parts_of"]
+
+_SHOWN = 5
+_CURE = "parts of one array need rows of one shape, arrays side by side the same numbers: convert them apart"
+_NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Files that contribute the same rows.
+
+    Attributes
+    ----------
+    name
+        Relative name of the file, or ``folder/{image,label}_0.npy``.
+    files
+        Each file with its relative name.
+    arrays
+        Name of the one array of each file; None: the file names its arrays itself.
+    """
+
+    name: str
+    files: tuple[tuple[str, Path], ...]
+    arrays: tuple[str, ...] | None = None
+
+
+def parts_of(named: Sequence[tuple[str, Path]]) -> tuple[list[Part], list[Problem]]:
+    """Group files, given with their relative names in natural order.
+
+    Returns
+    -------
+    list of Part, list of Problem
+        Parts in the order of their first files; a Problem for each number that some of the arrays side by
+        side lack though others have it.
+    """
+    folders: dict[Path, list[tuple[str, Path]]] = {}
+    for name, path in named:
+        if path.suffix.lower() == ".npy":
+            folders.setdefault(path.parent, []).append((name, path))
+    problems: list[Problem] = []
+    grouped: dict[Path, Part | None] = {}
+    for members in folders.values():
+        parts, wrong = _side_by_side(members)
+        problems += wrong
+        grouped |= {path: None for _, path in members}
+        grouped |= {path: part for part in parts for _, path in part.files}
+    whole = [grouped.get(path, Part(name, ((name, path),))) for name, path in named]
+    return [part for part in dict.fromkeys(whole) if part is not None], problems
+
+
+def _side_by_side(members: Sequence[tuple[str, Path]]) -> tuple[list[Part], list[Problem]]:
+    """Parts of one folder's ``.npy`` files, or what is wrong with them."""
+    split = {path: _base_and_number(path.stem) for _, path in members}
+    bases = list(dict.fromkeys(base for base, _ in split.values()))
+    if len(bases) == 1 or _could_be_one(members):
+        return [Part(name, ((name, path),), (NPY_NAME,)) for name, path in members], []
+    parts: list[Part] = []
+    problems: list[Problem] = []
+    for number in dict.fromkeys(number for _, number in split.values()):
+        files = tuple((name, path) for name, path in members if split[path][1] == number)
+        part = Part(_joint_name(files, split), files, tuple(split[path][0] for _, path in files))
+        if sorted(part.arrays or ()) != sorted(bases):
+            parts_shown = ", ".join(bases[:_SHOWN]) + (", …" if len(bases) > _SHOWN else "")
+            message = f"is not one file each of {parts_shown}, which lie in the same folder"
+            problems.append(Problem(place(part.name), message, _CURE, "missing", part.name))
+        else:
+            parts.append(part)
+    return parts, problems
+
+
+def _could_be_one(members: Sequence[tuple[str, Path]]) -> bool:
+    """Whether the arrays could be parts of one; also where a file cannot be read, which is reported later."""
+    try:
+        headers = [read_header(path, name) for name, path in members]
+    except InputError:
+        return True
+    dtypes = [header.dtype for header in headers]
+    same_rows = len({header.shape[1:] for header in headers}) == 1
+    return same_rows and (
+        len(set(dtypes)) == 1 or (all(map(storable, dtypes)) and promote(dtypes) is not None)
+    )
+
+
+def _joint_name(files: Sequence[tuple[str, Path]], split: Mapping[Path, tuple[str, str]]) -> str:
+    """``folder/{image,label}_0.npy``; the file's own name where it is alone."""
+    first = files[0][0]
+    if len(files) == 1:
+        return first
+    bases = [split[each][0] for _, each in files]
+    shown = ",".join(bases[:_SHOWN]) + (",…" if len(bases) > _SHOWN else "")
+    folder, slash, file = first.rpartition("/")
+    return f"{folder}{slash}{{{shown}}}{file[len(bases[0]) :]}"
+
+
+def _base_and_number(stem: str) -> tuple[str, str]:
+    """``image_007`` is ``image`` and 7; a name that is all number, or has none, is all base."""
+    match = _NUMBERED.fullmatch(stem)
+    if match is None:
+        return stem, ""
+    return match["base"], str(int(match["number"]))

@@ -1,0 +1,204 @@
+"""Which datasets are x, y and z, and which are columns of the points: by name, or as ``--map`` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import h5py
+import numpy as np
+
+from unistore.converters.common.columns import Column, storable
+from unistore.converters.files.hdf5.file import check_dataset, place
+from unistore.converters.files.paths import printable
+from unistore.errors import InputError, Problem
+from unistore.schemas.arrays import name_problem
+
+__all__ = [
+    "ROLES",
+    "Chosen",
+    "choose",
+    "form_problems",
+    "lengths_problem",
+    "name_problems",
+]
+
+ROLES = ("x", "y", "z")
+_RESERVED = ("xyz", "source_row", "origin", "index")
+"""Names of arrays and sample keys that a source's column cannot have."""
+_CURE = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
+_RENAME = "rename it with --map NEW=OLD, or leave it out with --map OLD="
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Datasets of a point cloud.
+
+    Attributes
+    ----------
+    rows
+        Points.
+    xyz
+        Datasets of x, y and z, or one dataset of shape (N, 3).
+    xyz_stored
+        Their dtypes, byte order included.
+    columns
+        Dataset and form of every column, by the name under which it is stored.
+    left_out
+        Scalar datasets, which are no columns.
+    """
+
+    rows: int
+    xyz: tuple[str, ...]
+    xyz_stored: tuple[str, ...]
+    columns: dict[str, tuple[str, Column]]
+    left_out: tuple[str, ...] = ()
+
+
+def choose(datasets: Mapping[str, h5py.Dataset], group: str, mapping: Mapping[str, str], name: str) -> Chosen:
+    """Choose coordinates and columns among the datasets of a file.
+
+    Every dataset directly in `group` is a column under its own name; x, y and z are known in either case, or
+    one dataset ``xyz`` of shape (N, 3). `mapping` gives stored names to datasets (of the group by name, of
+    others by path); an empty dataset name leaves the column of that name out.
+
+    Raises
+    ------
+    InputError
+        With every problem: no or several x, y or z, names that collide, columns of different length, dtypes
+        that cannot be stored, datasets that were never written.
+    """
+    prefix = f"{group}/" if group else ""
+    own = {path.removeprefix(prefix): path for path in datasets if path.startswith(prefix)}
+    own = {key: path for key, path in own.items() if "/" not in key}
+    stored, problems = _named(own, datasets, mapping, name)
+    missing = [] if "xyz" in stored else [role for role in ROLES if role not in stored]
+    if missing:
+        listed = printable(", ".join(own)) or "none"
+        message = f"has no {', '.join(missing)}; columns: {listed}"
+        problems.append(Problem(place(name, group), message, _CURE, "missing"))
+    xyz = ("xyz",) if "xyz" in stored else ROLES
+    problems += name_problems(stored, xyz, name)
+    if problems:
+        raise InputError(problems)
+    scalars = tuple(path for path in stored.values() if datasets[path].shape == ())
+    used = {key: path for key, path in stored.items() if path not in scalars or key in xyz}
+    for path in used.values():
+        problems += check_dataset(datasets[path], place(name, path))
+    if not problems:
+        problems += _form_problems_of(used, xyz, datasets, name)
+    if problems:
+        raise InputError(problems)
+    return Chosen(
+        rows=datasets[used[xyz[0]]].shape[0],
+        xyz=tuple(used[key] for key in xyz),
+        xyz_stored=tuple(datasets[used[key]].dtype.str for key in xyz),
+        columns={
+            key: (path, Column(datasets[path].dtype.str, datasets[path].shape[1:]))
+            for key, path in used.items()
+            if key not in xyz
+        },
+        left_out=scalars,
+    )
+
+
+def _named(
+    own: Mapping[str, str], datasets: Mapping[str, h5py.Dataset], mapping: Mapping[str, str], name: str
+) -> tuple[dict[str, str], list[Problem]]:
+    """Dataset by stored name."""
+    problems: list[Problem] = []
+    mapped: dict[str, str] = {}
+    gone: set[str] = set()
+    for key, wanted in mapping.items():
+        source = wanted.strip("/") or key
+        path = own.get(source) or (source if source in datasets else None)
+        if path is None and wanted:
+            listed = printable(", ".join(list(datasets)[:40]))
+            message = f"--map {key}={wanted}: there is no {source!r}; datasets: {listed}"
+            problems.append(Problem(name, message, kind="missing"))
+        elif path is not None and wanted:
+            mapped[key] = path
+        elif path is not None:
+            gone.add(path)
+    stored: dict[str, str] = {}
+    for key, path in own.items():
+        if path in gone or path in mapped.values():
+            continue
+        role = key.lower() if key.lower() in (*ROLES, "xyz") else key
+        if role == "xyz" and datasets[path].shape[1:] != (3,):
+            role = key
+        taken = stored.get(role) or mapped.get(role)
+        if taken is not None:
+            message = f"would be stored as {role!r}, as {printable(taken)} is"
+            problems.append(Problem(place(name, path), message, _RENAME, "ambiguous"))
+        stored.setdefault(role, path)
+    return {**stored, **mapped}, problems
+
+
+def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: str) -> list[Problem]:
+    """Problems of names that differ in case alone, that no array can have, or that are kept for others.
+
+    Parameters
+    ----------
+    stored
+        Dataset by stored name.
+    coordinates
+        Those of the names that are coordinates.
+    name
+        How messages call the file.
+    """
+    problems: list[Problem] = []
+    alike: dict[str, list[str]] = {}
+    for key in stored:
+        alike.setdefault(key.lower(), []).append(key)
+        taken = key in _RESERVED and key not in coordinates
+        reason = "this name is kept for something else" if taken else name_problem(key)
+        if reason is not None or "/" in key:
+            message = f"cannot be stored as {key!r}: {reason or 'it holds a slash'}"
+            problems.append(Problem(place(name, stored[key]), message, _RENAME, "name"))
+    for keys in alike.values():
+        if len(keys) > 1:
+            message = f"holds both {printable(' and '.join(keys))}"
+            problems.append(Problem(name, message, _RENAME, "ambiguous"))
+    return problems
+
+
+def _form_problems_of(
+    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, h5py.Dataset], name: str
+) -> list[Problem]:
+    problems: list[Problem] = []
+    for key, path in used.items():
+        shape, dtype = datasets[path].shape, datasets[path].dtype
+        form = Column(dtype.str, shape[1:])
+        problems += form_problems(form, place(name, path), coordinate=key in xyz)
+        if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
+            message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
+            problems.append(Problem(place(name, path), message, _CURE, "shape"))
+    problem = lengths_problem({path: datasets[path].shape for path in used.values()}, name)
+    return problems if problem is None else [*problems, problem]
+
+
+def lengths_problem(shapes: Mapping[str, tuple[int, ...]], name: str) -> Problem | None:
+    """Problem holding a table of lengths, if columns do not all have the same."""
+    lengths = {printable(path): shape[0] if shape else 0 for path, shape in shapes.items()}
+    if len(set(lengths.values())) <= 1:
+        return None
+    width = max(map(len, lengths))
+    table = "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
+    cure = "write the file again, or leave columns out with --map NAME="
+    return Problem(name, f"columns differ in length:\n{table}\n   ", cure, "length")
+
+
+def form_problems(form: Column, location: str, *, coordinate: bool = False) -> list[Problem]:
+    """Problems of a column's dtype and row shape."""
+    dtype = np.dtype(form.dtype)
+    largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
+    if coordinate and dtype.itemsize > largest:
+        message = f"has dtype {dtype}, expected a float or an integer of at most 32 bits for coordinates"
+        return [Problem(location, message, _CURE, "dtype")]
+    if not storable(dtype):
+        message = f"has dtype {dtype}, expected bool, integers or floats of up to 8 bytes"
+        return [Problem(location, message, _RENAME, "dtype")]
+    if 0 in form.row_shape:
+        return [Problem(location, f"has rows of shape {form.row_shape}, without values", _RENAME, "empty")]
+    return []

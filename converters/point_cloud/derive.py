@@ -1,0 +1,286 @@
+"""Deriving one point cloud file: points in storage order, exact coordinates, voxel grids, index facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import missing_value
+from unistore.converters.files.hdf5.file import place
+from unistore.converters.point_cloud.coordinates import Finite, bounds_of, ends_of, quantise
+from unistore.converters.point_cloud.large import LargeGrid
+from unistore.converters.point_cloud.order import Read, gather
+from unistore.converters.point_cloud.reading import Points, open_points
+from unistore.converters.point_cloud.scratch import BLOCK, Column, Form, Scratch
+from unistore.converters.point_cloud.segments import Partition, blocks
+from unistore.converters.point_cloud.voxels import largest_cell, voxelise
+from unistore.converters.protocol import Emit, Facts, Source
+from unistore.errors import InputError, Problem
+from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
+from unistore.schemas.tables import Field
+
+__all__ = ["Cut", "derive_points", "is_label"]
+
+_XYZ = "xyz"
+
+Cut = Callable[[int, Callable[[], Read], Scratch], Partition]
+"""Cuts a cloud without segments, given how many points it has and, where asked for, how they are read."""
+
+
+def is_label(key: str) -> bool:
+    """Whether a column holds classes, judged by its name."""
+    return key.lower() in ("classification", "label", "labels")
+
+
+def derive_points(
+    source: Source,
+    columns: Mapping[str, Field],
+    segment_columns: Mapping[str, Field],
+    voxel_sizes: Sequence[float],
+    cut: Cut,
+    emit: Emit,
+    folder: Path | None,
+) -> Facts:
+    """Read one file, emit its points and voxels, and return what the index needs of it.
+
+    Blocks of `BLOCK` points pass through memory. Coordinates that can be quantised are emitted so.
+
+    Parameters
+    ----------
+    source
+        The file, with `to_json` of its layout.
+    columns, segment_columns
+        Columns of the points and of the segments that the store has; those the file lacks are filled.
+    voxel_sizes
+        Edges of the voxel grids.
+    cut
+        Makes segments where the file has none.
+    emit
+        As of `Converter.derive`.
+    folder
+        For what is more than a block; None: it is held.
+
+    Returns
+    -------
+    Facts
+        ``lengths`` (S,), ``numbers`` (S,), ``bounds`` (S, 2, 3), ``quantised`` (), for each grid
+        ``voxels/<size>`` (S,) voxels a segment, ``segments/<column>`` (S, …), ``labelled/<column>`` ().
+
+    Raises
+    ------
+    InputError
+        Naming coordinates that are not finite, indices that are wrong, values that cannot be read.
+    """
+    with open_points(source) as points, Scratch(folder if points.rows > BLOCK else None) as scratch:
+        if not points.rows:
+            raise InputError(Problem(place(source.name), "holds no points", "leave the file out", "empty"))
+        stored = _Stored(points, source, columns, cut, scratch)
+        clouds = _Clouds(stored, source, voxel_sizes, emit, scratch)
+        clouds.emit_all()
+        facts = clouds.facts
+        for lo, hi in stored.steps():
+            emit(POINTS, "source_row", stored.source_rows(lo, hi))
+        for key, field in columns.items():
+            labelled = False
+            for lo, hi in stored.steps():
+                values = stored.column(key, field, lo, hi)
+                labelled |= is_label(key) and bool(values.any())
+                emit(POINTS, key, values)
+            if is_label(key):
+                facts[f"labelled/{key}"] = np.array(labelled)
+        points.check()
+        for key, field in segment_columns.items():
+            facts[f"segments/{key}"] = _segment_column(points, key, field, stored.partition, source.detail)
+        return facts
+
+
+class _Stored:
+    """The points of an open file in storage order, some rows at a time."""
+
+    def __init__(
+        self, points: Points, source: Source, columns: Mapping[str, Field], cut: Cut, scratch: Scratch
+    ) -> None:
+        paths = source.detail["xyz"]
+        places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
+        self.finite = Finite(places, points.rows)
+        self._points = points
+        self._kept: Column | None = None
+        self._scratch = scratch
+        self._own = [key for key in columns if key in source.detail["columns"]]
+        self.partition = points.partition(scratch) or cut(points.rows, self._checked, scratch)
+        self.offsets = self.partition.offsets
+        self._order = order = self.partition.order
+        self._columns: Mapping[str, Read] = {}
+        if order is not None:
+            wanted: dict[str, tuple[Form, Read]] = {
+                key: (_form(*source.detail["columns"][key][1:]), partial(points.column, key))
+                for key in self._own
+            }
+            wanted[_XYZ] = ((source.detail["xyz_dtype"], (3,)), self._read_xyz)
+            self._columns = gather(order, wanted, scratch)
+            self.check()
+
+    def check(self) -> None:
+        """Raise what is wrong with the rows read so far."""
+        self._points.check()
+        if self.finite.problems:
+            raise InputError(self.finite.problems)
+
+    def steps(self) -> Iterator[tuple[int, int]]:
+        """Ranges of at most a block of points; they end where segments do, so that none is opened twice."""
+        for first, last in blocks(self.partition.lengths, BLOCK):
+            end = int(self.offsets[last])
+            for lo in range(int(self.offsets[first]), end, BLOCK):
+                yield lo, min(lo + BLOCK, end)
+
+    def xyz(self, lo: int, hi: int) -> NDArray[Any]:
+        """Coordinates, (hi - lo, 3)."""
+        return self._columns[_XYZ](lo, hi) if self._columns else self._read_xyz(lo, hi)
+
+    def column(self, key: str, field: Field, lo: int, hi: int) -> NDArray[Any]:
+        """Rows of a column, (hi - lo, …), filled where the file lacks it."""
+        if key not in self._own:
+            return np.full((hi - lo, *field.row_shape), missing_value(field.dtype), field.dtype)
+        return self._columns[key](lo, hi) if self._columns else self._points.column(key, lo, hi)
+
+    def source_rows(self, lo: int, hi: int) -> NDArray[np.int64]:
+        """Rows of the source, (hi - lo,)."""
+        return np.arange(lo, hi) if self._order is None else self._order.column.read(lo, hi)
+
+    def _read_xyz(self, lo: int, hi: int) -> NDArray[Any]:
+        if self._kept is not None:
+            return self._kept.read(lo, hi)
+        xyz = self._points.xyz(lo, hi)
+        self.finite.look(lo, xyz)
+        return xyz
+
+    def _checked(self) -> Read:
+        """Look at all coordinates, and keep them: they will be read several times."""
+        rows = self._points.rows
+        kept = None
+        for lo in range(0, rows, BLOCK):
+            xyz = self._read_xyz(lo, min(lo + BLOCK, rows))
+            kept = kept or self._scratch.column((xyz.dtype.str, (3,)), rows)
+            kept.write(lo, xyz)
+        self.check()
+        assert kept is not None
+        self._kept = kept
+        return kept.read
+
+
+class _Clouds:
+    """Emits coordinates and voxels, a block of whole segments at a time, and gathers facts."""
+
+    def __init__(
+        self, stored: _Stored, source: Source, sizes: Sequence[float], emit: Emit, scratch: Scratch
+    ) -> None:
+        self._stored, self._source, self._sizes = stored, source, sizes
+        self._emit, self._scratch = emit, scratch
+        self._scale, self._offset = source.detail["scale"], source.detail["offset"]
+        self._quantised = self._scale is not None and self._offset is not None
+        partition = stored.partition
+        self._bounds = np.zeros((len(partition.lengths), 2, 3))
+        self._voxels = {size: np.zeros(len(partition.lengths), np.int64) for size in sizes}
+
+    @property
+    def facts(self) -> dict[str, NDArray[Any]]:
+        """``lengths``, ``numbers``, ``bounds``, ``quantised``, ``voxels/<size>``."""
+        return {
+            "lengths": self._stored.partition.lengths,
+            "numbers": self._stored.partition.numbers,
+            "bounds": self._bounds,
+            "quantised": np.array(self._quantised),
+            **{voxel_group(size): voxels for size, voxels in self._voxels.items()},
+        }
+
+    def emit_all(self) -> None:
+        """Go through all points."""
+        lengths, numbers, offsets = (*self._stored.partition[1:], self._stored.offsets)
+        for size in self._sizes:
+            self._emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
+            self._emit(voxel_group(size), "counts", np.empty(0, np.uint32))
+        real = int(np.count_nonzero(numbers != NO_SEGMENT))
+        for first, last in blocks(lengths[:real], BLOCK):
+            if offsets[last] - offsets[first] > BLOCK:
+                self._large(last - 1)
+                continue
+            xyz = self._block(int(offsets[first]), int(offsets[last]))
+            if self._stored.finite.problems:
+                continue
+            self._bounds[first:last] = bounds_of(list(xyz.T), offsets[first : last + 1] - offsets[first])
+            self._check_sizes(first, last)
+            for size in self._sizes:
+                origin = self._bounds[first:last, 0]
+                grid = voxelise(list(xyz.T), lengths[first:last], origin, size)
+                self._voxels[size][first:last] = grid.lengths
+                self._emit_voxels(size, grid.coords, grid.counts)
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", grid.point_voxel)
+        if real < len(lengths):
+            self._large(real, voxels=False)
+        self._stored.check()
+
+    def _block(self, lo: int, hi: int) -> NDArray[Any]:
+        xyz = self._stored.xyz(lo, hi)
+        exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
+        self._quantised = exact is not None
+        self._emit(POINTS, _XYZ, xyz if exact is None else exact)
+        return xyz
+
+    def _large(self, segment: int, *, voxels: bool = True) -> None:
+        """A segment of more than one block, or the points of no segment, which have no voxels."""
+        begin, end = self._stored.offsets[segment : segment + 2].tolist()
+        sizes = self._sizes if voxels else ()
+        held = self._scratch.column((self._source.detail["xyz_dtype"], (3,)), end - begin) if sizes else None
+        bounds = np.array([[np.inf] * 3, [-np.inf] * 3])
+        for lo in range(begin, end, BLOCK):
+            xyz = self._block(lo, min(lo + BLOCK, end))
+            if held is not None:
+                held.write(lo - begin, xyz)
+            low, high = ends_of(xyz)
+            bounds = np.stack([np.minimum(bounds[0], low), np.maximum(bounds[1], high)])
+            for size in () if voxels else self._sizes:
+                rest = np.full(len(xyz), -1, np.int32)
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", rest)
+        if self._stored.finite.problems:
+            return
+        self._bounds[segment] = bounds
+        self._check_sizes(segment, segment + 1)
+        for size in sizes:
+            assert held is not None
+            grid = LargeGrid(held.read, end - begin, self._bounds[segment], size, self._scratch)
+            for coords, counts in grid.voxels():
+                self._emit_voxels(size, coords, counts)
+                self._voxels[size][segment] += len(counts)
+            for point_voxel in grid.point_voxels():
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", point_voxel)
+
+    def _emit_voxels(self, size: float, coords: NDArray[np.int32], counts: NDArray[np.uint32]) -> None:
+        self._emit(voxel_group(size), "coords", coords)
+        self._emit(voxel_group(size), "counts", counts)
+
+    def _check_sizes(self, first: int, last: int) -> None:
+        for size in self._sizes:
+            cells = largest_cell(self._bounds[first:last], size)
+            if cells >= 1 << 31:
+                message = f"a segment is {cells:.3g} voxels of {size:g} wide, more than int32 can count"
+                raise InputError(
+                    Problem(place(self._source.name), message, "give a larger voxel size", "voxel")
+                )
+
+
+def _form(dtype: str, row_shape: Sequence[int]) -> Form:
+    return np.dtype(dtype).newbyteorder("=").str, tuple(row_shape)
+
+
+def _segment_column(
+    points: Points, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
+) -> NDArray[Any]:
+    if key in detail["segment_columns"]:
+        return points.segment_column(key)
+    shape = (len(partition.lengths), *field.row_shape)
+    return np.full(shape, missing_value(field.dtype), field.dtype)

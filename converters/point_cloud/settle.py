@@ -1,0 +1,224 @@
+"""Tables and index arrays of a point cloud store, once every file has been derived."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import Column, Columns, Merged, reconcile
+from unistore.converters.point_cloud.derive import is_label
+from unistore.converters.protocol import Facts, Scan, Settled, Source
+from unistore.errors import InputError, Problem
+from unistore.schemas.point_cloud.fields import (
+    NO_SEGMENT,
+    POINTS,
+    SEGMENTS,
+    point_field,
+    scale_fields,
+    segment_field,
+    segment_fields,
+    source_row_field,
+    voxel_fields,
+    voxel_group,
+    voxel_offsets_field,
+    xyz_field,
+)
+from unistore.schemas.tables import Field, Table
+from unistore.schemas.text import text_arrays
+
+__all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
+
+Arrays = list[tuple[Field, NDArray[Any]]]
+
+
+def column_fields(merged: Mapping[str, Merged], run: int) -> list[Field]:
+    """Fields of the points' own columns."""
+    return [
+        point_field(key, form.dtype, form.row_shape, run, form.attributes) for key, form in merged.items()
+    ]
+
+
+def tables(
+    columns: Sequence[Field],
+    sizes: Sequence[float],
+    *,
+    xyz_dtype: str,
+    unit: str | None,
+    run: int,
+    voxel_runs: Sequence[int],
+) -> tuple[Table, ...]:
+    """``points`` and one table a voxel grid, all spilled.
+
+    Parameters
+    ----------
+    columns
+        Fields of the points' own columns.
+    sizes
+        Edges of the voxel grids.
+    xyz_dtype, unit
+        Of the coordinates.
+    run, voxel_runs
+        Points of a typical segment, and its voxels in each grid.
+    """
+    grids = [
+        voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
+    ]
+    points = (
+        xyz_field(xyz_dtype, run, unit),
+        *(replace(field, run=run) for field in columns),
+        source_row_field(run),
+        *(point_voxel for _, _, point_voxel in grids),
+    )
+    return (
+        Table(name=POINTS, fields=points, spilled=True),
+        *(
+            Table(name=voxel_group(size), fields=(coords, counts), spilled=True)
+            for size, (coords, counts, _) in zip(sizes, grids, strict=True)
+        ),
+    )
+
+
+def point_columns(scan: Scan) -> dict[str, Field]:
+    """Fields of the points' own columns, by name."""
+    points = next(table for table in scan.tables if table.name == POINTS)
+    return {
+        key: field
+        for key, field in points.columns().items()
+        if key not in ("xyz", "source_row") and not key.startswith("voxels/")
+    }
+
+
+def segment_columns(scan: Scan, mode: Columns) -> dict[str, Field]:
+    """Fields of the segments' own columns, by name."""
+    forms = [(source.name, _forms(source.detail["segment_columns"])) for source in scan.sources]
+    merged, _ = reconcile(forms, mode)
+    return {
+        key: segment_field(key, form.dtype, form.row_shape, form.attributes) for key, form in merged.items()
+    }
+
+
+def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
+    return {key: Column(dtype, tuple(row_shape)) for key, (_, dtype, row_shape) in columns.items()}
+
+
+def settle_points(
+    scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], mode: Columns, unit: str | None
+) -> Settled:
+    """Index arrays and the final tables.
+
+    Parameters
+    ----------
+    scan, facts
+        Of all sources.
+    sizes
+        Edges of the voxel grids.
+    mode
+        What was done with columns that some sources lack.
+    unit
+        Of the coordinates.
+
+    Raises
+    ------
+    InputError
+        If no segment is left.
+    """
+    lengths = np.concatenate([each["lengths"] for each in facts])
+    numbers = np.concatenate([each["numbers"] for each in facts])
+    of_source = np.repeat(np.arange(len(facts)), [len(each["numbers"]) for each in facts])
+    real = numbers != NO_SEGMENT
+    if not real.any():
+        message = "no point belongs to a segment, so there would be no sample"
+        raise InputError(Problem(f"{len(facts)} file(s)", message, "lower min_points", "empty"))
+    run = _typical(lengths[real])
+    voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
+    dtype = _xyz_dtype(scan.sources, facts)
+    columns = [_described(key, field, facts) for key, field in point_columns(scan).items()]
+    arrays = _segment_arrays(scan, facts, mode, unit)
+    arrays += [
+        (voxel_offsets_field(size), _offsets(counts)) for size, counts in zip(sizes, voxels, strict=True)
+    ]
+    arrays += _source_arrays(scan.sources, quantised=dtype == "int32")
+    return Settled(
+        arrays=arrays,
+        spilled=tables(
+            columns,
+            sizes,
+            xyz_dtype=dtype,
+            unit=unit,
+            run=run,
+            voxel_runs=[_typical(counts[real]) for counts in voxels],
+        ),
+        samples=int(np.count_nonzero(real)),
+        sample_source=of_source[real].astype(np.int64),
+        groups={SEGMENTS: {"samples": f"segments whose number is not {NO_SEGMENT}, in storage order"}},
+    )
+
+
+def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str | None) -> Arrays:
+    fields = segment_fields(unit)
+    bounds = np.concatenate([each["bounds"] for each in facts])
+    counts = [len(each["numbers"]) for each in facts]
+    values = {
+        "offsets": _offsets(np.concatenate([each["lengths"] for each in facts])),
+        "origin": np.ascontiguousarray(bounds[:, 0]),
+        "bounds": bounds,
+        "source": np.repeat(np.arange(len(facts), dtype=np.int32), counts),
+        "number": np.concatenate([each["numbers"] for each in facts]),
+    }
+    arrays: Arrays = [(fields[name], values[name]) for name in fields]
+    for key, field in segment_columns(scan, mode).items():
+        joined = np.concatenate([each[f"{SEGMENTS}/{key}"].astype(field.dtype) for each in facts])
+        arrays.append((field, joined))
+    if any("names" in source.detail for source in scan.sources):
+        names = [
+            name
+            for source, count in zip(scan.sources, counts, strict=True)
+            for name in source.detail.get("names", [""] * count)
+        ]
+        arrays += text_arrays(f"{SEGMENTS}/name", names, axis="segment", description="room of the segment")
+    return arrays
+
+
+def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
+    """What each file's layout was, scale and offset where coordinates are quantised, and the headers."""
+    kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
+    layouts = [json.dumps({name: source.detail[name] for name in kept}) for source in sources]
+    arrays: Arrays = [
+        *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
+    ]
+    if quantised:
+        for field, name in zip(scale_fields(), ("scale", "offset"), strict=True):
+            arrays.append((field, np.array([source.detail[name] for source in sources], np.float64)))
+    if any(source.detail["header"] for source in sources):
+        texts = [json.dumps(source.detail["header"], sort_keys=True) for source in sources]
+        arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
+    return arrays
+
+
+def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:
+    """int32 if every source is quantised, float32 if every one is, else float64, which holds them all."""
+    kinds = {
+        "int32" if each["quantised"] else source.detail["xyz_dtype"]
+        for source, each in zip(sources, facts, strict=True)
+    }
+    return kinds.pop() if len(kinds) == 1 else "float64"
+
+
+def _described(key: str, field: Field, facts: Sequence[Facts]) -> Field:
+    """A label column whose every value is 0 says so."""
+    if not is_label(key) or any(each[f"labelled/{key}"] for each in facts):
+        return field
+    return replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
+
+
+def _offsets(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+
+
+def _typical(lengths: NDArray[np.int64]) -> int:
+    return max(1, int(np.median(lengths))) if len(lengths) else 1

@@ -1,0 +1,1 @@
+"""Plain arrays that share axis 0."""

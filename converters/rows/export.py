@@ -1,0 +1,77 @@
+"""Plain arrays given back: each file in the form that its name tells, every array under its own name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exported import File, Values, converted
+from unistore.converters.common.stored import SourceRows, row_values, source_dtype, sources_of
+from unistore.schemas.rows.fields import TABLE
+from unistore.store.reader import Store
+
+__all__ = ["files"]
+
+_JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.IGNORECASE)
+_NPY_NAME = "data"
+
+
+def files(store: Store) -> Iterator[File]:
+    """Every file of a rows store."""
+    mapping: Mapping[str, str] = store.attributes["options"].get("map", {})
+    paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
+    for source in sources_of(store):
+        held: dict[str, Values] = {}
+        for path in paths:
+            array = store.array(path)
+            if source.number not in array.attributes.get("missing_in", ()):
+                values = row_values(array, source.lo, source.hi)
+                dtype = source_dtype(array.attributes, source.number, array.dtype)
+                held[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
+        yield from _files(source, _unmapped(held, mapping))
+
+
+def _files(source: SourceRows, held: Mapping[str, Values]) -> Iterator[File]:
+    suffix = source.name.lower().rpartition(".")[2]
+    joint = _JOINT.fullmatch(source.name)
+    if joint is not None and not any("/" in name for name in held):
+        for name, values in held.items():
+            file = f"{joint['before']}{name}{joint['after']}"
+            yield File(name=file, form="npy", source=source.number, values={"": values})
+    elif suffix == "npy" and list(held) == [_NPY_NAME]:
+        yield File(name=source.name, form="npy", source=source.number, values={"": held[_NPY_NAME]})
+    elif suffix == "npz":
+        yield File(name=source.name, form="npz", source=source.number, values=held)
+    else:
+        name = f"{source.name[:-4]}.h5" if suffix == "npy" else source.name
+        yield File(name=name, form="hdf5", source=source.number, values=held)
+
+
+def _unmapped(held: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:
+    """Arrays by their names in the file; the fields of a structured array that was mapped as one again."""
+    found = dict(held)
+    for stored, name in mapping.items():
+        inner = {c.removeprefix(f"{stored}/"): found.pop(c) for c in held if c.startswith(f"{stored}/")}
+        if inner:
+            found[name.strip("/")] = _structured(inner)
+        elif stored in found:
+            found[name.strip("/")] = found.pop(stored)
+    return found
+
+
+def _structured(fields: Mapping[str, Values]) -> Values:
+    """One array of a structured dtype from its fields."""
+    rows = next(iter(fields.values())).shape[0]
+    dtype = np.dtype([(name, each.dtype, each.shape[1:]) for name, each in fields.items()])
+
+    def blocks() -> Iterator[NDArray[Any]]:
+        whole = np.empty(rows, dtype)
+        for name, each in fields.items():
+            whole[name] = each.whole()
+        yield whole
+
+    return Values((rows,), dtype, blocks)

@@ -1,0 +1,69 @@
+"""Judging arrays that are to be columns of plain rows: their lengths, dtypes, fields and names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from unistore.converters.common.columns import Column, storable
+from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.paths import printable
+from unistore.errors import Problem
+from unistore.schemas.arrays import name_problem
+
+__all__ = ["CURE", "common_length", "fields_of", "form_problems", "nesting"]
+
+CURE = "take the arrays that belong together by name: --map image=data --map label=label"
+
+
+def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, list[Problem]]:
+    """Rows that all arrays share, or a Problem holding the table of lengths."""
+    lengths = {printable(key): shape[0] if shape else None for key, shape in shapes.items()}
+    if len(set(lengths.values())) <= 1 and None not in lengths.values():
+        return next((length for length in lengths.values() if length is not None), 0), []
+    width = max(map(len, lengths))
+    table = "\n".join(
+        f"    {key.ljust(width)}  {'scalar' if length is None else length}" for key, length in lengths.items()
+    )
+    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", CURE, "length")]
+
+
+def fields_of(
+    column: str, dtype: np.dtype[Any], row_shape: tuple[int, ...]
+) -> list[tuple[str, Column, str | None]]:
+    """One column for a plain dtype, one a field for a structured one."""
+    if dtype.names is None or dtype.fields is None:
+        return [(column, Column(dtype.str, row_shape), None)]
+    fields: list[tuple[str, Column, str | None]] = []
+    for key in dtype.names:
+        base, inner = dtype.fields[key][0].base, dtype.fields[key][0].shape
+        fields.append((f"{column}/{key}", Column(base.str, (*row_shape, *inner)), key))
+    return fields
+
+
+def form_problems(column: str, form: Column, location: str) -> list[Problem]:
+    """Problems of a column's dtype, name and row shape."""
+    problems = []
+    if not storable(np.dtype(form.dtype)):
+        message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
+        problems.append(Problem(location, message, "store numbers, or leave it out with --map", "dtype"))
+    if (reason := name_problem(column)) is not None:
+        cure = "rename it with --map NAME=ARRAY"
+        problems.append(Problem(location, f"cannot be an array's name: {reason}", cure, "name"))
+    if prod(form.row_shape) == 0:
+        message = f"has rows of shape {form.row_shape}, which hold no values"
+        problems.append(Problem(location, message, "leave it out with --map", "empty"))
+    return problems
+
+
+def nesting(columns: Sequence[str], name: str) -> list[Problem]:
+    """An array cannot lie inside another one."""
+    inner = [(column, outer) for column in columns for outer in columns if column.startswith(f"{outer}/")]
+    cure = "rename one with --map NAME=ARRAY"
+    return [
+        Problem(place(name, column), f"lies inside the array {outer!r}", cure, "name")
+        for column, outer in inner
+    ]

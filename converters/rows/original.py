@@ -1,0 +1,72 @@
+"""Plain arrays beside their files: every array that was taken, by h5py or ``np.load``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.comparing import blocks_difference
+from unistore.converters.common.originals import Compared, datasets_of, open_plain, summary
+from unistore.converters.common.stored import row_values, sources_of
+from unistore.converters.protocol import Scan
+from unistore.schemas.rows.fields import TABLE
+from unistore.store.reader import Store
+
+__all__ = ["Originals"]
+
+
+class Originals:
+    """Compares the sources of a rows store, one by one."""
+
+    def __init__(self, store: Store, scan: Scan) -> None:
+        self._store = store
+        self._scan = scan
+        self._sources = sources_of(store)
+
+    def compare(self, number: int) -> Iterator[Compared]:
+        """Every array of a source that the store holds."""
+        source, rows = self._scan.sources[number], self._sources[number]
+        for column, (file, array, inner, *_) in source.detail["columns"].items():
+            path = source.files[file]
+            values = row_values(self._store.array(f"{TABLE}/{column}"), rows.lo, rows.hi)
+            with _opened(path, array) as opened:
+                found = blocks_difference(values, partial(_rows, opened, inner))
+            yield Compared(f"{source.name}: {array}", path, prod(values.shape), found)
+
+    def left_out(self, number: int) -> list[str]:
+        """Datasets of a source that the store does not hold."""
+        source = self._scan.sources[number]
+        taken = {(file, array) for file, array, *_ in source.detail["columns"].values()}
+        found = []
+        for file, path in enumerate(source.files[: len(source.detail["files"])]):
+            if path.suffix.lower() in (".npy", ".npz"):
+                continue
+            with open_plain(path) as opened:
+                found += [name for name in datasets_of(opened) if (file, name) not in taken]
+        return summary(found)
+
+
+@contextmanager
+def _opened(path: Path, array: str) -> Iterator[Any]:
+    """One array of a file, to be sliced: an HDF5 dataset, a mapped ``.npy``, a member of an ``.npz``."""
+    suffix = path.suffix.lower()
+    if suffix == ".npy":
+        yield np.load(path, mmap_mode="r", allow_pickle=False)
+    elif suffix == ".npz":
+        with np.load(path, allow_pickle=False) as members:
+            yield members[array]
+    else:
+        with open_plain(path) as file:
+            yield file[array]
+
+
+def _rows(opened: Any, inner: str | None, lo: int, hi: int) -> NDArray[Any]:
+    rows: NDArray[Any] = opened[lo:hi]
+    return rows if inner is None else rows[inner]

@@ -1,0 +1,159 @@
+"""Spike recordings given back: streams in their own bit order and orientation, frames as images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exported import File, Values, array_values
+from unistore.schemas.spike.bits import row_bytes, unpack
+from unistore.schemas.spike.fields import (
+    FRAMES,
+    IMAGE_EXTENT,
+    IMAGES,
+    SPIKE,
+    SPIKE_EXTENT,
+    SPIKE_LENGTH,
+    file_table_name,
+    voxel_bins,
+)
+from unistore.store.indices import Column
+from unistore.store.reader import Store
+
+__all__ = ["Frame", "files", "frames"]
+
+_PNG = b"\x89PNG"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One frame of a spike store.
+
+    Attributes
+    ----------
+    store, number
+        Where it is: row of ``frames``.
+    path
+        Its spike (or voxel) file below the sources' common root, as the store has it.
+    how
+        Attributes of ``frames``: how it was made from its source.
+    """
+
+    store: Store
+    number: int
+    path: PurePosixPath
+    how: Mapping[str, Any]
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether its spikes came from a headerless stream."""
+        return self.path.suffix.lower() not in (".npy", ".npz")
+
+    def packed(self) -> NDArray[np.uint8]:
+        """Its spikes as packed bits, (T, H, ⌈W/8⌉) u1, row 0 = top."""
+        length = self._row(SPIKE_LENGTH)
+        height, width = self.extent()
+        corner = (length, height, row_bytes(width))
+        box = self.store.array(SPIKE).read_box(
+            [self.number, 0, 0, 0], [self.number + 1, *(int(extent) for extent in corner)]
+        )
+        return np.asarray(box[0])
+
+    def extent(self) -> tuple[int, int]:
+        """Height and width of its spikes and voxels."""
+        height, width = self._row(SPIKE_EXTENT).tolist()
+        return height, width
+
+    def stream(self) -> NDArray[np.uint8]:
+        """The bytes of its ``.dat`` stream."""
+        packed = self.packed()
+        if self.how["source_rows"] == "bottom first":
+            packed = packed[:, ::-1]
+        layout = self.how["source_layout"]
+        if layout == "packed":
+            return np.ascontiguousarray(packed).reshape(-1)
+        pixels = unpack(np.ascontiguousarray(packed), self.extent()[1]).reshape(-1)
+        return pixels if layout == "bytes" else np.packbits(pixels, bitorder="little")
+
+    def spikes(self) -> NDArray[np.uint8]:
+        """Its spikes as pixels of 0 and 1, (T, H, W) u1."""
+        return unpack(self.packed(), self.extent()[1])
+
+    def voxels(self, path: str) -> NDArray[Any]:
+        """A set of voxels as its source had it, (B, H, W)."""
+        array = self.store.array(path)
+        height, width = self.extent()
+        box = array.read_box([self.number, 0, 0, 0], [self.number + 1, array.shape[1], height, width])[0]
+        return np.ascontiguousarray(box[:, ::-1]) if self.how["existing_voxels"] == "bottom first" else box
+
+    def image(self, image: str) -> NDArray[np.uint8]:
+        """A blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
+        table = file_table_name(image)
+        if self.store.has(f"{table}/data"):
+            lo, hi = Column(self.store, f"{table}/offsets").ranges(np.array([self.number]))
+            return np.asarray(self.store.array(f"{table}/data").read(int(lo[0]), int(hi[0])))
+        height, width = self._row(IMAGE_EXTENT).tolist()
+        array = self.store.array(f"{FRAMES}/{image}")
+        return np.asarray(array.read_box([self.number, 0, 0, 0], [self.number + 1, height, width, 3])[0])
+
+    def beside(self, folder: str) -> str:
+        """Its place in another folder of the sequence, without an ending."""
+        return (self.path.parent.parent / folder / self.path.stem).as_posix()
+
+    def _row(self, path: str) -> Any:
+        return Column(self.store, path).take(np.array([self.number]))[0]
+
+
+def frames(store: Store) -> Iterator[Frame]:
+    """Every frame of a spike store."""
+    how = store.group(FRAMES)
+    for number, path in enumerate(store.text("sources/path")):
+        yield Frame(store=store, number=number, path=PurePosixPath(path), how=how)
+
+
+def files(store: Store) -> Iterator[File]:
+    """Every file of a spike store."""
+    options = store.attributes["options"]
+    existing = [
+        path
+        for path in store.paths()
+        if voxel_bins(path) is not None and not store.array(path).attributes["counted"]
+    ]
+    images = [i for i in IMAGES if store.has(f"{FRAMES}/{i}") or store.has(f"{file_table_name(i)}/data")]
+    for frame in frames(store):
+        if store.has(SPIKE):
+            yield _spikes(frame)
+        for path in existing:
+            inside = {"": array_values(frame.voxels(path))}
+            name = f"{frame.beside(options['voxel_dir'])}.npy" if store.has(SPIKE) else str(frame.path)
+            if name.lower().endswith(".npz"):
+                yield File(name=name, form="npz", source=frame.number, values={"voxel": inside[""]})
+            else:
+                yield File(name=name, form="npy", source=frame.number, values=inside)
+        for image in images:
+            yield _image(frame, image, options[f"{image}_dir"])
+
+
+def _spikes(frame: Frame) -> File:
+    name = str(frame.path)
+    if frame.is_stream:
+        return File(name=name, form="raw", source=frame.number, values={"": array_values(frame.stream())})
+    spikes = array_values(frame.spikes())
+    if name.lower().endswith(".npz"):
+        return File(name=name, form="npz", source=frame.number, values={"spk": spikes})
+    return File(name=name, form="npy", source=frame.number, values={"": spikes})
+
+
+def _image(frame: Frame, image: str, folder: str) -> File:
+    pixels = frame.image(image)
+    values: Mapping[str, Values] = {"": array_values(pixels)}
+    place = frame.beside(folder)
+    if pixels.ndim == 3:
+        return File(name=f"{place}.png", form="png", source=frame.number, values=values)
+    ending = "png" if pixels[:4].tobytes() == _PNG else "jpg"
+    return File(name=f"{place}.{ending}", form="raw", source=frame.number, values=values)

@@ -1,0 +1,168 @@
+"""One recording: which spike, voxel, blur and sharp files belong to the same frame."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unistore.converters.common.columns import Column, Columns, reconcile
+from unistore.converters.files.paths import natural_key, printable
+from unistore.errors import Problem
+
+__all__ = ["ROLES", "SUFFIXES", "Frame", "Recording", "common_roles", "file_name", "pair", "runs_of"]
+
+ROLES = ("spike", "voxel", "blur", "sharp")
+"""What a file of a frame is; the first one present names the frame."""
+SUFFIXES: Mapping[str, tuple[str, ...]] = {
+    "spike": (".dat", ".npy", ".npz"),
+    "voxel": (".npy", ".npz"),
+    "blur": (".png", ".jpg", ".jpeg"),
+    "sharp": (".png", ".jpg", ".jpeg"),
+}
+_LISTED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame: its name (of the spike or voxel file, relative to the common root) and its files by role."""
+
+    name: str
+    files: Mapping[str, Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Consecutive frames: a folder of them, or one file. ``roles`` are those that every frame has.
+
+    Where a frame was left out, what is behind it is a recording of the same name and the next ``part``.
+    """
+
+    name: str
+    split: str | None
+    frames: tuple[Frame, ...]
+    roles: tuple[str, ...]
+    part: int = 1
+
+    @property
+    def sequence(self) -> str:
+        """Name in the store."""
+        return self.name if self.part == 1 else f"{self.name}~{self.part}"
+
+
+def pair(
+    files: Mapping[str, Mapping[str, Path]],
+    folders: Mapping[str, str],
+    name: Callable[[Path], str],
+    gone: Collection[str] = (),
+) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
+    """Make frames from files of the same stem, or, where stems differ, of the same last number.
+
+    Parameters
+    ----------
+    files
+        By role, in the order of `ROLES`: files by stem.
+    folders
+        Place of each role's folder, for messages: ``"train/a/blur"``.
+    name
+        Gives a file's printable name.
+    gone
+        Stems of files that are left out, and with each the whole frame.
+
+    Returns
+    -------
+    list of tuple of Frame, list of Problem
+        In natural order, cut where a frame is left out; no frames if any role lacks or has too many.
+    """
+    keyed: dict[str, Mapping[str, Path]] = {role: _without(each, gone) for role, each in files.items()}
+    if len({frozenset(each) for each in keyed.values()}) > 1:
+        numbered = {role: _by_number(each) for role, each in files.items()}
+        if all(len(numbered[role]) == len(files[role]) for role in files):
+            gone = {number for stem in gone if (number := _number(stem)) is not None}
+            keyed.update({role: _without(each, gone) for role, each in numbered.items()})
+    first = next(iter(keyed))
+    wanted = keyed[first]
+    problems = []
+    for role, each in keyed.items():
+        lacking = [wanted[key].name for key in wanted if key not in each]
+        extra = [each[key].name for key in each if key not in wanted]
+        if lacking or extra:
+            message = f"{len(each)} files beside {len(wanted)} in {folders[first]}"
+            message += f"; none for {_some(lacking)}" if lacking else ""
+            message += f"; too many: {_some(extra)}" if extra else ""
+            cure = "every frame needs one file of each, of the same name or number"
+            problems.append(Problem(folders[role], message, cure, "count"))
+    if problems:
+        return [], problems
+    frames = {
+        key: Frame(name(wanted[key]), {role: keyed[role][key] for role in keyed})
+        for key in sorted(wanted, key=lambda key: natural_key(wanted[key].stem))
+    }
+    return runs_of(frames, gone), []
+
+
+def runs_of(frames: Mapping[str, Frame], gone: Collection[str]) -> list[tuple[Frame, ...]]:
+    """Frames in order, cut where one of the keys in `gone` would stand among theirs."""
+    breaks = sorted(natural_key(key) for key in gone)
+    runs: dict[int, list[Frame]] = {}
+    for key, frame in frames.items():
+        runs.setdefault(bisect_left(breaks, natural_key(key)), []).append(frame)
+    return [tuple(run) for run in runs.values()]
+
+
+def common_roles(
+    recordings: Sequence[Recording], folders: Mapping[str, str], mode: Columns
+) -> tuple[tuple[str, ...], list[Problem]]:
+    """Roles to convert: those that all recordings have, or one Problem with a table if they differ.
+
+    Parameters
+    ----------
+    recordings
+        All of them.
+    folders
+        Name of the folder of each role.
+    mode
+        ``"exact"`` or ``"intersection"``.
+    """
+    found = [(each.name, {f"{folders[role]}/": Column("|u1") for role in each.roles}) for each in recordings]
+    merged, problems = reconcile(found, mode)
+    roles = tuple(role for role in ROLES if f"{folders[role]}/" in merged)
+    if recordings and not {"spike", "voxel"} & set(roles) and not problems:
+        message = f"have neither {folders['spike']}/ nor {folders['voxel']}/ in common"
+        problems.append(Problem(f"{len(recordings)} sequences", message, kind="columns"))
+    return roles, problems
+
+
+def file_name(frame: Frame, role: str) -> str:
+    """What messages call a frame's file: the frame's name for the file it is named after."""
+    if role == next(iter(frame.files)):
+        return frame.name
+    path = frame.files[role]
+    above = frame.name.rsplit("/", 2)[:-2]
+    return printable("/".join([*above, path.parent.name, path.name]))
+
+
+def _by_number(files: Mapping[str, Path]) -> dict[str, Path]:
+    """Files by the last number of their stem; those without one, or with one that is taken, are left out."""
+    numbered: dict[str, Path] = {}
+    for stem, path in files.items():
+        number = _number(stem)
+        if number is not None:
+            numbered.setdefault(number, path)
+    return numbered
+
+
+def _number(stem: str) -> str | None:
+    numbers = re.findall(r"[0-9]+", stem)
+    return numbers[-1].lstrip("0") if numbers else None
+
+
+def _without(files: Mapping[str, Path], gone: Collection[str]) -> dict[str, Path]:
+    return {key: path for key, path in files.items() if key not in gone}
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(printable(name) for name in names[:_LISTED]) + more

@@ -1,0 +1,202 @@
+"""How many frames of how many pixels a headerless recording holds: known cameras, layouts, and the choice.
+
+A ``.dat`` stream has no header. Its size must be a whole number of frames; their resolution is given by the
+user or found among the cameras in use, and refused where several fit. Pure functions: no file is touched.
+
+Layouts
+-------
+packed
+    Eight pixels a byte, least significant bit first, rows padded to whole bytes.
+stream
+    The same bits without padding: row after row, frame after frame (differs where W % 8 != 0).
+bytes
+    One byte a pixel, 0 or 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.paths import printable
+from unistore.errors import Problem
+from unistore.schemas.spike.bits import row_bytes, unpack
+
+__all__ = ["CAMERAS", "Camera", "Choice", "choose", "frames_in", "misread_as", "row_correlation"]
+
+
+@dataclass(frozen=True, slots=True)
+class Camera:
+    """A known resolution: height x width, and, where its files have a typical length, layout and lengths."""
+
+    name: str
+    height: int
+    width: int
+    layout: str = "packed"
+    lengths: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> str:
+        """``"360 x 640"``."""
+        return f"{self.height} x {self.width}"
+
+
+CAMERAS = (
+    Camera("Spk-GoPro", 360, 640, lengths=(88, 56)),
+    Camera("Vidar, PKU-Vidar-DVS, REDS", 250, 400),
+    Camera("S-SDM GoPro", 180, 320),
+    Camera("S-SDM GoPro", 720, 1280),
+    Camera("optical-flow sets", 500, 800),
+    Camera("Spk-X4K", 384, 384),
+    Camera("Spk-X4K", 256, 256),
+    Camera("BSS", 1000, 1000),
+    Camera("GoPro, one byte a pixel", 396, 640, "bytes", (10,)),
+    Camera("GoPro, one byte a pixel", 252, 640, "bytes", (10,)),
+)
+"""Cameras and simulated sets in use. The last two are a widely copied description of files of 2,534,400 and
+1,612,800 bytes, which are also exactly 88 and 56 packed frames of 360 x 640."""
+
+
+def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
+    """Frames that `size` bytes hold in a layout; None if they are not a whole number."""
+    if size <= 0:
+        return None
+    if layout == "stream":
+        frames = size * 8 // (height * width)
+        return frames if frames and -(-frames * height * width // 8) == size else None
+    frame = height * (row_bytes(width) if layout == "packed" else width)
+    return size // frame if size % frame == 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Resolution chosen for files of some recordings, and why."""
+
+    height: int
+    width: int
+    reason: str
+
+
+def choose(
+    sizes: Mapping[str, Sequence[int]], layout: str, height: int | None = None, width: int | None = None
+) -> tuple[dict[str, Choice], list[Problem]]:
+    """Choose a known camera for every recording from the sizes of its files.
+
+    A typical size of a camera decides; else the only camera that fits; else the only fitting one that another
+    recording of the same conversion established. Otherwise the recording is refused with all that fit. Where
+    no camera fits all files of a recording, those of its most common size decide.
+
+    Parameters
+    ----------
+    sizes
+        Bytes of each file by recording.
+    layout
+        ``"packed"`` or ``"bytes"``.
+    height, width
+        What the user gave of the two.
+    """
+    known = [
+        camera
+        for camera in CAMERAS
+        if (height is None or camera.height == height) and (width is None or camera.width == width)
+        if layout == "bytes" or camera.layout == "packed"
+    ]
+    sizes = {name: _usual(known, each, layout) for name, each in sizes.items()}
+    fitting = {
+        name: [camera for camera in known if _fits(camera, each, layout)] for name, each in sizes.items()
+    }
+    chosen: dict[str, Choice] = {}
+    for name, cameras in fitting.items():
+        typical = [camera for camera in cameras if _typical(camera, sizes[name], layout)]
+        if len(typical) == 1:
+            chosen[name] = _choice(typical[0], sizes[name], layout, "a typical size of its files")
+        elif len(cameras) == 1:
+            chosen[name] = _choice(cameras[0], sizes[name], layout, "the only known camera that fits")
+    established = {(choice.height, choice.width) for choice in chosen.values()}
+    problems: list[Problem] = []
+    reported: set[tuple[int, ...]] = set()
+    for name, cameras in fitting.items():
+        if name in chosen:
+            continue
+        common = [camera for camera in cameras if (camera.height, camera.width) in established]
+        kind = tuple(sorted(set(sizes[name])))
+        if len(common) == 1:
+            chosen[name] = _choice(common[0], sizes[name], layout, "as other recordings here")
+        elif chosen and not cameras:  # others are sound, so it is this recording that is at fault
+            problems.append(replace(_undecided(name, kind, cameras, layout), source=name))
+        elif kind not in reported:
+            reported.add(kind)
+            problems.append(_undecided(name, kind, cameras, layout))
+    return chosen, problems
+
+
+def _usual(known: Sequence[Camera], sizes: Sequence[int], layout: str) -> Sequence[int]:
+    """All sizes of a recording; only the one that most files have, if some known camera fits it alone.
+
+    The other files are then no whole number of that camera's frames, and said to be so.
+    """
+    (usual, _), *others = Counter(sorted(sizes, reverse=True)).most_common()
+    if not others or any(_fits(camera, sizes, layout) for camera in known):
+        return sizes
+    return [usual] if any(_fits(camera, [usual], layout) for camera in known) else sizes
+
+
+def misread_as(height: int, width: int, sizes: Sequence[int]) -> Camera | None:
+    """Camera whose packed files are widely described as `height` x `width` bytes, if these are such files.
+
+    396 x 640 and 252 x 640 divide the sizes of packed 360 x 640 files, so that bits read as pixels pass
+    unnoticed.
+    """
+    if not any(
+        (height, width) == (camera.height, camera.width) and camera.layout == "bytes" for camera in CAMERAS
+    ):
+        return None
+    return next(
+        (camera for camera in CAMERAS if camera.layout == "packed" and _typical(camera, sizes, "packed")),
+        None,
+    )
+
+
+def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
+    """Correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes); NaN if flat.
+
+    Near 1 for a lit scene at the right height and width, near 0 where rows are cut at the wrong place.
+    """
+    mean = unpack(packed, width).mean(axis=0, dtype=np.float64)
+    above, below = mean[:-1].ravel(), mean[1:].ravel()
+    if not above.size or not above.std() or not below.std():
+        return float("nan")
+    return float(np.corrcoef(above, below)[0, 1])
+
+
+def _fits(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
+    return all(frames_in(size, camera.height, camera.width, layout) is not None for size in sizes)
+
+
+def _typical(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
+    lengths = {frames_in(size, camera.height, camera.width, layout) for size in sizes}
+    return layout == camera.layout and bool(lengths & set(camera.lengths)) and None not in lengths
+
+
+def _choice(camera: Camera, sizes: Sequence[int], layout: str, why: str) -> Choice:
+    frames = frames_in(sizes[0], camera.height, camera.width, layout)
+    form = "packed bits" if layout == "packed" else "one byte a pixel"
+    reason = f"{sizes[0]:,} bytes are {frames} x {camera.size} in {form}: {why} ({camera.name})"
+    return Choice(camera.height, camera.width, reason)
+
+
+def _undecided(name: str, sizes: Sequence[int], cameras: Sequence[Camera], layout: str) -> Problem:
+    shown = f"{sizes[0]:,} bytes" if len(sizes) == 1 else f"{len(sizes)} sizes, as {sizes[0]:,} bytes,"
+    cure = "give --height and --width of the camera"
+    if not cameras:
+        message = f"{shown} are no whole number of frames of any known camera"
+        return Problem(printable(name), message, cure, "unknown size")
+    fit = "; ".join(
+        f"{frames_in(sizes[0], camera.height, camera.width, layout)} x {camera.size} ({camera.name})"
+        for camera in cameras
+    )
+    return Problem(printable(name), f"{shown} fit several cameras: {fit}", cure, "ambiguous")

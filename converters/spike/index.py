@@ -1,0 +1,73 @@
+"""Index arrays of a conversion of spikes: extents, sequences, and where kept images begin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.protocol import Source
+from unistore.schemas.spike.fields import (
+    IMAGE_EXTENT,
+    SEQUENCE_NAME,
+    SPIKE_EXTENT,
+    extent_field,
+    file_offsets_field,
+    file_table_name,
+    sequence_offsets_field,
+    spike_length_field,
+)
+from unistore.schemas.tables import Field
+from unistore.schemas.text import text_arrays
+
+__all__ = ["index_arrays", "sequence_of_frames"]
+
+Arrays = list[tuple[Field, NDArray[Any]]]
+
+
+def index_arrays(sources: Sequence[Source]) -> Arrays:
+    """Every index array; `sources` are the frames in order, at least one."""
+    details = [source.detail for source in sources]
+    arrays: Arrays = []
+    if "spike" in details[0]:
+        extents = _stack([detail["spike"]["extent"] for detail in details])
+        arrays += [
+            (spike_length_field(), np.ascontiguousarray(extents[:, 0])),
+            (extent_field(SPIKE_EXTENT), np.ascontiguousarray(extents[:, 1:])),
+        ]
+    else:
+        arrays.append((extent_field(SPIKE_EXTENT), _stack([detail["voxel"]["extent"] for detail in details])))
+    images = details[0].get("images", {})
+    if images:
+        first = next(iter(images))
+        arrays.append((extent_field(IMAGE_EXTENT), _stack([detail["images"][first] for detail in details])))
+    for image in images:
+        sizes = [
+            source.rows[file_table_name(image)] for source in sources if file_table_name(image) in source.rows
+        ]
+        if sizes:
+            arrays.append((file_offsets_field(image), _offsets(sizes)))
+    names = [(name, len(list(group))) for name, group in groupby(detail["sequence"] for detail in details)]
+    arrays.append((sequence_offsets_field(), _offsets([length for _, length in names])))
+    arrays += text_arrays(
+        SEQUENCE_NAME, [name for name, _ in names], axis="sequence", description="Name of the sequence"
+    )
+    return arrays
+
+
+def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
+    """Index of the first frame of each frame's sequence, gaps or not: (F,) i8."""
+    names = (source.detail.get("recording", source.detail["sequence"]) for source in sources)
+    lengths = [len(list(group)) for _, group in groupby(names)]
+    return np.repeat(_offsets(lengths)[:-1], lengths)
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    return np.array([0, *accumulate(lengths)], np.int64)
+
+
+def _stack(rows: Sequence[Sequence[int]]) -> NDArray[np.int32]:
+    return np.array(rows, np.int32)

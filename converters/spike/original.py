@@ -1,0 +1,95 @@
+"""Spike recordings beside their files: by ``np.fromfile``, ``np.load`` and OpenCV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.comparing import difference
+from unistore.converters.common.originals import Compared
+from unistore.converters.protocol import Scan
+from unistore.converters.spike.export import frames
+from unistore.schemas.spike.fields import voxel_path
+from unistore.store.reader import Store
+
+__all__ = ["Originals"]
+
+
+class Originals:
+    """Compares the sources of a spike store, one by one."""
+
+    def __init__(self, store: Store, scan: Scan) -> None:
+        self._scan = scan
+        self._store = store
+        self._frames = list(frames(store))
+        self._flip = bool(store.attributes["options"]["flip"])
+
+    def compare(self, number: int) -> Iterator[Compared]:
+        """The spikes, voxels that came with them, blur and sharp images of a frame."""
+        source, frame = self._scan.sources[number], self._frames[number]
+        detail = source.detail
+        files = dict(zip(detail["roles"], source.files, strict=True))
+
+        def compared(path: Path, stored: NDArray[Any], original: NDArray[Any]) -> Compared:
+            return Compared(f"{source.name}: {path.name}", path, original.size, difference(stored, original))
+
+        if "spike" in files:
+            original = self._spikes(files["spike"], detail["spike"])
+            yield compared(files["spike"], frame.spikes(), original)
+        if "voxel" in files and self._ingested(detail["voxel"]["bins"]):
+            stored = frame.voxels(voxel_path(detail["voxel"]["bins"]))
+            yield compared(files["voxel"], stored, _array(files["voxel"], detail["voxel"]["key"]))
+        for image in ("blur", "sharp"):
+            if image in files:
+                stored = frame.image(image)
+                yield compared(files[image], stored, _image(files[image], stored.ndim == 1))
+
+    def left_out(self, number: int) -> list[str]:
+        """Existing voxels that were counted from the spikes instead."""
+        detail = self._scan.sources[number].detail
+        if "voxel" in detail["roles"] and not self._ingested(detail["voxel"]["bins"]):
+            return [f"existing voxels of {detail['voxel']['bins']} bins (counted from the spikes instead)"]
+        return []
+
+    def _ingested(self, bins: int) -> bool:
+        path = voxel_path(bins)
+        return self._store.has(path) and not self._store.array(path).attributes["counted"]
+
+    def _spikes(self, path: Path, form: Mapping[str, Any]) -> NDArray[np.uint8]:
+        """Spikes as pixels (T, H, W), row 0 = top, by the definition of each layout."""
+        length, height, width = form["extent"]
+        if form["layout"] == "array":
+            return np.asarray(_array(path, form["key"]) != 0, np.uint8)
+        raw: NDArray[np.uint8] = np.fromfile(path, np.uint8)
+        if form["layout"] == "bytes":
+            pixels = raw.reshape(length, height, width)
+        elif form["layout"] == "stream":
+            bits = np.unpackbits(raw, bitorder="little")
+            pixels = bits[: length * height * width].reshape(length, height, width)
+        else:
+            bits = np.unpackbits(raw, bitorder="little")
+            pixels = bits.reshape(length, height, -1)[:, :, :width]
+        return pixels[:, ::-1] if self._flip else pixels
+
+
+def _array(path: Path, key: str) -> NDArray[Any]:
+    if path.suffix.lower() == ".npy":
+        array: NDArray[Any] = np.load(path, allow_pickle=False)
+        return array
+    with np.load(path, allow_pickle=False) as members:
+        return np.asarray(members[key])
+
+
+def _image(path: Path, as_bytes: bool) -> NDArray[np.uint8]:
+    """A whole image file as its bytes, or as pixels (H, W, 3) RGB."""
+    raw = np.fromfile(path, np.uint8)
+    if as_bytes:
+        return raw
+    import cv2
+
+    pixels: Any = cv2.imdecode(raw, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    return np.asarray(pixels[..., ::-1], np.uint8)

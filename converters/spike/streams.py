@@ -1,0 +1,193 @@
+"""All headerless streams of a conversion together: layout, resolution and length of each, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unistore.converters.spike.bytes import Layout, Stream, decide_layout, decide_padding
+from unistore.converters.spike.geometry import (
+    CAMERAS,
+    Choice,
+    choose,
+    frames_in,
+    misread_as,
+    row_correlation,
+)
+from unistore.converters.spike.reading import read_dat
+from unistore.errors import Problem
+from unistore.schemas.spike.bits import row_bytes
+
+__all__ = ["Extent", "Resolved", "resolve_streams"]
+
+_LOOKED_AT = 64
+_CORRELATED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """True size of a recording: time steps, height and width in pixels."""
+
+    length: int
+    height: int
+    width: int
+
+    def __str__(self) -> str:
+        return f"{self.length} x {self.height} x {self.width}"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the streams are.
+
+    Attributes
+    ----------
+    extents
+        By name of the stream; those with problems are absent.
+    layout
+        ``"packed"``, ``"stream"`` or ``"bytes"``.
+    notes, problems
+        Remarks for the user, and everything that is wrong.
+    """
+
+    extents: Mapping[str, Extent]
+    layout: str
+    notes: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def resolve_streams(
+    recordings: Mapping[str, Sequence[Stream]],
+    wanted: str,
+    height: int | None,
+    width: int | None,
+    flip: bool,
+) -> Resolved:
+    """Decide layout once, resolution by recording, and length by file.
+
+    Parameters
+    ----------
+    recordings
+        Streams by name of the recording; at least one stream in all.
+    wanted
+        ``"auto"``, ``"packed"`` or ``"bytes"``.
+    height, width
+        As given by the user.
+    flip
+        Whether streams hold their bottom row first; only read to check that rows fit to each other.
+    """
+    streams = [stream for each in recordings.values() for stream in each]
+    decided, problems = decide_layout(streams, wanted, height, width)
+    if decided is None:
+        return Resolved({}, wanted, (), tuple(problems))
+    refused = {problem.location for problem in problems}
+    left = {
+        name: [stream for stream in each if stream.name not in refused] for name, each in recordings.items()
+    }
+    left = {name: each for name, each in left.items() if each}
+    sizes = {name: [stream.size for stream in each] for name, each in left.items()}
+    if height is not None and width is not None:
+        choices, padding, more = _given(left, decided, height, width, suspicious=wanted == "auto")
+    else:
+        choices, more = choose(sizes, decided.layout, height, width)
+        padding = decided
+    notes = [f"{len(streams)} spike stream(s) in {_FORM[padding.layout]}: {decided.reason}"]
+    if padding != decided:
+        notes.append(padding.reason)
+    notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
+    extents: dict[str, Extent] = {}
+    firsts: dict[tuple[int, int], Stream] = {}
+    for name, choice in choices.items():
+        for stream in left[name]:
+            frames = frames_in(stream.size, choice.height, choice.width, padding.layout)
+            if frames is None:
+                more.append(_remainder(stream, choice, padding.layout))
+                continue
+            extents[stream.name] = Extent(frames, choice.height, choice.width)
+            firsts.setdefault((choice.height, choice.width), stream)
+    if not problems and not more:
+        for stream in firsts.values():
+            notes += _doubts(stream, extents[stream.name], padding.layout, flip)
+    return Resolved(extents, padding.layout, tuple(notes), (*problems, *more))
+
+
+_FORM = {
+    "packed": "packed bits",
+    "stream": "packed bits without padding",
+    "bytes": "one byte a pixel",
+}
+
+
+def _given(
+    recordings: Mapping[str, Sequence[Stream]], decided: Layout, height: int, width: int, *, suspicious: bool
+) -> tuple[dict[str, Choice], Layout, list[Problem]]:
+    """One resolution for all, given by the user: how its rows are padded, and whether it is a misreading."""
+    streams = [stream for each in recordings.values() for stream in each]
+    camera = misread_as(height, width, [stream.size for stream in streams])
+    if camera is not None and decided.layout == "packed" and suspicious:
+        frames = frames_in(streams[0].size, camera.height, camera.width, "packed")
+        message = (
+            f"{streams[0].size:,} bytes are {frames} x {camera.size} packed bits ({camera.name}); as "
+            f"{height} x {width} they only divide by chance: {decided.reason}"
+        )
+        cure = f"give --height {camera.height} --width {camera.width}, or --layout packed to insist"
+        return {}, decided, [Problem(streams[0].name, message, cure, "geometry")]
+    choices = {name: Choice(height, width, "") for name in recordings}
+    if decided.layout == "bytes" or width % 8 == 0:
+        return choices, decided, []
+    fitting = [
+        layout
+        for layout in ("packed", "stream")
+        if all(frames_in(stream.size, height, width, layout) is not None for stream in streams)
+    ]
+    if fitting == ["stream"]:
+        reason = f"rows of {width} pixels are not padded to whole bytes: only so the sizes divide"
+        return choices, Layout("stream", reason), []
+    if len(fitting) < 2:
+        return choices, decided, []
+    told = next((found for stream in streams if (found := decide_padding(stream, width))), None)
+    if told is not None:
+        return choices, told, []
+    message = (
+        f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding; too dark to tell"
+    )
+    cure = (
+        f"cut or pad the recordings to a width that 8 divides, or save them as (T, {height}, {width}) in .npy"
+    )
+    return {}, decided, [Problem(streams[0].name, message, cure, "dark")]
+
+
+def _remainder(stream: Stream, choice: Choice, layout: str) -> Problem:
+    """A size that is no whole number of frames: by how much, and what would fit."""
+    pixels = choice.height * choice.width
+    frame = {"packed": choice.height * row_bytes(choice.width), "stream": pixels / 8, "bytes": pixels}[layout]
+    frames, over = divmod(stream.size, frame)
+    message = (
+        f"{stream.size:,} bytes are {frames:.0f} frames of {choice.height} x {choice.width} in "
+        f"{_FORM[layout]} ({frame:,} bytes each) and {over:,} bytes over"
+    )
+    others = [
+        f"{count} x {camera.size}"
+        for camera in CAMERAS
+        if camera.layout == "packed" and layout != "stream"
+        if (count := frames_in(stream.size, camera.height, camera.width, layout)) is not None
+    ]
+    cure = "cut short? or another camera, with other --height and --width"
+    cure += f"; these fit: {', '.join(others)}" if others else ""
+    return Problem(stream.name, message, cure, "size", stream.name)
+
+
+def _doubts(stream: Stream, extent: Extent, layout: str, flip: bool) -> list[str]:
+    """A remark if rows of the mean image do not go together, as they do in any lit scene."""
+    frames = np.empty((min(extent.length, _LOOKED_AT), extent.height, row_bytes(extent.width)), np.uint8)
+    read_dat(stream.path, stream.name, layout, extent.width, flip, frames)
+    correlation = row_correlation(frames, extent.width)
+    if np.isnan(correlation) or correlation >= _CORRELATED:
+        return []
+    note = (
+        f"careful: neighbouring rows of {stream.name} hardly go together as {extent.height} x {extent.width} "
+        f"(correlation {correlation:.2f}; lit scenes reach 0.7 and more): check --height and --width"
+    )
+    return [note]

@@ -1,0 +1,152 @@
+"""From frames that were looked at to tables: extents, dtypes, voxel sets, image forms, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+import numpy as np
+
+from unistore.converters.common.columns import promote
+from unistore.converters.spike.looking import Looked
+from unistore.converters.spike.streams import Extent
+from unistore.schemas.spike.bits import count_dtype
+from unistore.schemas.spike.fields import (
+    FRAMES,
+    IMAGES,
+    file_table,
+    file_table_name,
+    image_field,
+    spike_field,
+    voxel_field,
+)
+from unistore.schemas.tables import Field, Table
+
+__all__ = [
+    "Sizes",
+    "Voxels",
+    "frame_sizes",
+    "image_bytes",
+    "make_tables",
+    "padding_note",
+    "reading_memory",
+    "source_rows",
+    "voxel_sets",
+]
+
+_MUCH = 3
+"""Values stored for each value of the sources from which on padding is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Voxels:
+    """A voxel set: its bins, its dtype, and whether it is counted from spikes or taken from files."""
+
+    bins: int
+    dtype: str
+    counted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Largest extents over all frames: what rows are padded to. Zeros where there are none."""
+
+    length: int
+    height: int
+    width: int
+    image_height: int
+    image_width: int
+
+
+def frame_sizes(looked: Sequence[Looked], extents: Mapping[str, Extent]) -> Sizes:
+    """Largest extents of spikes, voxels and images."""
+    forms = [form for each in looked for form in each.images.values()]
+    voxels = [each.voxel for each in looked if each.voxel is not None]
+    return Sizes(
+        length=max((extent.length for extent in extents.values()), default=0),
+        height=max([extent.height for extent in extents.values()] + [voxel.height for voxel in voxels]),
+        width=max([extent.width for extent in extents.values()] + [voxel.width for voxel in voxels]),
+        image_height=max((form.height for form in forms), default=0),
+        image_width=max((form.width for form in forms), default=0),
+    )
+
+
+def voxel_sets(wanted: Sequence[int], looked: Sequence[Looked], length: int) -> list[Voxels]:
+    """Sets to store, by bins: those asked for are counted, another one that files hold is taken over."""
+    sets = [Voxels(bins, count_dtype(length, bins), counted=True) for bins in wanted]
+    found = [each.voxel for each in looked if each.voxel is not None]
+    if found and found[0].bins not in wanted:
+        dtype = promote([np.dtype(voxel.dtype) for voxel in found])
+        if dtype is not None:
+            sets.append(Voxels(found[0].bins, dtype.name, counted=False))
+    return sorted(sets, key=lambda each: each.bins)
+
+
+def make_tables(
+    sizes: Sizes, sets: Sequence[Voxels], roles: Sequence[str], looked: Sequence[Looked], frames: str
+) -> tuple[Table, ...]:
+    """The table of frames, and with ``frames="keep"`` one of compressed bytes for each image."""
+    fields: list[Field] = []
+    if "spike" in roles:
+        fields.append(spike_field(sizes.length, sizes.height, sizes.width))
+    fields += [
+        voxel_field(each.bins, each.dtype, sizes.height, sizes.width, counted=each.counted) for each in sets
+    ]
+    images = [image for image in IMAGES if image in roles]
+    if frames == "tiles":
+        fields += [image_field(image, sizes.image_height, sizes.image_width) for image in images]
+        return (Table(name=FRAMES, fields=tuple(fields)),)
+    kept = [file_table(image, median_low(each.images[image].size for each in looked)) for image in images]
+    return (Table(name=FRAMES, fields=tuple(fields)), *kept)
+
+
+def source_rows(looked: Looked, roles: Sequence[str], frames: str) -> dict[str, int]:
+    """Rows that a frame contributes to each table: itself, and the bytes of its kept images."""
+    rows = {FRAMES: 1}
+    if frames == "keep":
+        rows |= {file_table_name(image): looked.images[image].size for image in IMAGES if image in roles}
+    return rows
+
+
+def padding_note(extents: Mapping[str, Extent]) -> list[str]:
+    """A remark where one recording makes all the others several times as large.
+
+    Every frame is stored with the time steps and pixels of the largest; zeros fill the rest.
+    """
+
+    def pixels(each: Extent) -> int:
+        return each.length * each.height * each.width
+
+    sizes = {name: pixels(each) for name, each in extents.items()}
+    if not sizes:
+        return []
+    longest = max(each.length for each in extents.values())
+    height, width = (max(getattr(each, axis) for each in extents.values()) for axis in ("height", "width"))
+    factor = len(sizes) * longest * height * width / sum(sizes.values())
+    if factor < _MUCH:
+        return []
+    name = max(sizes, key=lambda each: sizes[each])
+    steps = extents[name].length
+    note = (
+        f"careful: {name} has {steps} time steps, and all frames are padded to the largest: {factor:.1f} "
+        f"times the values that the sources hold; convert it apart (--exclude {name}), or cut it into frames"
+    )
+    return [note]
+
+
+def image_bytes(looked: Sequence[Looked]) -> dict[str, int]:
+    """Bytes of all blur and sharp frames by mode: ``"tiles"`` before compression, ``"keep"`` exactly."""
+    forms = [form for each in looked for form in each.images.values()]
+    return {
+        "tiles": sum(form.height * form.width * 3 for form in forms),
+        "keep": sum(form.size for form in forms),
+    }
+
+
+def reading_memory(looked: Looked) -> int:
+    """Bytes held while a frame is read: the whole array of spikes in a ``.npz``; an image with its file."""
+    extent = looked.extent
+    spikes = extent.length * extent.height * extent.width if looked.key and extent is not None else 0
+    images = [2 * 3 * form.height * form.width + form.size for form in looked.images.values()]
+    return max([spikes, *images])

@@ -1,0 +1,210 @@
+"""One pass over a source for what only its values tell: next observations, compressed frames, attributes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exclusion import Collected
+from unistore.converters.files.hdf5.file import open_hdf5, place, read_rows
+from unistore.converters.protocol import Emit, Facts, Source
+from unistore.converters.trajectory.attributes import plain_attributes, small_values
+from unistore.converters.trajectory.features import Feature
+from unistore.converters.trajectory.files import flags
+from unistore.converters.trajectory.images import whole
+from unistore.converters.trajectory.index import Index, Span
+from unistore.converters.trajectory.read import BLOCK, blocks, frames
+from unistore.errors import InputError, Problem
+from unistore.schemas.trajectory.fields import JPEG_SUFFIX, OBSERVATION
+
+__all__ = ["derive_memory", "derive_source", "frame_sizes", "summary_of"]
+
+
+_FIXED = 4 << 20
+
+
+def derive_memory(index: Index, *, keep: bool) -> int:
+    """Bytes that `derive_source` holds at its peak: blocks of two columns that are compared, each twice.
+
+    With `keep`, blocks of compressed frames are held, too, which are smaller than what they decode to.
+    """
+    largest = 0
+    for length, number in zip(index.lengths, index.variant, strict=True):
+        for column, feature in index.variants[number].features.items():
+            row = np.dtype(feature.form.dtype).itemsize * int(np.prod(feature.form.row_shape))
+            if column.startswith("next_observation/"):
+                largest = max(largest, 4 * min(BLOCK, row * length))
+            elif keep and feature.encoded:
+                largest = max(largest, min(BLOCK, row * length))
+    return largest + _FIXED
+
+
+def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit) -> Facts:
+    """Facts of one source.
+
+    Parameters
+    ----------
+    source, index
+        The file, and where its steps lie.
+    kept
+        Tables of compressed frames to emit: ``"steps/observation/<key>_jpeg"``.
+    emit
+        As in `Converter.derive`.
+
+    Returns
+    -------
+    dict
+        ``summary``: JSON as u1 (see `summary_of`); ``sizes/<n>``: bytes of each step's frame in table n of
+        `kept`, (steps,) i8.
+    """
+    with open_hdf5(source.path, source.name) as file:
+        summary = {
+            "following": _following(file, source.name, index),
+            "cut": _cut(file, source.name, index),
+            **_attributes(file, source.name, index),
+        }
+        sizes = {f"sizes/{n}": _keep(file, source.name, index, table, emit) for n, table in enumerate(kept)}
+    return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}
+
+
+def summary_of(facts: Facts) -> dict[str, Any]:
+    """What a source says about itself.
+
+    Returns
+    -------
+    dict
+        ``following``: by key, whether every next observation is the following step's; ``cut``: numbers of
+        the episodes whose last step no flag marks although a dataset tells truncation; ``source``:
+        attributes of the file; ``episodes``: attributes of each episode.
+    """
+    found: dict[str, Any] = json.loads(facts["summary"].tobytes())
+    return found
+
+
+def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:
+    """Bytes of each step's frame in the n-th table of kept frames, (steps,)."""
+    return np.asarray(facts[f"sizes/{number}"], np.int64)
+
+
+def _following(file: h5py.File, name: str, index: Index) -> dict[str, bool]:
+    """By key: whether, inside every episode, the next observation is bit for bit the following step's."""
+    result: dict[str, bool] = {}
+    last = np.zeros(int(index.offsets[-1]), bool)
+    last[index.offsets[1:] - 1] = True
+    collected = Collected()
+    for span in index.spans(0, len(last)):
+        ends = last[span.at : span.at + span.length]
+        features = span.variant.features
+        for column, following in features.items():
+            if column.startswith("next_observation/"):
+                key = column.removeprefix("next_observation/")
+                if result.get(key, True):
+                    now = features.get(f"observation/{key}")
+                    with collected.attempt(place(name, f"{span.group}/{following.dataset}")):
+                        result[key] = now is not None and _follows(file, name, span, ends, now, following)
+    collected.check()
+    return result
+
+
+def _follows(
+    file: h5py.File, name: str, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
+) -> bool:
+    if (now.kind, now.form) != (following.kind, following.form):
+        return False
+    for lo, hi in blocks(now, span.length - 1):
+        first = span.first + lo
+        later = _row_bytes(file, name, span, now, first + 1, span.first + hi + 1)
+        said = _row_bytes(file, name, span, following, first, span.first + hi)
+        if any(a != b and not end for a, b, end in zip(later, said, ends[lo:hi].tolist(), strict=True)):
+            return False
+    return True
+
+
+def _row_bytes(file: h5py.File, name: str, span: Span, feature: Feature, lo: int, hi: int) -> list[bytes]:
+    item = f"{span.group}/{feature.dataset}".strip("/")
+    dataset, location = file[item], place(name, item)
+    if feature.encoded:
+        return [frame.tobytes() for frame in frames(dataset, location, feature, lo, hi)]
+    rows = read_rows(dataset, location, lo, hi)
+    flat = rows.reshape(hi - lo, -1).view(np.uint8)
+    return [row.tobytes() for row in flat]
+
+
+def _cut(file: h5py.File, name: str, index: Index) -> list[int]:
+    """Episodes that end because the recording does: only the last one of a group can be unmarked."""
+    last = {group: episode for episode, group in enumerate(index.groups)}
+    cut = []
+    for group, episode in last.items():
+        features = index.variants[index.variant[episode]].features
+        if "truncated" not in features:
+            continue
+        row = index.firsts[episode] + index.lengths[episode] - 1
+        marks = []
+        for column in {"terminated", "truncated"} & features.keys():
+            item = f"{group}/{features[column].dataset}".strip("/")
+            marks.append(flags(read_rows(file[item], place(name, item), row, row + 1), item, row).any())
+        if not any(marks):
+            cut.append(episode)
+    return cut
+
+
+def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> NDArray[np.int64]:
+    """Emit the compressed frames of one key, and return their sizes."""
+    column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
+    sizes = np.zeros(int(index.offsets[-1]), np.int64)
+    emit(table, "data", np.empty(0, np.uint8))
+    collected = Collected()
+    for span in index.spans(0, len(sizes)):
+        feature = span.variant.features.get(column)
+        if feature is None:
+            continue
+        item = f"{span.group}/{feature.dataset}".strip("/")
+        for lo, hi in blocks(feature, span.length):
+            first, stop = span.first + lo, span.first + hi
+            with collected.attempt(place(name, item)):
+                block = _whole_frames(file[item], place(name, item), feature, first, stop)
+                sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
+                emit(table, "data", np.concatenate(block))
+    collected.check()
+    return sizes
+
+
+def _whole_frames(
+    dataset: h5py.Dataset, location: str, feature: Feature, lo: int, hi: int
+) -> list[NDArray[np.uint8]]:
+    """Compressed frames of rows ``lo:hi``, none of them cut short."""
+    block: list[NDArray[np.uint8]] = []
+    for frame in frames(dataset, location, feature, lo, hi):
+        if not whole(frame):
+            message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
+            where = f"{location} row {lo + len(block)}"
+            raise InputError(Problem(where, message, "get or write the file again", "damaged"))
+        block.append(frame)
+    return block
+
+
+def _attributes(file: h5py.File, source: str, index: Index) -> dict[str, Any]:
+    """Attributes and small arrays, of the file and of each episode."""
+    parts = [
+        {
+            **plain_attributes(file[group] if group else file),
+            **_values(file, source, group, index.variants[number].values),
+        }
+        for group, number in dict.fromkeys(zip(index.groups, index.variant, strict=True))
+    ]
+    if index.layout == "act":
+        return {"source": {}, "episodes": parts}
+    if index.layout == "robomimic":
+        own = {**plain_attributes(file), **plain_attributes(file["data"])}
+        return {"source": own, "episodes": parts}
+    return {"source": parts[0], "episodes": [{} for _ in index.names]}
+
+
+def _values(file: h5py.File, source: str, group: str, names: Sequence[str]) -> dict[str, Any]:
+    paths = {name: f"{group}/{name}".strip("/") for name in names}
+    return {name: small_values(file[path], place(source, path)) for name, path in paths.items()}

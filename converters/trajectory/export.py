@@ -1,0 +1,237 @@
+"""Trajectories given back as their sources had them: robomimic groups, or the rows of a file at its root."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exported import File, Values, array_values, converted
+from unistore.converters.common.stored import row_blocks, row_values
+from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
+from unistore.store.indices import Column, whole
+from unistore.store.reader import Store
+from unistore.zarr3.array import Array
+
+__all__ = ["Run", "files", "runs"]
+
+_GROUPED = "robomimic"
+"""Layout whose files hold one group an episode, ``data/<episode>``."""
+_FLAGS = ("steps/terminated", "steps/truncated")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Episodes whose rows stand in the same datasets: one episode, or all of a file.
+
+    Attributes
+    ----------
+    store
+        Where they are.
+    group
+        Group of the datasets in the file; ``""``: its root.
+    first, last
+        Numbers of the episodes, ``first:last``.
+    bounds
+        (last - first + 1,) bounds of their steps.
+    """
+
+    store: Store
+    group: str
+    first: int
+    last: int
+    bounds: NDArray[np.int64]
+
+    @property
+    def steps(self) -> int:
+        """Rows of each dataset."""
+        return int(self.bounds[-1] - self.bounds[0])
+
+    def values(self, path: str, *, own_dtype: bool = True) -> Values:
+        """Rows of a column, in the form that its source had where the store tells it.
+
+        Parameters
+        ----------
+        path
+            Of the array.
+        own_dtype
+            Give them in the source's dtype, not in the store's.
+        """
+        array = self.store.array(path)
+        lo, hi = int(self.bounds[0]), int(self.bounds[-1])
+        if path.endswith(f"{JPEG_SUFFIX}/data"):
+            return self._frames(path)
+        if path.startswith(f"{FINAL}/"):
+            values = self._following(path)
+        elif path == "steps/truncated" and self.store.has(f"{EPISODES}/cut"):
+            values = self._uncut(array, lo, hi)
+        else:
+            values = row_values(array, lo, hi)
+        return _in_source_form(values, path, array.attributes, own_dtype=own_dtype)
+
+    def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
+        """Bytes of the kept frame of every step, (n,) u1 each; `path` is that of their ``data``."""
+        data, bounds = self.store.array(path), self._frame_bounds(path)
+        for lo, hi in pairwise(bounds.tolist()):
+            yield data.read(lo, hi)
+
+    def _frame_bounds(self, path: str) -> NDArray[np.int64]:
+        steps = np.arange(int(self.bounds[0]), int(self.bounds[-1]))
+        lo, hi = Column(self.store, f"{path.removesuffix('data')}offsets").ranges(steps)
+        return np.concatenate([lo, hi[-1:]])
+
+    def _frames(self, path: str) -> Values:
+        """Compressed frames: padded with zeros to one length, or each of its own."""
+        if self.store.array(path).attributes["source_form"] == ["variable"]:
+            return Values((self.steps,), np.dtype(object), lambda: _each(self.frames(path)))
+        longest = int(np.diff(self._frame_bounds(path)).max(initial=0))
+        return Values((self.steps, longest), np.dtype(np.uint8), lambda: _padded(self.frames(path), longest))
+
+    def _following(self, path: str) -> Values:
+        """Next observations: those of the following step, and the final one at each episode's end."""
+        final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
+
+        def blocks() -> Iterator[NDArray[Any]]:
+            for episode in range(self.first, self.last):
+                lo, hi = self.bounds[episode - self.first : episode - self.first + 2].tolist()
+                for block in row_blocks(now, lo + 1, hi):
+                    yield block.astype(final.dtype, copy=False)
+                yield final.read_rows([episode])
+
+        return Values((self.steps, *final.shape[1:]), final.dtype, blocks)
+
+    def _uncut(self, array: Array, lo: int, hi: int) -> Values:
+        """``truncated`` as recorded: episodes that the recording's end cut are not marked."""
+        cut = self.store.array(f"{EPISODES}/cut").read(self.first, self.last)
+        recorded = array.read(lo, hi)
+        recorded[self.bounds[1:][cut] - 1 - lo] = False
+        return array_values(recorded)
+
+
+def runs(store: Store) -> Iterator[tuple[int, str, list[Run]]]:
+    """Number and name of every source, and its runs."""
+    grouped = _is_grouped(store)
+    owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
+    names = store.text(f"{EPISODES}/name")
+    for number, source in enumerate(store.text("sources/path")):
+        first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
+        cuts = list(range(first, last + 1)) if grouped else [first, last]
+        yield (
+            number,
+            source,
+            [
+                Run(
+                    store=store,
+                    group=f"data/{names[lo]}" if grouped else "",
+                    first=lo,
+                    last=hi,
+                    bounds=bounds[lo : hi + 1],
+                )
+                for lo, hi in pairwise(cuts)
+            ],
+        )
+
+
+def files(store: Store) -> Iterator[File]:
+    """Every file of a trajectory store."""
+    columns = _columns(store)
+    empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
+    own = _texts(store, "sources/attributes")
+    each = _texts(store, f"{EPISODES}/attributes")
+    for number, name, parts in runs(store):
+        values: dict[str, Values] = {}
+        attributes: dict[str, Mapping[str, Any]] = {}
+        if own:
+            attributes["data" if _is_grouped(store) else ""] = own[number]
+        for part in parts:
+            for path, dataset in columns.items():
+                values[f"{part.group}/{dataset}".strip("/")] = part.values(path)
+            for dataset, dtype in empty.items():
+                nothing = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
+                values[f"{part.group}/{dataset}".strip("/")] = nothing
+            if each and (_is_grouped(store) or part.last == part.first + 1):
+                attributes[part.group] = {**attributes.get(part.group, {}), **each[part.first]}
+        if _is_grouped(store):
+            values |= _masks(store, parts)
+        yield File(name=name, form="hdf5", source=number, values=values, attributes=attributes)
+
+
+def _is_grouped(store: Store) -> bool:
+    return bool(store.group(EPISODES)["source_layout"] == _GROUPED)
+
+
+def _columns(store: Store) -> dict[str, str]:
+    """Dataset, inside its group, of every array that comes from one."""
+    found: dict[str, str] = {}
+    for path in store.paths():
+        attributes = store.array(path).attributes if path.startswith((f"{STEPS}/", f"{FINAL}/")) else {}
+        if "source_dataset" in attributes and "resized_from" not in attributes:
+            found[path] = attributes["source_dataset"][0].strip("/")
+    kept = {path for path in found if path.startswith(f"{FINAL}/")}
+    for path in kept:  # next observations of frames that are kept compressed are not the same array
+        if not store.has(path.replace(FINAL, OBSERVATION, 1)):
+            del found[path]
+    return found
+
+
+def _texts(store: Store, path: str) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
+
+
+def _masks(store: Store, parts: Sequence[Run]) -> dict[str, Values]:
+    """Names of the episodes that each mask lists, as the robomimic layout keeps them."""
+    group = f"{EPISODES}/mask/"
+    found: dict[str, Values] = {}
+    for path in store.paths():
+        if path.startswith(group) and parts:
+            listed = store.array(path).read(parts[0].first, parts[-1].last)
+            names = [
+                p.group.removeprefix("data/").encode()
+                for p, chosen in zip(parts, listed, strict=True)
+                if chosen
+            ]
+            if names:
+                found[f"mask/{path.removeprefix(group)}"] = array_values(np.array(names))
+    return found
+
+
+def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *, own_dtype: bool) -> Values:
+    """Undo what reading changed: (T, 1) to (T,), channels moved behind, promoted dtypes, flags as bool."""
+    if path in _FLAGS:
+        return converted(values, np.dtype(np.uint8))
+    dtype = attributes.get("source_dtype")
+    if isinstance(dtype, str) and own_dtype:
+        values = converted(values, np.dtype(dtype))
+    if attributes["source_form"] == ["squeezed"]:
+        inner = values
+        return Values((*inner.shape, 1), inner.dtype, lambda: (block[:, None] for block in inner.blocks()))
+    if attributes["source_form"] == ["channels_first"]:
+        steps, height, width, channels = values.shape
+        last = values
+        return Values(
+            (steps, channels, height, width),
+            last.dtype,
+            lambda: (np.ascontiguousarray(block.transpose(0, 3, 1, 2)) for block in last.blocks()),
+        )
+    return values
+
+
+def _each(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
+    """Frames one by one, each an array (1,) of one array of bytes."""
+    for frame in frames:
+        row = np.empty(1, object)
+        row[0] = frame
+        yield row
+
+
+def _padded(frames: Iterator[NDArray[np.uint8]], longest: int) -> Iterator[NDArray[np.uint8]]:
+    """Frames one by one, (1, longest) each."""
+    for frame in frames:
+        row = np.zeros((1, longest), np.uint8)
+        row[0, : len(frame)] = frame
+        yield row

@@ -1,0 +1,122 @@
+"""Trajectories beside their files: every dataset that was taken, by h5py; compressed frames by OpenCV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.comparing import blocks_difference
+from unistore.converters.common.exported import Values
+from unistore.converters.common.originals import Compared, datasets_of, open_plain, summary
+from unistore.converters.protocol import Scan
+from unistore.converters.trajectory.export import Run, runs
+from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
+from unistore.store.reader import Store
+
+__all__ = ["Originals"]
+
+_ENCODED = ("padded", "variable")
+
+
+class Originals:
+    """Compares the sources of a trajectory store, one by one."""
+
+    def __init__(self, store: Store, scan: Scan) -> None:
+        self._store = store
+        self._scan = scan
+        self._runs = {number: parts for number, _, parts in runs(store)}
+        self._swapped = store.attributes["options"]["colour"] == "swapped"
+
+    def compare(self, number: int) -> Iterator[Compared]:
+        """Every dataset of every episode that the store holds."""
+        source = self._scan.sources[number]
+        with open_plain(source.path) as file:
+            for run in self._runs[number]:
+                for column, (dataset, kind, _, _) in self._features(number, run).items():
+                    path = self._path_of(column)
+                    if path is None:
+                        continue
+                    name = f"{run.group}/{dataset}".strip("/")
+                    if path.endswith(f"{JPEG_SUFFIX}/data"):
+                        count, found = _frames_difference(run.frames(path), file[name], kind)
+                    else:
+                        values = run.values(path, own_dtype=False)
+                        count = prod(values.shape)
+                        found = blocks_difference(values, partial(self._rows, file[name], kind, values))
+                    yield Compared(f"{source.name}: {name}", source.path, count, found)
+
+    def left_out(self, number: int) -> list[str]:
+        """Datasets of a source that the store does not hold as arrays."""
+        taken = {
+            f"{run.group}/{dataset}".strip("/")
+            for run in self._runs[number]
+            for column, (dataset, *_) in self._features(number, run).items()
+            if self._path_of(column) is not None
+        }
+        with open_plain(self._scan.sources[number].path) as file:
+            return summary(name for name in datasets_of(file) if name not in taken)
+
+    def _features(self, number: int, run: Run) -> Mapping[str, list[Any]]:
+        """Dataset, kind and form of every column of a run's first episode, from the scan."""
+        detail = self._scan.sources[number].detail
+        first = self._runs[number][0].first
+        features: Mapping[str, list[Any]] = detail["variants"][detail["variant"][run.first - first]][
+            "features"
+        ]
+        return features
+
+    def _path_of(self, column: str) -> str | None:
+        """Array of the store that holds a column; None if none does as it stands."""
+        if column.startswith("next_observation/"):
+            key = column.removeprefix("next_observation/")
+            final = self._store.has(f"{FINAL}/{key}") and self._store.has(f"{OBSERVATION}/{key}")
+            if final:
+                return f"{FINAL}/{key}"
+            return f"{NEXT}/{key}" if self._store.has(f"{NEXT}/{key}") else None
+        for path in (f"{STEPS}/{column}", f"{STEPS}/{column}{JPEG_SUFFIX}/data"):
+            if self._store.has(path):
+                return path
+        return None
+
+    def _rows(self, dataset: Any, kind: str, values: Values, lo: int, hi: int) -> NDArray[Any]:
+        """Rows of a dataset as they stand in the file, compressed frames decoded."""
+        rows: NDArray[Any] = dataset[lo:hi]
+        if kind in _ENCODED:
+            return np.stack([self._decoded(_bytes_of(row)) for row in rows])
+        return rows.reshape(len(rows), *values.shape[1:])
+
+    def _decoded(self, frame: NDArray[np.uint8]) -> NDArray[Any]:
+        import cv2
+
+        png = frame[:4].tobytes() == b"\x89PNG"
+        image = cv2.imdecode(frame, cv2.IMREAD_UNCHANGED if png else cv2.IMREAD_COLOR)
+        if image is None or image.ndim < 3 or self._swapped:
+            return np.asarray(image)
+        return np.asarray(image[..., [2, 1, 0, *range(3, image.shape[2])]])
+
+
+def _frames_difference(
+    frames: Iterator[NDArray[np.uint8]], dataset: Any, kind: str
+) -> tuple[int, str | None]:
+    """Bytes of kept frames, and where they differ from those of the file, zeros that pad them left out."""
+    count = 0
+    for row, frame in enumerate(frames):
+        original = _bytes_of(dataset[row])
+        if kind == "padded":
+            original = original[: len(original.tobytes().rstrip(b"\0"))]
+        count += len(original)
+        if frame.tobytes() != original.tobytes():
+            return count, f"row {row}: frames of {len(frame)} and {len(original)} bytes"
+    return count, None
+
+
+def _bytes_of(row: Any) -> NDArray[np.uint8]:
+    """A row of a dataset of frames as bytes, (n,) u1."""
+    if isinstance(row, bytes):
+        return np.frombuffer(row, np.uint8)
+    return np.ascontiguousarray(row).view(np.uint8)

@@ -1,0 +1,183 @@
+"""Reading steps of trajectory files into columns: rows as they are, flags, frames decoded and resized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import missing_value
+from unistore.converters.common.exclusion import Collected
+from unistore.converters.files.hdf5.file import native, open_hdf5, place, read_rows
+from unistore.converters.protocol import Source
+from unistore.converters.trajectory.features import Feature
+from unistore.converters.trajectory.files import flags
+from unistore.converters.trajectory.images import Colour, decode_frame, frame_of, resize, whole
+from unistore.converters.trajectory.index import Index, Span
+from unistore.errors import InputError, Problem
+from unistore.schemas.trajectory.fields import FINAL, NEXT, OBSERVATION, STEPS
+
+__all__ = ["Reader", "blocks", "frames"]
+
+BLOCK = 16 << 20
+"""Bytes held at a time where rows cannot be read straight into place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads row ranges of the tables of one source.
+
+    Attributes
+    ----------
+    source, index
+        The file, and where its steps lie.
+    colour
+        As for `decode_frame`.
+    resized
+        Base column by resized image column, without the table's name.
+    """
+
+    source: Source
+    index: Index
+    colour: Colour
+    resized: Mapping[str, str]
+
+    def read(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
+        with open_hdf5(self.source.path, self.source.name) as file:
+            if table == STEPS:
+                self._mark(lo, hi, out)
+            collected = Collected()
+            for span in self._final(lo, hi) if table == FINAL else self.index.spans(lo, hi):
+                rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
+                with collected.attempt(place(self.source.name, span.group)):
+                    self._read_span(file, table, span, rows)
+            collected.check()
+            if table == STEPS:
+                self._finish_marks(lo, hi, out)
+
+    def _final(self, lo: int, hi: int) -> Iterator[Span]:
+        """The last step of each of the episodes ``lo:hi``."""
+        index = self.index
+        for episode in range(lo, hi):
+            last = index.firsts[episode] + index.lengths[episode] - 1
+            variant = index.variants[index.variant[episode]]
+            yield Span(index.groups[episode], variant, last, 1, episode - lo)
+
+    def _mark(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Flags as they are where no dataset says otherwise."""
+        out["terminated"][...] = False
+        out["truncated"][...] = False
+        out["next_valid"][...] = True
+
+    def _finish_marks(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Flags of the last step of each episode, once the recorded ones are read."""
+        last = self.index.offsets[1:] - 1
+        known = np.array([self.index.variants[number].knows_next for number in self.index.variant], bool)
+        here = (last >= lo) & (last < hi)
+        rows = last[here] - lo
+        out["next_valid"][rows] = known[here]
+        out["truncated"][rows] |= ~out["terminated"][rows]
+
+    def _read_span(self, file: h5py.File, table: str, span: Span, out: Mapping[str, NDArray[Any]]) -> None:
+        resized: dict[str, list[NDArray[Any]]] = {}
+        for column, base in self.resized.items():
+            if column in out:
+                resized.setdefault(base, []).append(out[column])
+        for column in dict.fromkeys([*(column for column in out if column not in self.resized), *resized]):
+            feature = span.variant.features.get(feature_column(table, column))
+            small = resized.get(column, [])
+            if feature is None:
+                for values in [*([out[column]] if column in out else []), *small]:
+                    if table != STEPS or column not in ("terminated", "truncated", "next_valid"):
+                        values[...] = missing_value(values.dtype.name)
+                continue
+            item = f"{span.group}/{feature.dataset}".strip("/")
+            dataset, location = file[item], place(self.source.name, item)
+            for lo, hi in blocks(feature, span.length) if small else [(0, span.length)]:
+                first = span.first + lo
+                if column in out:
+                    full = out[column][lo:hi]
+                else:
+                    full = np.empty((hi - lo, *feature.form.row_shape), np.dtype(feature.form.dtype))
+                self._read_rows(dataset, location, feature, first, full)
+                for values in small:
+                    resize(full, values.shape[1], values[lo:hi])
+
+    def _read_rows(
+        self, dataset: h5py.Dataset, location: str, feature: Feature, first: int, out: NDArray[Any]
+    ) -> None:
+        """Rows from `first` on of one dataset, in the column's form."""
+        stop = first + len(out)
+        if feature.encoded:
+            for row, frame in enumerate(frames(dataset, location, feature, first, stop)):
+                out[row] = self._decoded(frame, f"{location} row {first + row}", out.shape[1:])
+        elif feature.kind == "flag":
+            out[...] = flags(read_rows(dataset, location, first, stop), location, first)
+        elif feature.kind == "channels_first":
+            for lo, hi in blocks(feature, len(out)):
+                rows = read_rows(dataset, location, first + lo, first + hi)
+                np.copyto(out[lo:hi], rows.transpose(0, 2, 3, 1))
+        elif native(dataset.dtype) == out.dtype:
+            _read_direct(dataset, location, first, stop, out.reshape(len(out), *dataset.shape[1:]))
+        else:
+            for lo, hi in blocks(feature, len(out)):
+                rows = read_rows(dataset, location, first + lo, first + hi)
+                np.copyto(out[lo:hi], rows.reshape(hi - lo, *out.shape[1:]), casting="same_kind")
+
+    def _decoded(self, frame: NDArray[np.uint8], location: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        image = decode_frame(frame, self.colour) if frame.size else None
+        if image is None or not whole(frame):
+            message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
+            raise InputError(Problem(location, message, "get or write the file again", "damaged"))
+        if image.shape != shape:
+            message = f"the frame is {image.shape}, the first one {shape}"
+            raise InputError(Problem(location, message, "keep frames of mixed sizes apart", "shape"))
+        return image
+
+
+def _read_direct(dataset: h5py.Dataset, location: str, lo: int, hi: int, out: NDArray[Any]) -> None:
+    """Read rows straight into place; where that fails, find the chunk whose rows cannot be read."""
+    try:
+        read_rows(dataset, location, lo, hi, out)
+    except InputError:
+        rows = dataset.chunks[0] if dataset.chunks else hi
+        bounds = [lo, *range(lo - lo % rows + rows, hi, rows), hi]
+        for start, stop in pairwise(bounds):
+            read_rows(dataset, location, start, stop)
+        raise
+
+
+def feature_column(table: str, column: str) -> str:
+    """Full name of a table's column among an episode's features."""
+    prefix = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
+    return prefix.get(table, "") + column
+
+
+def blocks(feature: Feature, length: int) -> Iterator[tuple[int, int]]:
+    """Row ranges of about `BLOCK` bytes that together are ``0:length``."""
+    row_bytes = int(np.prod(feature.form.row_shape, dtype=np.int64)) * np.dtype(feature.form.dtype).itemsize
+    step = max(1, BLOCK // max(1, row_bytes))
+    return ((lo, min(lo + step, length)) for lo in range(0, length, step))
+
+
+def frames(
+    dataset: h5py.Dataset, location: str, feature: Feature, lo: int, hi: int
+) -> Iterator[NDArray[np.uint8]]:
+    """Compressed frames of rows ``lo:hi``, padding removed.
+
+    Raises
+    ------
+    InputError
+        If a row cannot be read or is no byte string.
+    """
+    for row in range(lo, hi):
+        frame = frame_of(dataset, location, row, feature.kind)
+        if frame is None:
+            raise InputError(Problem(f"{location} row {row}", "is no compressed frame", kind="dtype"))
+        yield frame

@@ -1,0 +1,243 @@
+"""Columns of all episodes of all sources brought to one form, and cut into tables.
+
+Low-dimensional columns share the table ``steps``. Observations of 4 KiB and more a step (images, depth,
+clouds) are a table of their own beside it: rows of such different sizes in one table would make either
+shards of gigabytes or thousands of tiny ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import Columns, Merged, reconcile
+from unistore.converters.trajectory.features import Feature
+from unistore.converters.trajectory.index import Index
+from unistore.errors import Problem
+from unistore.schemas.tables import Field, Table
+from unistore.schemas.trajectory.fields import (
+    NEXT,
+    OBSERVATION,
+    STEPS,
+    column_field,
+    is_image,
+    jpeg_fields,
+    moved,
+)
+
+__all__ = ["Layout", "lay_out", "resized_columns"]
+
+LARGE = 4096
+"""Bytes a step from which an observation stands in the table of large ones."""
+FRAME = 32 << 10
+"""Bytes of a compressed frame, guessed until they are counted."""
+_FLAGS = ("terminated", "truncated", "next_valid")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Columns of a store in their final form.
+
+    Attributes
+    ----------
+    merged
+        Form of every column that episodes have, ``next_observation/*`` included.
+    kept
+        Columns whose compressed frames are kept as they are.
+    image_size
+        Side of the resized set, or None.
+    datasets, forms
+        Source datasets of each column, and their kinds as in `Feature`.
+    empty
+        Dtypes of the datasets that have one row a step and nothing in it, by dataset.
+    """
+
+    merged: Mapping[str, Merged]
+    kept: tuple[str, ...]
+    image_size: int | None
+    datasets: Mapping[str, tuple[str, ...]]
+    forms: Mapping[str, tuple[str, ...]]
+    empty: Mapping[str, str]
+
+    def tables(self, colour: str) -> tuple[Table, ...]:
+        """Tables known from the scan: ``steps``, large observations, kept frames."""
+        small, large, frames = [], [], []
+        for column, form in self.merged.items():
+            if column in _FLAGS or column.startswith("next_observation/"):
+                continue
+            field = self.field(column)
+            if column in self.kept:
+                key = column.removeprefix("observation/")
+                shape = list(form.row_shape)
+                origin = self._origin(column)
+                data, _ = jpeg_fields(key, FRAME, colour=colour, shape=shape, dtype=form.dtype, **origin)
+                frames.append(Table(name=data.path.removesuffix("/data"), fields=(data,), spilled=True))
+            elif field.path.startswith(f"{OBSERVATION}/") and field.row_bytes >= LARGE:
+                large.append(field)
+            else:
+                small.append(field)
+            if self.image_size is not None and is_image(field) and column.startswith("observation/"):
+                large.append(_resized(field, self.image_size))
+        small += [self.field(flag) for flag in _FLAGS]
+        tables = [Table(name=STEPS, fields=tuple(small))]
+        if large:
+            tables.append(Table(name=OBSERVATION, fields=tuple(large)))
+        return (*tables, *frames)
+
+    def field(self, column: str) -> Field:
+        """Field of a column of ``steps``."""
+        form = self.merged.get(column)
+        attributes = self._origin(column)
+        if form is None or column in _FLAGS:
+            return column_field(column, "bool", (), **attributes)
+        return column_field(column, form.dtype, form.row_shape, **attributes, **_dtypes(form))
+
+    def _origin(self, column: str) -> dict[str, Any]:
+        """Which datasets a column comes from, and how their rows became its rows."""
+        if not self.datasets.get(column):
+            return {}
+        return {"source_dataset": list(self.datasets[column]), "source_form": list(self.forms[column])}
+
+    def next_fields(self, key: str, group: str) -> list[Field]:
+        """Fields of one next observation, and of its resized set, in `group`."""
+        form = self.merged[f"next_observation/{key}"]
+        own = column_field(f"observation/{key}", form.dtype, form.row_shape, **_dtypes(form))
+        field = moved(own, group)
+        field = replace(field, attributes={**field.attributes, **self._origin(f"next_observation/{key}")})
+        if self.image_size is None or not is_image(field):
+            return [field]
+        return [field, _resized(field, self.image_size)]
+
+
+def _dtypes(form: Merged) -> dict[str, Any]:
+    found = form.attributes.get("source_dtype")
+    return {"source_dtype": found if isinstance(found, str) else sorted(found or [])}
+
+
+def _resized(field: Field, size: int) -> Field:
+    return Field(
+        path=f"{field.path}_{size}",
+        dtype=field.dtype,
+        row_shape=(size, size, 3),
+        axes=field.axes,
+        description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
+        attributes={"resized_from": field.path},
+    )
+
+
+def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+    """Base column by resized column, for the columns of ``out``.
+
+    Parameters
+    ----------
+    tables
+        Tables of the scan.
+    table
+        Name of the table that is read; one that the scan does not know holds next or final observations.
+    out
+        Columns that are read.
+    """
+    known = next((each for each in tables if each.name == table), None)
+    if known is not None:
+        return {
+            column: str(found.attributes["resized_from"]).removeprefix(f"{table}/")
+            for column, found in known.columns().items()
+            if "resized_from" in found.attributes
+        }
+    return {
+        column: base
+        for column, values in out.items()
+        for base in [column.rpartition("_")[0]]
+        if values.ndim == 4 and column == f"{base}_{values.shape[1]}" and base in out and out[base].ndim == 4
+    }
+
+
+def lay_out(
+    found: Sequence[tuple[str, Index]], columns: Columns, *, keep: bool, image_size: int | None
+) -> tuple[Layout, list[Problem]]:
+    """Bring the columns of all episodes to one form.
+
+    Parameters
+    ----------
+    found
+        Name and index of every source.
+    columns
+        What to do with columns that some episodes lack.
+    keep
+        Keep compressed frames as they are.
+    image_size
+        Side of the resized set, or None.
+    """
+    variants = [(label, features) for name, index in found for label, features in _variants(name, index)]
+    forms = [
+        (label, {column: feature.form for column, feature in features.items()})
+        for label, features in variants
+    ]
+    merged, problems = reconcile(forms, columns)
+    datasets: dict[str, dict[str, None]] = {}
+    kinds: dict[str, dict[str, None]] = {}
+    encoded: dict[str, set[bool]] = {}
+    for _, features in variants:
+        for column, feature in features.items():
+            datasets.setdefault(column, {})[feature.dataset] = None
+            kinds.setdefault(column, {})[feature.kind] = None
+            encoded.setdefault(column, set()).add(feature.encoded)
+    kept = [
+        column for column in merged if keep and column.startswith("observation/") and True in encoded[column]
+    ]
+    problems += [
+        Problem(column, "is compressed in some sources and plain in others", "use --images raw", "columns")
+        for column in kept
+        if len(encoded[column]) > 1
+    ]
+    layout = Layout(
+        merged=merged,
+        kept=tuple(kept),
+        image_size=image_size,
+        datasets={column: tuple(names) for column, names in datasets.items()},
+        forms={column: tuple(found) for column, found in kinds.items()},
+        empty={
+            path: kind for _, index in found for each in index.variants for path, kind in each.empty.items()
+        },
+    )
+    return layout, problems + _name_problems(layout)
+
+
+def _variants(name: str, index: Index) -> list[tuple[str, Mapping[str, Feature]]]:
+    """Label and features of each set of columns that episodes of a source have."""
+    if len(index.variants) == 1:
+        return [(name, index.variants[0].features)]
+    counts = np.bincount(index.variant)
+    labels = [
+        f"{name}: {index.names[index.variant.index(number)]}"
+        + (f" (+{counts[number] - 1})" if counts[number] > 1 else "")
+        for number in range(len(index.variants))
+    ]
+    return [(label, variant.features) for label, variant in zip(labels, index.variants, strict=True)]
+
+
+def _name_problems(layout: Layout) -> list[Problem]:
+    """Arrays that would lie inside other arrays, or have the same path."""
+    paths = [field.path for table in layout.tables("") for field in table.fields]
+    for column in layout.merged:
+        if column.startswith("next_observation/"):
+            paths += [
+                each.path for each in layout.next_fields(column.removeprefix("next_observation/"), NEXT)
+            ]
+    taken = {
+        path.removesuffix("_jpeg/data") + "_jpeg" if path.endswith("_jpeg/data") else path for path in paths
+    }
+    cure = "rename one with --map NAME=DATASET"
+    inner = [(path, outer) for path in taken for outer in taken if path.startswith(f"{outer}/")]
+    double = sorted({path for path in paths if paths.count(path) > 1})
+    return [
+        *(
+            Problem(path, f"would lie inside the array {outer!r}", cure, "name")
+            for path, outer in sorted(inner)
+        ),
+        *(Problem(path, "stands for two columns", cure, "name") for path in double),
+    ]

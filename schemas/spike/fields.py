@@ -1,0 +1,279 @@
+"""Spike-camera stores: one row of ``frames`` is one recording window with its spikes, voxels and images.
+
+====================================  ==================  ==================================================
+array                                 shape, dtype        content
+====================================  ==================  ==================================================
+``frames/spike``                      (F, T, H, ⌈W/8⌉)    packed bits, least significant first, row 0 = top;
+                                      u1                  zero-padded at the end of every axis
+``frames/spike_length``               (F,) i4             time steps of the frame: ``spike[f, :length]``
+``frames/spike_extent``               (F, 2) i4           true H, W in pixels of spikes and voxels
+``frames/voxel/<B>``                  (F, B, H, W)        spikes per bin, ``bin = (t * B) // T`` with the
+                                      u1, u2              frame's own T; zero-padded. Any number of sets; an
+                                                          ingested set keeps its source's dtype
+``frames/blur``, ``frames/sharp``     (F, Hi, Wi, 3) u1   RGB, row 0 = top; zero-padded
+``frames/blur_file/{data, offsets}``  (N,) u1, (F+1,) i8  instead of ``frames/blur``: the source's PNG or
+                                                          JPEG bytes; the same for ``sharp``
+``frames/image_extent``               (F, 2) i4           true Hi, Wi of blur and sharp, decoded
+``sequences/offsets``                 (Q+1,) i8           frames of a sequence are contiguous and in order
+``sequences/name/{data, offsets}``    text                folder of the sequence, or name of the recording
+====================================  ==================  ==================================================
+
+A store has at least spikes or one voxel set; blur and sharp are optional, each as tiles or as files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from unistore.errors import Problem
+from unistore.schemas.arrays import ArrayInfo, count_problems
+from unistore.schemas.spike.bits import row_bytes
+from unistore.schemas.spike.tiles import image_tile, spike_tile, voxel_tile
+from unistore.schemas.tables import Field, Table
+
+__all__ = [
+    "FRAMES",
+    "IMAGES",
+    "IMAGE_EXTENT",
+    "MODALITY",
+    "SEQUENCE_NAME",
+    "SEQUENCE_OFFSETS",
+    "SPIKE",
+    "SPIKE_EXTENT",
+    "SPIKE_LENGTH",
+    "extent_field",
+    "file_offsets_field",
+    "file_table",
+    "file_table_name",
+    "image_field",
+    "sequence_offsets_field",
+    "spike_field",
+    "spike_length_field",
+    "validate",
+    "voxel_bins",
+    "voxel_field",
+    "voxel_path",
+]
+
+MODALITY = "spike"
+FRAMES = "frames"
+"""The table of samples."""
+SPIKE = "frames/spike"
+SPIKE_LENGTH = "frames/spike_length"
+SPIKE_EXTENT = "frames/spike_extent"
+IMAGE_EXTENT = "frames/image_extent"
+SEQUENCE_OFFSETS = "sequences/offsets"
+SEQUENCE_NAME = "sequences/name"
+"""Text group: ``data`` and ``offsets``."""
+IMAGES = ("blur", "sharp")
+
+_VOXEL = "frames/voxel/"
+
+
+def voxel_path(bins: int) -> str:
+    """Path of the voxel set of `bins` bins."""
+    return f"{_VOXEL}{bins}"
+
+
+def voxel_bins(path: str) -> int | None:
+    """Bins of the voxel set at `path`; None for any other array."""
+    tail = path.removeprefix(_VOXEL)
+    return int(tail) if tail != path and tail.isascii() and tail.isdigit() else None
+
+
+def file_table_name(image: str) -> str:
+    """Name of the table of compressed bytes of ``"blur"`` or ``"sharp"``: ``"frames/blur_file"``."""
+    return f"{FRAMES}/{image}_file"
+
+
+def spike_field(length: int, height: int, width: int) -> Field:
+    """``frames/spike`` for at most `length` steps of `height` x `width` pixels."""
+    stored = row_bytes(width)
+    return Field(
+        path=SPIKE,
+        dtype="uint8",
+        row_shape=(length, height, stored),
+        axes=("frame", "time", "y", "x_byte"),
+        unit="spike",
+        description="Spikes, eight pixels a byte, least significant bit first, row 0 = top, "
+        "rows padded to whole bytes",
+        tile=spike_tile(length, height, stored),
+        attributes={"bit_order": "little", "pixels_per_byte": 8},
+    )
+
+
+def voxel_field(bins: int, dtype: str, height: int, width: int, *, counted: bool) -> Field:
+    """``frames/voxel/<bins>`` of at most `height` x `width` pixels, counted from the spikes or ingested."""
+    description = (
+        f"Spikes in {bins} bins of time, bin = (t * {bins}) // T with the frame's own T"
+        if counted
+        else f"Voxels of {bins} bins, as they came with the spikes"
+    )
+    return Field(
+        path=voxel_path(bins),
+        dtype=dtype,
+        row_shape=(bins, height, width),
+        axes=("frame", "bin", "y", "x"),
+        unit="spike",
+        description=description,
+        tile=voxel_tile(bins, height, width, np.dtype(dtype).itemsize),
+        attributes={"bins": bins, "counted": counted},
+    )
+
+
+def image_field(image: str, height: int, width: int) -> Field:
+    """``frames/blur`` or ``frames/sharp`` of at most `height` x `width` pixels."""
+    return Field(
+        path=f"{FRAMES}/{image}",
+        dtype="uint8",
+        row_shape=(height, width, 3),
+        axes=("frame", "y", "x", "channel"),
+        description=f"{image.capitalize()} image, RGB, row 0 = top",
+        tile=image_tile(height, width),
+        attributes={"channels": ["red", "green", "blue"]},
+    )
+
+
+def file_table(image: str, run: int) -> Table:
+    """Table of the compressed bytes of ``"blur"`` or ``"sharp"``; `run` is the median size of a file."""
+    name = file_table_name(image)
+    data = Field(
+        path=f"{name}/data",
+        dtype="uint8",
+        axes=("byte",),
+        description=f"PNG or JPEG bytes of the {image} images, as in the source",
+        run=run,
+    )
+    return Table(name=name, fields=(data,))
+
+
+def file_offsets_field(image: str) -> Field:
+    """Where the file of each frame begins: the file of frame f is ``data[offsets[f]:offsets[f + 1]]``."""
+    return Field(
+        path=f"{file_table_name(image)}/offsets",
+        dtype="int64",
+        axes=("frame_bound",),
+        description=f"{image.capitalize()} file of frame f is data[offsets[f]:offsets[f + 1]]",
+    )
+
+
+def spike_length_field() -> Field:
+    """``frames/spike_length``."""
+    return Field(
+        path=SPIKE_LENGTH,
+        dtype="int32",
+        axes=("frame",),
+        unit="time step",
+        description="Time steps of the frame; later ones are padding",
+    )
+
+
+def extent_field(path: str) -> Field:
+    """``frames/spike_extent`` or ``frames/image_extent``."""
+    what = "spikes and voxels" if path == SPIKE_EXTENT else "blur and sharp"
+    return Field(
+        path=path,
+        dtype="int32",
+        row_shape=(2,),
+        axes=("frame", "y_x"),
+        unit="pixel",
+        description=f"True height and width of {what}; what lies beyond is padding",
+    )
+
+
+def sequence_offsets_field() -> Field:
+    """``sequences/offsets``."""
+    return Field(
+        path=SEQUENCE_OFFSETS,
+        dtype="int64",
+        axes=("sequence_bound",),
+        description="Frames of sequence q are offsets[q]:offsets[q + 1]",
+    )
+
+
+def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
+    """Every way in which a set of arrays is no spike store.
+
+    Checked: required arrays with their shapes and dtypes, one row count for all columns of ``frames``,
+    extents of voxels and spikes, the sample count. Not checked: values.
+
+    Parameters
+    ----------
+    arrays
+        Shape and dtype of every array of the store, by path.
+    attributes
+        The root's ``unistore`` attributes.
+    """
+    problems: list[Problem] = []
+    voxels = [path for path in arrays if voxel_bins(path) is not None]
+    images = [f"{FRAMES}/{image}" for image in IMAGES if f"{FRAMES}/{image}" in arrays]
+    files = [file_table_name(image) for image in IMAGES if f"{file_table_name(image)}/data" in arrays]
+    expected: dict[str, tuple[int, str]] = {
+        SPIKE_EXTENT: (2, "int32"),
+        SEQUENCE_OFFSETS: (1, "int64"),
+        f"{SEQUENCE_NAME}/data": (1, "uint8"),
+        f"{SEQUENCE_NAME}/offsets": (1, "int64"),
+    }
+    if SPIKE in arrays:
+        expected |= {SPIKE: (4, "uint8"), SPIKE_LENGTH: (1, "int32")}
+    elif not voxels:
+        problems.append(Problem(FRAMES, f"has neither {SPIKE} nor {_VOXEL}<bins>", kind="missing"))
+    if images or files:
+        expected[IMAGE_EXTENT] = (2, "int32")
+    expected |= dict.fromkeys(images, (4, "uint8"))
+    for name in files:
+        expected |= {f"{name}/data": (1, "uint8"), f"{name}/offsets": (1, "int64")}
+    for path, (axes, dtype) in expected.items():
+        found = arrays.get(path)
+        if found is None:
+            problems.append(Problem(path, "is missing", kind="missing"))
+        elif (len(found.shape), found.dtype) != (axes, dtype):
+            message = f"has {len(found.shape)} axes of {found.dtype}, expected {axes} of {dtype}"
+            problems.append(Problem(path, message, kind="dtype"))
+    problems += [problem for path in voxels for problem in _voxel_problems(path, arrays[path])]
+    if problems:
+        return problems
+    frames = arrays[SPIKE_EXTENT].shape[0]
+    paths = [path for path in expected if path in arrays] + voxels
+    return count_problems(attributes, frames, "frames") + _row_problems(arrays, paths)
+
+
+def _voxel_problems(path: str, found: ArrayInfo) -> list[Problem]:
+    if len(found.shape) != 4 or found.shape[1] != voxel_bins(path):
+        message = f"has shape {found.shape}, expected (frames, {voxel_bins(path)}, height, width)"
+        return [Problem(path, message, kind="shape")]
+    if found.kind not in "uif":
+        return [Problem(path, f"has dtype {found.dtype}, expected counts", kind="dtype")]
+    return []
+
+
+def _row_problems(arrays: Mapping[str, ArrayInfo], paths: list[str]) -> list[Problem]:
+    """Columns of other lengths than `frames/spike_extent`, and row shapes that contradict each other."""
+    problems: list[Problem] = []
+    frames = arrays[SPIKE_EXTENT].shape[0]
+    for path in paths:
+        found = arrays[path]
+        is_row = path.startswith(f"{FRAMES}/") and not path.endswith("_file/data")
+        rows = frames + 1 if path.endswith("_file/offsets") else frames
+        if is_row and found.shape[0] != rows:
+            problems.append(Problem(path, f"has {found.shape[0]} rows, expected {rows}", kind="length"))
+        if path in {SPIKE_EXTENT, IMAGE_EXTENT} and found.shape[1] != 2:
+            problems.append(Problem(path, f"has shape {found.shape}, expected ({frames}, 2)", kind="shape"))
+        if path in {f"{FRAMES}/{image}" for image in IMAGES} and found.shape[3] != 3:
+            problems.append(Problem(path, f"has {found.shape[3]} channels, expected 3", kind="shape"))
+    if SPIKE in arrays:
+        height, stored = arrays[SPIKE].shape[2:]
+        for path in paths:
+            if voxel_bins(path) is not None:
+                rows, columns = arrays[path].shape[2:]
+                if (rows, row_bytes(columns)) != (height, stored):
+                    message = f"is {rows} x {columns}, but the spikes are {height} rows of {stored} bytes"
+                    problems.append(Problem(path, message, kind="shape"))
+    names, bounds = arrays[f"{SEQUENCE_NAME}/offsets"].shape[0], arrays[SEQUENCE_OFFSETS].shape[0]
+    if names != bounds:
+        message = f"has {bounds} bounds, but there are {names - 1} names"
+        problems.append(Problem(SEQUENCE_OFFSETS, message, kind="length"))
+    return problems

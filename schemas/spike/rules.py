@@ -1,0 +1,9 @@
+"""Value rules of spike recordings: none beyond those of every store."""
+
+from __future__ import annotations
+
+from unistore.integrity.view import Rule
+
+__all__ = ["RULES"]
+
+RULES: tuple[Rule, ...] = ()

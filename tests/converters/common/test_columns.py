@@ -1,0 +1,81 @@
+"""Columns of several sources: promotion loses nothing, differences are one table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unistore.converters.common.columns import Column, is_lossless, promote, reconcile, storable
+
+DTYPES = ["?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8"]
+
+
+def extremes(dtype: str) -> np.ndarray:
+    """Values of a dtype that are the first to be lost."""
+    if dtype == "?":
+        return np.array([False, True])
+    if dtype[0] == "f":
+        info = np.finfo(dtype)
+        return np.array([info.max, info.tiny, 1 + info.eps, -0.5], dtype)
+    info = np.iinfo(dtype)
+    return np.array([info.min, info.max, info.max - 1, info.max // 2 + 2], dtype)
+
+
+@pytest.mark.parametrize("target", DTYPES)
+@pytest.mark.parametrize("source", DTYPES)
+def test_lossless_is_what_python_integers_and_floats_say(source: str, target: str) -> None:
+    values = extremes(source)
+    with np.errstate(all="ignore"):
+        there = values.astype(target)
+    same = all(a == b for a, b in zip(values.tolist(), there.tolist(), strict=True))
+    if source != "?" and target == "?":
+        same = False
+    assert is_lossless(np.dtype(source), np.dtype(target)) == same
+
+
+@given(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=4))
+def test_promotion_holds_every_value(dtypes: list[str]) -> None:
+    target = promote([np.dtype(dtype) for dtype in dtypes])
+    if target is None:
+        assert {"u8", "i8"} & set(dtypes)
+        return
+    for dtype in dtypes:
+        assert extremes(dtype).astype(target).tolist() == extremes(dtype).tolist()
+    assert len(set(dtypes)) > 1 or target == np.dtype(dtypes[0])
+
+
+def test_what_can_be_stored() -> None:
+    assert all(storable(np.dtype(dtype)) for dtype in [*DTYPES, ">f4"])
+    assert not any(storable(np.dtype(dtype)) for dtype in ["S4", "U2", "O", "M8[s]", "c8", "V3", "f4,i4"])
+
+
+def test_the_table_groups_sources_that_look_alike() -> None:
+    found = [(f"{n}.h5", {"x": Column("<f4", (3,)), "y": Column("<i4")}) for n in range(3)]
+    found += [("odd.h5", {"x": Column("<f4", (2,))})]
+    merged, (problem,) = reconcile(found, "exact")
+    lines = [line.split() for line in problem.message.splitlines()]
+    assert ["column", "0.h5", "(+2)", "odd.h5"] in lines
+    assert ["x", "float32", "(3,)", "float32", "(2,)"] in lines
+    assert ["y", "int32", "-"] in lines
+    assert "convert them apart" in problem.cure
+    assert list(merged) == ["y"]
+
+
+def test_many_combinations_are_cut_short() -> None:
+    found = [(f"{n}.h5", {f"c{n}": Column("<f4")}) for n in range(30)]
+    _, (problem,) = reconcile(found, "exact")
+    assert "and 24 further combinations" in problem.message
+    assert max(map(len, problem.message.splitlines())) < 100
+
+
+def test_modes() -> None:
+    found = [("a", {"x": Column("<f4"), "y": Column(">i2")}), ("b", {"x": Column("<f8")})]
+    union, problems = reconcile(found, "union")
+    assert not problems
+    assert union["x"].dtype == "float64"
+    assert union["x"].attributes == {"source_dtype": {"<f4": [0], "<f8": [1]}}
+    assert union["y"].attributes == {"source_dtype": ">i2", "missing_in": [1]}
+    assert list(reconcile(found, "intersection")[0]) == ["x"]
+    assert reconcile([], "exact") == ({}, [])

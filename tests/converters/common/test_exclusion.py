@@ -1,0 +1,254 @@
+"""Sources left out by name: problems say which name that is, and what is left equals the good ones alone."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.conversion.convert import make_converter
+from unistore.converters.common.exclusion import Collected, Exclusion, about
+from unistore.errors import InputError, Problem
+
+RNG = np.random.default_rng(0)
+
+
+def test_names_and_folders_are_covered() -> None:
+    exclusion = Exclusion(["a.h5", "train/x/", "b.h5: data/demo_1", "absent.h5"])
+    covered = ["a.h5", "train/x", "train/x/1.dat", "train/x/y/1.dat", "b.h5: data/demo_1"]
+    assert [name for name in covered if not exclusion.covers(name)] == []
+    others = ["A.h5", "b.h5", "train", "train/xx/1.dat", "b.h5: data/demo_10", "sub/a.h5"]
+    assert [name for name in others if exclusion.covers(name)] == []
+    assert exclusion.notes() == [
+        "left out: a.h5, train/x, b.h5: data/demo_1",
+        "nothing here is called absent.h5, so it was not left out",
+    ]
+    assert Exclusion([]).notes() == []
+
+
+def test_problems_keep_the_part_that_they_are_about() -> None:
+    problems = [Problem("a.h5", "bad"), Problem("a.h5: data/demo_1/x", "bad", source="a.h5: data/demo_1")]
+    assert [problem.source for problem in about("a.h5", problems)] == ["a.h5", "a.h5: data/demo_1"]
+
+
+def test_attempts_are_told_together() -> None:
+    collected = Collected()
+    collected.check()
+    for number in range(3):
+        with collected.attempt("somewhere"):
+            if number != 1:
+                raise InputError(Problem(str(number), "bad"))
+    with pytest.raises(InputError) as caught:
+        collected.check()
+    assert [problem.location for problem in caught.value.problems] == ["0", "2"]
+
+
+def write_rows(folder: Path) -> list[str]:
+    for number in range(4):
+        np.savez(folder / f"{number}.npz", data=RNG.random((5 + number, 3)), label=np.arange(5 + number))
+    (folder / "1.npz").write_bytes(b"no archive")
+    np.savez(folder / "3.npz", data=np.zeros((4, 3)), label=np.arange(3))
+    return ["1.npz", "3.npz"]
+
+
+def write_clouds(folder: Path) -> list[str]:
+    for number in range(4):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            for axis in "xyz":
+                file[f"data/{axis}"] = RNG.random(20)
+            file["segments/segment_0000/indices"] = np.arange(10)
+    (folder / "2.h5").write_bytes(b"")
+    with h5py.File(folder / "0.h5", "r+") as file:
+        del file["data/y"]
+    return ["0.h5", "2.h5"]
+
+
+def write_volumes(folder: Path) -> list[str]:
+    for number in range(4):
+        (folder / f"case{number}").mkdir()
+        np.save(folder / f"case{number}/ct_original.npy", RNG.integers(-1000, 1000, (3, 4, 5), "i2"))
+    whole = (folder / "case1/ct_original.npy").read_bytes()
+    (folder / "case1/ct_original.npy").write_bytes(whole[:-7])
+    (folder / "case2/ct_original.npy").unlink()
+    (folder / "case2/windows").mkdir()
+    np.save(folder / "case2/windows/lung_w1500_l-600.npy", np.ones((3, 4, 5), "u1"))
+    return ["case1", "case2"]
+
+
+def write_streams(folder: Path) -> list[str]:
+    for number in range(5):
+        bits = RNG.integers(1, 255, 250 * 50 * (3 + number % 2), "u1").tobytes()
+        (folder / f"scene{number}.dat").write_bytes(bits)
+    with (folder / "scene4.dat").open("ab") as file:
+        file.write(b"over")
+    (folder / "scene2.dat").write_bytes(b"")
+    return ["scene2.dat", "scene4.dat"]
+
+
+def write_episodes(folder: Path) -> list[str]:
+    for number in range(3):
+        with h5py.File(folder / f"{number}.hdf5", "w") as file:
+            for demo in range(12):
+                file[f"data/demo_{demo}/actions"] = RNG.random((4 + demo, 2))
+                file[f"data/demo_{demo}/obs/eef"] = RNG.random((4 + demo, 3))
+    with h5py.File(folder / "0.hdf5", "r+") as file:
+        del file["data/demo_1/obs/eef"]
+        file["data/demo_1/obs/eef"] = RNG.random((3, 3))
+    (folder / "2.hdf5").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    return ["0.hdf5: data/demo_1", "2.hdf5"]
+
+
+FAMILIES: dict[str, tuple[Callable[[Path], list[str]], dict[str, Any]]] = {
+    "rows": (write_rows, {}),
+    "point_cloud": (write_clouds, {"voxel_size": (0.5,)}),
+    "ct": (write_volumes, {"windows": ("lung",)}),
+    "spike": (write_streams, {"height": 250, "width": 400, "layout": "packed"}),
+    "trajectory": (write_episodes, {}),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bad_sources_are_named_and_can_be_left_out(tmp_path: Path, family: str, check_contract: Any) -> None:
+    write, options = FAMILIES[family]
+    folder = tmp_path / "all"
+    folder.mkdir()
+    bad = write(folder)
+    excluded: list[str] = []
+    for _ in range(3):  # one kind of problem may hide another
+        try:
+            make_converter(family, {**options, "exclude": excluded}).scan([folder])
+            break
+        except InputError as error:
+            excluded = sorted({*excluded, *(problem.source for problem in error.problems)})
+    assert excluded == bad
+    converted = check_contract(make_converter(family, {**options, "exclude": excluded}), [folder])
+    assert converted.scan.options["exclude"] == excluded
+
+    good = tmp_path / "good"
+    shutil.copytree(folder, good)
+    for name in bad:
+        file, _, group = name.partition(": ")
+        if group:
+            with h5py.File(good / file, "r+") as opened:
+                del opened[group]
+        elif (good / file).is_dir():
+            shutil.rmtree(good / file)
+        else:
+            (good / file).unlink()
+    alone = check_contract(make_converter(family, options), [good])
+    assert [source.name for source in alone.scan.sources] == [
+        source.name for source in converted.scan.sources
+    ]
+    assert set(alone.arrays) == set(converted.arrays)
+    for path, values in alone.arrays.items():
+        np.testing.assert_array_equal(converted.arrays[path], values, path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nothing_left(tmp_path: Path, family: str) -> None:
+    write, options = FAMILIES[family]
+    folder = tmp_path / "all"
+    folder.mkdir()
+    write(folder)
+    everything = [path.name for path in folder.iterdir()]
+    with pytest.raises(InputError) as caught:
+        make_converter(family, {**options, "exclude": everything}).scan([folder])
+    assert [problem.kind for problem in caught.value.problems] == ["empty"]
+
+
+def test_arrays_side_by_side_lose_the_whole_number(tmp_path: Path, convert_in_memory: Any) -> None:
+    for number in range(3):
+        np.save(tmp_path / f"image_{number}.npy", np.full((2, 4, 4), number))
+        np.save(tmp_path / f"label_{number}.npy", np.full(2, number))
+    (tmp_path / "label_1.npy").write_bytes(b"x")
+    with pytest.raises(InputError) as caught:
+        make_converter("rows", {"exclude": ["label_1.npy"]}).scan([tmp_path])
+    assert [problem.source for problem in caught.value.problems] == ["image_1.npy"]
+    converter = make_converter("rows", {"exclude": ["label_1.npy", "image_1.npy"]})
+    converted = convert_in_memory(converter, [tmp_path])
+    assert converted.arrays["rows/label"].tolist() == [0, 0, 2, 2]
+
+
+def write_sequence(folder: Path, frames: int, *, images: bool) -> None:
+    (folder / "spike").mkdir(parents=True)
+    for number in range(frames):
+        (folder / f"spike/{number:03d}.dat").write_bytes(RNG.integers(1, 255, 250 * 50 * 2, "u1").tobytes())
+    if images:
+        import cv2
+
+        for role in ("blur", "sharp"):
+            (folder / role).mkdir()
+            for number in range(frames):
+                image = RNG.integers(0, 255, (20, 30, 3), "u1")
+                cv2.imwrite(str(folder / role / f"{role}_{number}.png"), image)
+
+
+SPIKE = {"height": 250, "width": 400, "layout": "packed"}
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_a_sequence_goes_on_behind_a_gap_under_a_name_of_its_own(
+    tmp_path: Path, convert_in_memory: Any, images: bool
+) -> None:
+    """No clip may jump over a frame that was left out."""
+    write_sequence(tmp_path / "train/a", 9, images=images)
+    write_sequence(tmp_path / "train/b", 3, images=images)
+    exclude = [f"a/spike/{number:03d}.dat" for number in (0, 3, 4, 7)]
+    converted = convert_in_memory(
+        make_converter("spike", {**SPIKE, "exclude": exclude}), [tmp_path / "train"]
+    )
+    names = [source.name for source in converted.scan.sources]
+    assert names == [
+        *(f"a/spike/{number:03d}.dat" for number in (1, 2, 5, 6, 8)),
+        *(f"b/spike/{number:03d}.dat" for number in range(3)),
+    ]
+    assert converted.arrays["sequences/offsets"].tolist() == [0, 2, 4, 5, 8]
+    assert converted.arrays["sequences/name/data"].tobytes() == b"aa~2a~3b"
+    assert converted.settled.sample_source.tolist() == [0, 0, 0, 0, 0, 5, 5, 5], "dealt out as one"
+    if images:
+        for source in converted.scan.sources:
+            numbers = {"".join(filter(str.isdigit, file.stem)).lstrip("0") for file in source.files}
+            assert len(numbers) == 1, "blur and sharp belong to the spikes"
+
+
+def test_numbered_streams_beside_each_other_have_gaps_too(tmp_path: Path, convert_in_memory: Any) -> None:
+    write_sequence(tmp_path / "x", 5, images=False)
+    folder = (tmp_path / "x/spike").rename(tmp_path / "loose")
+    converted = convert_in_memory(make_converter("spike", {**SPIKE, "exclude": ["002.dat"]}), [folder])
+    assert converted.arrays["sequences/offsets"].tolist() == [0, 2, 4]
+
+
+def test_folders_of_a_sequence_that_do_not_match_name_the_sequence(tmp_path: Path) -> None:
+    write_sequence(tmp_path / "a", 3, images=True)
+    write_sequence(tmp_path / "b", 3, images=True)
+    (tmp_path / "a/blur/blur_1.png").unlink()
+    with pytest.raises(InputError) as caught:
+        make_converter("spike", SPIKE).scan([tmp_path])
+    assert {problem.source for problem in caught.value.problems} == {"a"}
+    scan = make_converter("spike", {**SPIKE, "exclude": ["a"]}).scan([tmp_path])
+    assert {source.name.split("/")[0] for source in scan.sources} == {"b"}
+
+
+def test_a_cut_file_among_streams_of_a_known_camera_is_named(tmp_path: Path) -> None:
+    """Without --height and --width: the size that most files have decides."""
+    for number in range(4):
+        size = 88 * 360 * 80 - (1000 if number == 2 else 0)
+        (tmp_path / f"{number:03d}.dat").write_bytes(RNG.integers(1, 255, size, "u1").tobytes())
+    with pytest.raises(InputError) as caught:
+        make_converter("spike", {}).scan([tmp_path])
+    assert [problem.source for problem in caught.value.problems] == ["002.dat"]
+    assert "360 x 640" in str(caught.value)
+    assert "bytes over" in str(caught.value)
+
+
+def test_contradictions_between_sources_name_none(tmp_path: Path) -> None:
+    np.savez(tmp_path / "0.npz", data=np.zeros((4, 3)))
+    np.savez(tmp_path / "1.npz", other=np.zeros((4, 3)))
+    with pytest.raises(InputError) as caught:
+        make_converter("rows", {}).scan([tmp_path])
+    assert [problem.source for problem in caught.value.problems] == [""]

@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.converters.ct import points as ct_points
+from unistore.converters.ct import slabs as ct_slabs
+from unistore.converters.ct.converter import CtConverter
+from unistore.errors import InputError
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.ct.fields import validate
+from unistore.schemas.ct.windows import PRESETS, Window
+from unistore.schemas.text import text_values
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "ct"
+HU = "derived_ct_cropped_hu_int16_fortran.npy"
+LUNG = "derived_ct_cropped_lung_w1500_l-600.npy"
+COUNTS = {"lung": 2031283, "bone": 1602770, "soft_tissue": 1226157, "brain": 441639}
+
+
+def ct_like(shape: tuple[int, int, int], seed: int = 0) -> np.ndarray:
+    """Synthetic HU: a body with lungs, bones, and air around it."""
+    grid = np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij")
+    radius = np.sqrt(sum(axis**2 for axis in grid))
+    hu = np.where(radius > 0.9, -1000, np.where(radius < 0.4, -750, 40))
+    return (hu + np.random.default_rng(seed).normal(0, 60, shape)).astype(np.int16)
+
+
+def inside(image: np.ndarray, name: str) -> np.ndarray:
+    window = PRESETS[name]
+    return (image >= window.level - window.width / 2) & (image <= window.level + window.width / 2)
+
+
+def text(converted: Any, path: str) -> list[str]:
+    return text_values(converted.arrays[f"{path}/data"], converted.arrays[f"{path}/offsets"])
+
+
+def unpacked(converted: Any, path: str) -> np.ndarray:
+    width = int(converted.arrays["volumes/extent"][:, 2].max())
+    return np.unpackbits(converted.arrays[path], axis=-1, count=width, bitorder="little").astype(bool)
+
+
+def padded(volumes: list[np.ndarray], dtype: str) -> np.ndarray:
+    shape = np.max([volume.shape for volume in volumes], axis=0)
+    whole = np.zeros((len(volumes), *shape), dtype)
+    for row, volume in zip(whole, volumes, strict=True):
+        row[tuple(slice(n) for n in volume.shape)] = volume
+    return whole
+
+
+def make_case(folder: Path, image: np.ndarray | None, resolution: int = 512, **info: Any) -> Path:
+    (folder / "windows").mkdir(parents=True)
+    (folder / "masks").mkdir()
+    if image is not None:
+        np.save(folder / f"ct_original_{resolution}.npy", image)
+    (folder / "info.json").write_text(json.dumps({"case": folder.name, **info}))
+    return folder
+
+
+def assert_valid(converted: Any) -> None:
+    infos = {path: ArrayInfo(values.shape, str(values.dtype)) for path, values in converted.arrays.items()}
+    assert validate(infos, {"samples": {"count": converted.settled.samples}}) == []
+
+
+def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:
+    files = sorted(DATA.glob("*.npy"))
+    images = [np.load(file) for file in files]
+    converted = check_contract(
+        CtConverter(windows=("lung", "bone")),
+        [DATA],
+        {
+            "volumes/image": padded(images, "int16"),
+            "volumes/extent": np.array([image.shape for image in images], np.int32),
+            "windows/lung/offsets": np.cumsum([0, *(inside(image, "lung").sum() for image in images)]),
+        },
+    )
+    assert text(converted, "volumes/name") == [file.stem for file in files]
+    np.testing.assert_array_equal(
+        unpacked(converted, "windows/bone/mask"), padded([inside(image, "bone") for image in images], "bool")
+    )
+    assert_valid(converted)
+
+
+@pytest.mark.parametrize("sparse", ["auto", "coords", "mask"])
+def test_real_volume_in_every_form(samples: Path, convert_in_memory: Callable[..., Any], sparse: str) -> None:
+    image = np.load(samples / "ct" / HU)
+    converter = CtConverter(windows=("lung", "bone", "soft_tissue", "brain", "dense:100:1200"), sparse=sparse)
+    converted = convert_in_memory(converter, [samples / "ct" / HU])
+    np.testing.assert_array_equal(converted.arrays["volumes/image"][0], image)
+    for name, count in COUNTS.items():
+        np.testing.assert_array_equal(converted.arrays[f"windows/{name}/offsets"], [0, count])
+        expected = inside(image, name)
+        if sparse == "coords":
+            points = np.argwhere(expected)
+            np.testing.assert_array_equal(converted.arrays[f"windows/{name}/coords"], points)
+            np.testing.assert_array_equal(converted.arrays[f"windows/{name}/values"], image[tuple(points.T)])
+        else:
+            np.testing.assert_array_equal(unpacked(converted, f"windows/{name}/mask")[0], expected)
+    dense = converted.settled.groups["windows/dense"]
+    assert dense["encoding"] == {"auto": "coords", "coords": "coords", "mask": "mask"}[sparse]
+    assert (dense["width"], dense["level"], dense["low"], dense["high"]) == (100, 1200, 1150, 1250)
+    assert_valid(converted)
+
+
+def test_real_window_file_beside_its_volume(samples: Path, convert_in_memory: Callable[..., Any]) -> None:
+    converted = convert_in_memory(CtConverter(), [samples / "ct"])
+    assert len(converted.scan.sources) == 1
+    assert converted.settled.groups["windows/lung"]["low"] == -1350
+    lung = np.load(samples / "ct" / LUNG)
+    np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], lung == 1)
+    notes = "\n".join(converted.scan.notes)
+    assert f"{LUNG}: taken for windows of {HU}" in notes
+    assert "left out, no part of a CT volume: pydicom_CT_small.dcm, totalseg_ct_cropped.nii.gz" in notes
+
+
+def test_real_window_file_alone(samples: Path, convert_in_memory: Callable[..., Any]) -> None:
+    path = samples / "ct" / LUNG
+    converted = convert_in_memory(CtConverter(sparse="coords"), [path])
+    lung = np.load(path)
+    assert "volumes/image" not in converted.arrays
+    np.testing.assert_array_equal(converted.arrays["volumes/extent"], [lung.shape])
+    np.testing.assert_array_equal(converted.arrays["windows/lung/coords"], np.argwhere(lung > 0))
+    values = converted.arrays["windows/lung/values"]
+    assert values.dtype == np.uint8
+    assert (values == 1).all()
+    assert "window masks without intensities" in "\n".join(converted.scan.notes)
+    assert_valid(converted)
+
+
+def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    base = ct_like((9, 10, 11))
+    arrays = {
+        "a_fortran.npy": np.asfortranarray(base),
+        "b_big.npy": base.astype(">i2")[:, :5],
+        "c_int32.npy": base.astype("<i4")[:4],
+        "d_byte.npy": (base > 0).astype("u1") * 200,
+        "e_half.npy": np.asfortranarray(base[:, :, :3].astype("<f2")),
+        "vol10.npy": base[:2],
+        "vol9.npy": base[:3],
+    }
+    for name, array in arrays.items():
+        np.save(tmp_path / name, array)
+    order = ["a_fortran", "b_big", "c_int32", "d_byte", "e_half", "vol9", "vol10"]
+    images = [arrays[f"{name}.npy"] for name in order]
+    converted = check_contract(
+        CtConverter(windows=("lung",), sparse="coords", tile=(4, 4, 4)),
+        [tmp_path],
+        {
+            "volumes/image": padded(images, "float64"),
+            "windows/lung/coords": np.concatenate([np.argwhere(inside(i, "lung")) for i in images]).astype(
+                "u2"
+            ),
+        },
+    )
+    assert text(converted, "volumes/name") == order
+    assert text(converted, "volumes/source_dtype") == ["<i2", ">i2", "<i4", "|u1", "<f2", "<i2", "<i2"]
+    assert converted.fields["volumes/image"].tile == (4, 4, 4)
+    assert "uint8 images, not HU" in "\n".join(converted.scan.notes)
+    assert_valid(converted)
+
+
+def test_halves_stay_halves(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    image = ct_like((6, 7, 9)).astype("<f2")
+    image[0, 0, 1:4] = np.nan
+    np.save(tmp_path / "ct.npy", image)
+    converted = check_contract(
+        CtConverter(windows=("lung", "bone")), [tmp_path], {"volumes/image": image[None]}
+    )
+    assert converted.arrays["volumes/image"].dtype == np.float16
+    np.testing.assert_array_equal(converted.arrays["volumes/nan"], [3])
+    assert converted.settled.groups["volumes"] == {"nan_voxels": 3}
+    np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], inside(image, "lung"))
+
+
+def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    root = tmp_path / "dataset"
+    images = [ct_like((8, 9, 10), 1), ct_like((6, 9, 17), 2)]
+    processed = root / "processed"
+    (root).mkdir()
+    (root / "metadata.csv").write_text("case,split\n")
+    geometry = {
+        "spacing": [0.7, 0.7, 1.5],
+        "direction": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+        "origin": "unknown",
+    }
+    cases = [
+        make_case(processed / "case_2", images[0], **geometry),
+        make_case(processed / "case_10", images[1]),
+    ]
+    for case, image in zip(cases, images, strict=True):
+        np.save(case / "windows" / "lung_w1500_l-600.npy", inside(image, "lung").astype("u1"))
+    np.savez_compressed(
+        cases[0] / "windows" / "lung_w1500_l-600_sparse.npz",
+        indices=np.argwhere(inside(images[0], "lung")).astype("i2"),
+        values=np.ones(inside(images[0], "lung").sum(), "f2"),
+    )
+    sdf_index = np.array([[5, 1, 2], [0, 0, 0], [7, 8, 9]], "i4")
+    sdf = np.array([[0.5], [-1.25], [3.0]], "f4")
+    np.savez(cases[0] / "windows" / "bone.npz", sparse_sdf=sdf, sparse_index=sdf_index, resolution=512)
+    np.save(cases[0] / "masks" / "3_binary.npy", (images[0] > 100).astype("u1"))
+    np.save(cases[1] / "masks" / "case_10_binary.npy", images[1] > 0)
+    converted = check_contract(
+        CtConverter(windows=("brain",)),
+        [root],
+        {
+            "volumes/image": padded(images, "int16"),
+            "sdf/bone/coords": sdf_index.astype("u2"),
+            "sdf/bone/values": sdf[:, 0],
+            "sdf/bone/offsets": np.array([0, 3, 3]),
+            "sdf/bone/present": np.array([True, False]),
+            "sdf/bone/resolution": np.array([512, 0], "i4"),
+            "masks/3/present": np.array([True, False]),
+            "masks/binary/present": np.array([False, True]),
+        },
+    )
+    assert "windows/lung/present" not in converted.arrays
+    assert text(converted, "volumes/name") == ["case_2", "case_10"]
+    for name in ("lung", "brain"):
+        np.testing.assert_array_equal(
+            unpacked(converted, f"windows/{name}/mask"),
+            padded([inside(image, name) for image in images], "bool"),
+        )
+    np.testing.assert_array_equal(
+        unpacked(converted, "masks/3/mask"), padded([images[0] > 100, np.zeros((1, 1, 17))], "bool")
+    )
+    np.testing.assert_array_equal(converted.arrays["volumes/spacing"], [[0.7, 0.7, 1.5], [np.nan] * 3])
+    np.testing.assert_array_equal(converted.arrays["volumes/direction"][0], np.eye(3).ravel())
+    assert "volumes/origin" not in converted.arrays
+    assert json.loads(text(converted, "volumes/info")[1]) == {"case": "case_10"}
+    notes = "\n".join(converted.scan.notes)
+    assert "case folders, one volume each: 2" in notes
+    assert "windows that files brought: lung:1500:-600" in notes
+    assert "masks/3: 1 of 2 volumes have none" in notes
+    assert "sparse .npz windows of 1 volumes were not used" in notes
+    assert "metadata.csv" in notes
+    assert_valid(converted)
+
+
+@pytest.mark.parametrize("given", ["", "processed", "processed/case_1"])
+def test_case_folders_are_found_from_any_height(
+    tmp_path: Path, convert_in_memory: Callable[..., Any], given: str
+) -> None:
+    image = ct_like((5, 6, 7))
+    make_case(tmp_path / "set" / "processed" / "case_1", image, 1024)
+    converted = convert_in_memory(CtConverter(), [tmp_path / "set" / given])
+    np.testing.assert_array_equal(converted.arrays["volumes/image"], image[None])
+    assert text(converted, "volumes/name") == ["case_1"]
+
+
+def test_resolution_chooses(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
+    image = ct_like((5, 6, 7))
+    case = make_case(tmp_path / "case", image, 512)
+    np.save(case / "ct_original_1024.npy", image.repeat(2, 0))
+    converted = convert_in_memory(CtConverter(resolution=1024), [case])
+    assert converted.arrays["volumes/extent"].tolist() == [[10, 6, 7]]
+    with pytest.raises(InputError, match=r"ct_original_512.npy, ct_original_1024.npy: choose one"):
+        CtConverter().scan([case])
+    with pytest.raises(InputError, match="--resolution 256 is none of them"):
+        CtConverter(resolution=256).scan([case])
+
+
+def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    points = [np.array([[0, 1, 2], [0, 1, 3], [4, 0, 0]], "i2"), np.array([[3, 3, 3], [1, 2, 2]], "i2")]
+    values = [np.array([0.5, 0.25, 1], "f2"), np.array([2, 3], "f2")]
+    for number, (index, value) in enumerate(zip(points, values, strict=True)):
+        folder = tmp_path / f"case_{number}" / "windows"
+        folder.mkdir(parents=True)
+        np.savez_compressed(folder / "lung_w1500_l-600_sparse.npz", indices=index, values=value)
+    converted = check_contract(
+        CtConverter(),
+        [tmp_path],
+        {
+            "windows/lung/coords": np.array([[0, 1, 2], [0, 1, 3], [4, 0, 0], [1, 2, 2], [3, 3, 3]], "u2"),
+            "windows/lung/values": np.array([0.5, 0.25, 1, 3, 2], "f2"),
+            "windows/lung/offsets": np.array([0, 3, 5]),
+            "volumes/extent": np.array([[5, 2, 4], [4, 4, 4]], "i4"),
+        },
+    )
+    assert "volumes/image" not in converted.arrays
+    with pytest.raises(InputError, match="which a mask would lose"):
+        CtConverter(sparse="mask").scan([tmp_path])
+
+
+def test_long_axes_get_wider_indices(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    image = np.zeros((2, 1, 65537), "i2")
+    image[1, 0, 65536] = 1200
+    np.save(tmp_path / "ct.npy", image)
+    oracle = {"windows/w/coords": np.array([[1, 0, 65536]], "i4")}
+    check_contract(CtConverter(windows=("w:10:1200",)), [tmp_path], oracle)
+
+
+def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
+    image = np.zeros((8, 16, 64), "i2")  # as bits: 8 * 16 * 8 = 1024 bytes; a point: 3 * 2 + 2 = 8 bytes
+    image.reshape(-1)[:127] = 1000
+    image.reshape(-1)[200:328] = 2000
+    np.save(tmp_path / "ct.npy", image)
+    converted = convert_in_memory(
+        CtConverter(windows=("few:10:1000", "many:10:2000", "none:10:500")), [tmp_path]
+    )
+    encoding = {name: group["encoding"] for name, group in converted.settled.groups.items()}
+    assert encoding == {"windows/few": "coords", "windows/many": "mask", "windows/none": "coords"}
+    assert converted.arrays["windows/none/coords"].shape == (0, 3)
+
+
+def test_shards_of_points_in_slabs(
+    tmp_path: Path, check_contract: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ct_slabs, "SLAB", 256)
+    image = ct_like((9, 12, 15))
+    np.save(tmp_path / "c.npy", image)
+    np.save(tmp_path / "f.npy", np.asfortranarray(image[:, :, ::-1]))
+    points = [np.argwhere(inside(each, "lung")) for each in (image, image[:, :, ::-1])]
+    oracle = {"windows/lung/coords": np.concatenate(points).astype("u2")}
+    check_contract(CtConverter(windows=("lung",), sparse="coords"), [tmp_path], oracle)
+
+
+def test_splits_come_from_folders(tmp_path: Path) -> None:
+    for name in ("train/a.npy", "train/b.npy", "test/c.npy", "d.npy"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        np.save(tmp_path / name, ct_like((3, 4, 5)))
+    scan = CtConverter().scan([tmp_path])
+    assert [(s.name, s.split) for s in scan.sources] == [
+        ("d.npy", None),
+        ("test/c.npy", "test"),
+        ("train/a.npy", "train"),
+        ("train/b.npy", "train"),
+    ]
+
+
+def test_windows_as_text_or_objects() -> None:
+    same = CtConverter(windows=("lung", "w:400:50"))
+    assert same == CtConverter(windows=[PRESETS["lung"], Window("w", 400.0, 50.0)])
+    with pytest.raises(InputError, match="two widths or levels"):
+        CtConverter(windows=("lung", "lung:10:10"))
+    with pytest.raises(InputError, match="--sparse maybe"):
+        CtConverter(sparse="maybe")
+    with pytest.raises(InputError, match="three extents"):
+        CtConverter(tile=(0, 1, 2))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_distance_fields_are_read_in_blocks(
+    tmp_path: Path,
+    check_contract: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    save: Callable[..., None],
+    order: str,
+) -> None:
+    monkeypatch.setattr(ct_points, "BLOCK", 7)
+    rng = np.random.default_rng(0)
+    index = np.asarray(rng.integers(0, 64, (50, 3)), "i4", order=order)
+    values = rng.normal(size=(50, 1)).astype("f4")
+    (tmp_path / "case/windows").mkdir(parents=True)
+    save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
+    oracle = {"sdf/far/coords": index, "sdf/far/values": values[:, 0]}
+    oracle["volumes/extent"] = (index.max(axis=0) + 1).astype("i4")[None]
+    check_contract(CtConverter(), [tmp_path], oracle)
+    index[44, 1] = -3
+    save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
+    scan = CtConverter().scan([tmp_path])
+    with pytest.raises(InputError, match=r"1 points lie outside .* the first is row 44: "):
+        CtConverter().derive(scan, 0, lambda *_: None)

@@ -1,0 +1,245 @@
+"""Bad CT sources: each its own clear error, the problems of all files together, nothing silently changed."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unistore.converters.ct.converter import CtConverter
+from unistore.errors import InputError, Problem
+
+GOOD = np.arange(60, dtype="i2").reshape(3, 4, 5)
+
+
+def scan_problems(path: Path, **options: object) -> dict[str, Problem]:
+    with pytest.raises(InputError) as error:
+        CtConverter(**options).scan([path])
+    return {problem.location: problem for problem in error.value.problems}
+
+
+def derive_problems(path: Path, **options: object) -> list[Problem]:
+    converter = CtConverter(**options)
+    scan = converter.scan([path])
+    with pytest.raises(InputError) as error:
+        converter.derive(scan, 0, lambda *_: None)
+    return list(error.value.problems)
+
+
+def save(path: Path, array: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    np.save(path, array)
+    return path
+
+
+def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
+    save(tmp_path / "good.npy", GOOD)
+    save(tmp_path / "flat.npy", GOOD[0])
+    save(tmp_path / "four.npy", GOOD[None])
+    save(tmp_path / "many.npy", np.stack([GOOD, GOOD]))
+    save(tmp_path / "empty.npy", GOOD[:0])
+    save(tmp_path / "complex.npy", GOOD.astype("c8"))
+    save(tmp_path / "text.npy", np.full((2, 2, 2), "a"))
+    save(tmp_path / "long.npy", GOOD.astype(np.longdouble))
+    save(tmp_path / "record.npy", np.zeros((2, 2, 2), [("hu", "i2")]))
+    np.save(tmp_path / "object.npy", np.array([GOOD, None], dtype=object), allow_pickle=True)
+    cut = save(tmp_path / "cut.npy", GOOD)
+    cut.write_bytes(cut.read_bytes()[:-11])
+    (tmp_path / "zero.npy").write_bytes(b"")
+    (tmp_path / "pointer.npy").write_bytes(
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"
+    )
+    found = scan_problems(tmp_path)
+    expected = {
+        "flat.npy": ("shape", "has 2 axes (4, 5)", "stack the slices"),
+        "four.npy": ("shape", "has 4 axes (1, 3, 4, 5)", "save array[0]"),
+        "many.npy": ("shape", "has 4 axes (2, 3, 4, 5)", "three axes a file"),
+        "empty.npy": ("shape", "is empty: shape (0, 4, 5)", ""),
+        "complex.npy": ("dtype", "has dtype complex64", "astype"),
+        "text.npy": ("dtype", "has dtype <U1", "astype"),
+        "long.npy": ("dtype", "has dtype float128", "astype"),
+        "record.npy": ("dtype", "has dtype [('hu', '<i2')]", "astype"),
+        "object.npy": ("object", "Python objects", "np.stack"),
+        "cut.npy": ("truncated", "holds 237 of 248 bytes", "again"),
+        "zero.npy": ("empty", "0 bytes", ""),
+        "pointer.npy": ("format", "Git LFS pointer", "git lfs pull"),
+    }
+    assert set(found) == set(expected)
+    for name, (kind, message, cure) in expected.items():
+        assert found[name].kind == kind
+        assert message in found[name].message
+        assert cure in found[name].cure
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("a.nii.gz", "NIfTI"), ("a.nii", "NIfTI"), ("a.dcm", "DICOM"), ("a.nrrd", "NRRD")]
+)
+def test_other_formats_are_named(tmp_path: Path, name: str, kind: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(bytes(400)))
+    for given in (path, tmp_path):
+        (problem,) = scan_problems(given).values()
+        assert problem.kind == "format"
+        assert kind in problem.message
+        assert "np.save" in problem.cure
+
+
+def test_real_other_formats(samples: Path) -> None:
+    for name in ("totalseg_ct_cropped.nii.gz", "pydicom_CT_small.dcm"):
+        (problem,) = scan_problems(samples / "ct" / name).values()
+        assert ".npy" in problem.message
+
+
+def test_nothing_here(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        CtConverter().scan([tmp_path / "none"])
+    with pytest.raises(InputError, match=r"no \.npy"):
+        CtConverter().scan([tmp_path])
+    (tmp_path / "metadata.csv").write_text("case\n")
+    with pytest.raises(InputError, match=r"no \.npy volume here"):
+        CtConverter().scan([tmp_path])
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(InputError, match=r"is no \.npy file"):
+        CtConverter().scan([tmp_path / "a.txt"])
+    np.savez(tmp_path / "a.npz", a=GOOD)
+    with pytest.raises(InputError, match="no window of a volume"):
+        CtConverter().scan([tmp_path / "a.npz"])
+
+
+def test_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
+    outside = save(tmp_path / "secret.npy", GOOD)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.npy").symlink_to(outside)
+    (problem,) = scan_problems(tmp_path / "in").values()
+    assert problem.kind == "link"
+
+
+def test_dtypes_that_no_dtype_holds(tmp_path: Path) -> None:
+    save(tmp_path / "a.npy", GOOD.astype("i8"))
+    save(tmp_path / "b.npy", GOOD.astype("f4"))
+    (problem,) = scan_problems(tmp_path).values()
+    assert "int64 (a.npy), float32 (b.npy)" in problem.message
+
+
+def test_values_of_points_that_no_dtype_holds(tmp_path: Path) -> None:
+    index = np.zeros((1, 3), "i2")
+    for case, dtype in (("a", "i8"), ("b", "f4")):
+        (tmp_path / case / "windows").mkdir(parents=True)
+        values = np.ones(1, dtype)
+        np.savez(tmp_path / case / "windows" / "lung_w1500_l-600_sparse.npz", indices=index, values=values)
+        np.savez(tmp_path / case / "windows" / "far.npz", sparse_index=index, sparse_sdf=values)
+    found = scan_problems(tmp_path)
+    assert set(found) == {"window 'lung'", "sdf 'far'"}
+    assert all("exactly: int64, float32" in problem.message for problem in found.values())
+
+
+def test_cases_that_do_not_fit_together(tmp_path: Path) -> None:
+    lung = (GOOD > 9).astype("u1")
+    save(tmp_path / "case_1" / "ct_original_512.npy", GOOD)
+    save(tmp_path / "case_1" / "windows" / "lung_w1500_l-600.npy", lung[:2])
+    save(tmp_path / "case_1" / "masks" / "1_binary.npy", lung[:, :2])
+    (tmp_path / "case_1" / "info.json").write_text("{not json")
+    np.savez(tmp_path / "case_1" / "windows" / "odd.npz", a=GOOD)
+    np.savez(tmp_path / "case_1" / "windows" / "bad.npz", sparse_index=GOOD, sparse_sdf=np.zeros(3))
+    np.savez(tmp_path / "case_1" / "windows" / "mine.npz", indices=np.zeros((2, 3), "i2"), values=np.ones(2))
+    found = {location.rpartition("/")[2]: problem for location, problem in scan_problems(tmp_path).items()}
+    assert "has shape (2, 4, 5), its volume (3, 4, 5)" in found["lung_w1500_l-600.npy"].message
+    assert "has shape (3, 2, 5), its volume (3, 4, 5)" in found["1_binary.npy"].message
+    assert found["info.json"].kind == "json"
+    assert "holds a; expected indices and values or sparse_index and sparse_sdf" in found["odd.npz"].message
+    assert "sparse_index is int16 (3, 4, 5), expected integers (points, 3)" in found["bad.npz"].message
+    assert "does not say its window" in found["mine.npz"].message
+    assert len(found) == 6
+
+
+def test_a_case_without_its_volume(tmp_path: Path) -> None:
+    lung = (GOOD > 9).astype("u1")
+    for case in ("case_1", "case_2"):
+        save(tmp_path / case / "windows" / "lung_w1500_l-600.npy", lung)
+    save(tmp_path / "case_1" / "ct_original.npy", GOOD)
+    found = scan_problems(tmp_path)
+    assert set(found) == {"case_2"}
+    assert "has no volume of intensities, unlike 1 others" in found["case_2"].message
+    save(tmp_path / "case_2" / "one.npy", GOOD)
+    save(tmp_path / "case_2" / "two.npy", GOOD)
+    assert (
+        "which file is its volume? one.npy, two.npy" in next(iter(scan_problems(tmp_path).values())).message
+    )
+
+
+def test_one_name_for_two_windows(tmp_path: Path) -> None:
+    save(tmp_path / "a" / "ct_original.npy", GOOD)
+    save(tmp_path / "a" / "windows" / "lung_w1400_l-500.npy", (GOOD > 9).astype("u1"))
+    found = scan_problems(tmp_path, windows=("lung",))
+    assert "window lung:1400:-500 of its files differs from lung:1500:-600 of --window" in found["a"].message
+    save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", (GOOD > 9).astype("u1"))
+    found = scan_problems(tmp_path)
+    assert "is a second window 'lung'" in found["a/windows/lung_w1500_l-600.npy"].message
+
+
+def test_a_window_that_cannot_be_computed(tmp_path: Path) -> None:
+    save(tmp_path / "x_lung_w1500_l-600.npy", (GOOD > 9).astype("u1"))
+    found = scan_problems(tmp_path, windows=("bone",))
+    assert "no intensities to compute it from" in found["window 'bone'"].message
+
+
+def test_a_window_file_that_differs(tmp_path: Path) -> None:
+    image = GOOD * 40
+    lung = (image <= 150).astype("u1")
+    lung[2, 3, 4] = 1
+    save(tmp_path / "a" / "ct_original.npy", image)
+    save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", np.asfortranarray(lung))
+    (problem,) = derive_problems(tmp_path / "a")
+    assert "differs from window lung:1500:-600 of a/ct_original.npy in 1 voxels" in problem.message
+    assert "it has 5 ones, the volume 4 voxels inside" in problem.message
+    assert problem.cure
+
+
+def test_masks_that_are_none(tmp_path: Path) -> None:
+    save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", GOOD.astype("u1"))
+    save(tmp_path / "a" / "masks" / "7_binary.npy", GOOD.astype("f4") / 4)
+    problems = derive_problems(tmp_path / "a")
+    assert [problem.kind for problem in problems] == ["values", "values"]
+    assert "holds 58 values that are neither 0 nor 1" in problems[0].message
+    assert "a/masks/7_binary.npy" in problems[1].location
+
+
+def sparse(index: object, values: object) -> Callable[[Path], None]:
+    return lambda path: np.savez(path, indices=np.array(index, "i2"), values=np.array(values, "f2"))
+
+
+def sdf(index: object, **more: object) -> Callable[[Path], None]:
+    index = np.array(index, "i4")
+    return lambda path: np.savez(path, sparse_index=index, sparse_sdf=np.zeros((len(index), 1), "f4"), **more)
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [
+        (sparse([[0, 0, 0], [1, -2, 0]], [1, 1]), "1 points lie outside the volume (2147483648"),
+        (
+            sparse([[0, 1, 0], [0, 0, 0], [0, 1, 0]], [1, 1, 1]),
+            "1 voxels occur twice; the first is [0, 1, 0]",
+        ),
+        (sdf([[0, 0, 64]], resolution=64), "1 points lie outside the volume (64, 64, 64)"),
+        (sdf([[0, 0, -1], [0, 0, 0]]), "the first is row 0: [0, 0, -1]"),
+    ],
+    ids=["negative", "twice", "beyond the resolution", "negative sdf"],
+)
+def test_points_that_are_no_indices(tmp_path: Path, write: Callable[[Path], None], words: str) -> None:
+    (tmp_path / "a" / "windows").mkdir(parents=True)
+    write(tmp_path / "a" / "windows" / "lung_w1500_l-600_sparse.npz")
+    (problem,) = derive_problems(tmp_path / "a")
+    assert words in problem.message
+
+
+def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.npy", GOOD)
+    converter = CtConverter(windows=("lung",))
+    scan = converter.scan([path])
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(InputError, match=r"a.npy: is truncated: holds 228 of 248 bytes"):
+        converter.derive(scan, 0, lambda *_: None)

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unistore.converters.ct.converter import detect
+from unistore.converters.ct.layout import find_volumes
+from unistore.converters.ct.names import window_in
+
+VOLUME = np.zeros((2, 3, 4), "i2")
+
+
+@pytest.mark.parametrize(
+    ("stem", "known", "expected"),
+    [
+        ("lung_w1500_l-600", (), ("", "lung", 1500, -600)),
+        ("derived_ct_cropped_lung_w1500_l-600", (), ("derived_ct_cropped", "lung", 1500, -600)),
+        ("case_soft_tissue_w400_l50", (), ("case", "soft_tissue", 400, 50)),
+        ("case_mine_w40.5_l-1.5", (), ("case", "mine", 40.5, -1.5)),
+        ("case_my_own_w40_l1", ("my_own",), ("case", "my_own", 40, 1)),
+        ("lung", (), None),
+        ("lung_w0_l5", (), None),
+        ("_w5_l5", (), None),
+        ("a__w5_l5", (), None),
+        ("case_w512_l", (), None),
+    ],
+)
+def test_window_in(stem: str, known: tuple[str, ...], expected: tuple[str, str, float, float] | None) -> None:
+    found = window_in(stem, known)
+    assert (None if found is None else (found[0], found[1].name, found[1].width, found[1].level)) == expected
+
+
+def test_whole_names_in_windows_folders() -> None:
+    found = window_in("my_own_w40_l1", whole=True)
+    assert found is not None
+    assert (found[0], found[1].name) == ("", "my_own")
+
+
+def lay(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".npy":
+            np.save(path, VOLUME)
+        elif path.suffix == ".npz":
+            np.savez(path, a=VOLUME)
+        else:
+            path.write_text("{}")
+    return root
+
+
+def grouped(root: Path, *given: str) -> dict[str, set[str]]:
+    """Files of each volume, by the volume's path."""
+    found = find_volumes([root / name for name in given] or [root])
+    assert not found.problems, found.problems
+    return {
+        volume.path.relative_to(root.resolve()).as_posix(): {
+            path.name
+            for path in (
+                *volume.images.values(),
+                *(w.path for w in (*volume.windows, *volume.archives)),
+                *volume.masks.values(),
+            )
+        }
+        for volume in found.volumes
+    }
+
+
+def test_windows_beside_files(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        "a.npy",
+        "a_lung_w1500_l-600.npy",
+        "a_lung_w1500_l-600_sparse.npz",
+        "b.npy",
+        "c_hu.npy",
+        "c_bone_w1500_l300.npy",
+        "lone_bone_w1500_l300.npy",
+        "lone_lung_w1500_l-600.npy",
+    )
+    assert grouped(tmp_path) == {
+        "a.npy": {"a.npy", "a_lung_w1500_l-600.npy", "a_lung_w1500_l-600_sparse.npz"},
+        "b.npy": {"b.npy"},
+        "c_hu.npy": {"c_hu.npy", "c_bone_w1500_l300.npy"},
+        "lone_bone_w1500_l300.npy": {"lone_bone_w1500_l300.npy", "lone_lung_w1500_l-600.npy"},
+    }
+
+
+def test_two_volumes_whose_names_go_on_are_not_guessed(tmp_path: Path) -> None:
+    lay(tmp_path, "c_1.npy", "c_2.npy", "c_bone_w1500_l300.npy")
+    assert set(grouped(tmp_path)) == {"c_1.npy", "c_2.npy", "c_bone_w1500_l300.npy"}
+
+
+def test_another_shape_is_another_volume(tmp_path: Path) -> None:
+    lay(tmp_path, "c_1.npy")
+    np.save(tmp_path / "c_bone_w1500_l300.npy", VOLUME[:1])
+    assert set(grouped(tmp_path)) == {"c_1.npy", "c_bone_w1500_l300.npy"}
+
+
+def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        "processed/case_1/ct_original_512.npy",
+        "processed/case_1/notes.npy",
+        "processed/case_1/info.json",
+        "processed/case_1/masks/1_binary.npy",
+        "processed/case_2/volume.npy",
+        "processed/case_2/windows/odd_name_w40_l1.npy",
+        "extra/x.npy",
+        "extra/z.npy",
+        "processed/case_3/info.json",
+        "processed/case_3/any.npy",
+        "processed/case_3/masks/2_binary.npy",
+        "extra/masks/x_binary.npy",
+        "extra/masks/y_binary.npy",
+        "extra/info.json",
+        "extra/plain.npz",
+    )
+    found = find_volumes([tmp_path])
+    assert sorted(path.name for path in found.left_out) == sorted(
+        ["notes.npy", "plain.npz", "y_binary.npy", "info.json"]
+    )
+    assert grouped(tmp_path) == {
+        "extra/x.npy": {"x.npy", "x_binary.npy"},
+        "extra/z.npy": {"z.npy"},
+        "processed/case_3": {"any.npy", "2_binary.npy"},
+        "processed/case_1": {"ct_original_512.npy", "1_binary.npy"},
+        "processed/case_2": {"volume.npy", "odd_name_w40_l1.npy"},
+    }
+    by_name = {volume.path.name: volume for volume in found.volumes}
+    assert list(by_name["x.npy"].masks) == ["binary"]
+    assert by_name["case_2"].windows[0].name == "odd_name"
+    assert by_name["case_1"].info is not None
+
+
+def test_given_windows_folder_is_no_case(tmp_path: Path) -> None:
+    lay(tmp_path, "case/ct_original.npy", "case/windows/lung_w1500_l-600.npy", "case/windows/b_c_w9_l9.npy")
+    assert grouped(tmp_path, "case/windows") == {
+        "case/windows/b_c_w9_l9.npy": {"b_c_w9_l9.npy", "lung_w1500_l-600.npy"}
+    }
+
+
+def test_detects_cases_and_names(tmp_path: Path) -> None:
+    for names, layout in [
+        (("s/processed/c/ct_original_512.npy",), "cases"),
+        (("c/windows/lung_w1500_l-600.npy",), "cases"),
+        (("c/windows/lung_w1500_l-600_sparse.npz",), "cases"),
+        (("a/x_lung_w1500_l-600.npy",), "files"),
+    ]:
+        root = lay(tmp_path / layout / names[0].replace("/", "_"), *names)
+        found = detect([root])
+        assert found is not None
+        assert (found.modality, found.layout) == ("ct", layout)
+        assert names[0].rpartition("/")[2] in found.reason
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"a.npy": VOLUME, "b.npy": VOLUME[:1]}, True),
+        ({"a.npy": VOLUME.astype(">i4")}, True),
+        ({"ct_a.npy": VOLUME.astype("f4")}, True),
+        ({"a.npy": VOLUME.astype("f4")}, False),
+        ({"direct.npy": VOLUME.astype("u1")}, False),
+        ({"data.npy": VOLUME, "label.npy": VOLUME[:, 0, 0]}, False),
+        ({"a.npy": VOLUME, "b.npz": VOLUME}, False),
+        ({"a.npy": VOLUME.astype("c8")}, False),
+        ({"a.txt": VOLUME}, False),
+    ],
+)
+def test_detects_by_headers(tmp_path: Path, arrays: dict[str, np.ndarray], expected: bool) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name, array in arrays.items():
+        with (folder / name).open("wb") as file:
+            np.save(file, array) if name.endswith(".npy") else np.savez(file, a=array)
+    assert (detect([folder]) is not None) == expected
+
+
+def test_detects_what_it_refuses_clearly(samples: Path) -> None:
+    for name in ("totalseg_ct_cropped.nii.gz", "pydicom_CT_small.dcm"):
+        assert detect([samples / "ct" / name]) is not None
+    assert detect([samples / "ct"]) is not None
+    assert detect([samples / "none"]) is None

@@ -1,0 +1,281 @@
+"""Every way in which an HDF5 file deceives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.converters.files.hdf5.file import (
+    check_dataset,
+    follow,
+    native,
+    open_hdf5,
+    place,
+    read_rows,
+    walk,
+)
+from unistore.errors import InputError, Problem
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Path:
+    path = tmp_path / "whole.h5"
+    with h5py.File(path, "w") as file:
+        file["a/x"] = np.arange(1000.0)
+        file["b"] = np.arange(5)
+    return path
+
+
+def refused(path: Path) -> Problem:
+    with pytest.raises(InputError) as caught, open_hdf5(path, path.name):
+        pass
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        (b"", "empty", "is empty (0 bytes)"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "lfs", "Git-LFS pointer"),
+        (b"PK\x03\x04 something else", "format", "it begins with b'PK"),
+        (bytes(4096), "format", "its beginning was never written"),
+    ],
+)
+def test_what_is_no_hdf5_file(tmp_path: Path, content: bytes, kind: str, message: str) -> None:
+    path = tmp_path / "a.h5"
+    path.write_bytes(content)
+    problem = refused(path)
+    assert problem.location == "a.h5"
+    assert problem.kind == kind
+    assert message in problem.message
+
+
+def test_what_cannot_be_opened(tmp_path: Path, whole: Path) -> None:
+    assert refused(tmp_path / "absent.h5").kind == "missing"
+    assert "is a folder" in refused(tmp_path).message
+    content = whole.read_bytes()
+    (tmp_path / "cut.h5").write_bytes(content[: len(content) // 2])
+    assert refused(tmp_path / "cut.h5").kind == "truncated"
+    damaged = bytearray(content)
+    damaged[96:200] = b"\xff" * 104
+    (tmp_path / "damaged.h5").write_bytes(damaged)
+    problem = refused(tmp_path / "damaged.h5")
+    assert problem.kind == "truncated"
+    assert "its writer was killed" in problem.message
+
+
+def test_no_handle_survives(whole: Path) -> None:
+    with open_hdf5(whole) as file:
+        dataset = file["b"]
+    assert not file
+    assert not dataset
+
+
+def test_walk_finds_each_group_once(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+        group = file.create_group("g")
+        group["y"] = np.arange(2)
+        group["again"] = h5py.SoftLink("/g")
+        group["root"] = h5py.SoftLink("/")
+        group["x"] = h5py.SoftLink("/x")
+        file["g/deep/z"] = 1.0
+    with open_hdf5(tmp_path / "a.h5") as file:
+        tree = walk(file, "a.h5", [tmp_path])
+        assert list(tree.datasets) == ["g/deep/z", "g/x", "g/y", "x"]
+        assert not tree.problems
+        assert not tree.files
+        skipped = walk(file, "a.h5", [tmp_path], skip={"g"})
+        assert list(skipped.datasets) == ["x"]
+        assert skipped.groups == ["g"]
+
+
+def links(tmp_path: Path) -> dict[str, str]:
+    """Problems by member of a file full of links."""
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    for folder in (inside, outside):
+        with h5py.File(folder / "other.h5", "w") as file:
+            file["x"] = np.arange(3)
+            file["further"] = h5py.ExternalLink(str(outside / "other.h5"), "/x")
+    with h5py.File(inside / "a.h5", "w") as file:
+        file["near"] = h5py.ExternalLink("other.h5", "/x")
+        file["up"] = h5py.ExternalLink("../out/other.h5", "/x")
+        file["absolute"] = h5py.ExternalLink("/etc/hostname", "/x")
+        file["chain"] = h5py.ExternalLink("other.h5", "/further")
+        file["soft_chain"] = h5py.SoftLink("/up")
+        file["gone"] = h5py.ExternalLink("gone.h5", "/x")
+        file["nowhere"] = h5py.SoftLink("/nothing")
+        file.create_dataset("raw", (4,), "u1", external=[(str(outside / "raw.bin"), 0, 4)])
+        layout = h5py.VirtualLayout((3,), "i8")
+        layout[:] = h5py.VirtualSource(str(outside / "other.h5"), "x", (3,))
+        file.create_virtual_dataset("virtual", layout)
+        near = h5py.VirtualLayout((3,), "i8")
+        near[:] = h5py.VirtualSource(str(inside / "other.h5"), "x", (3,))
+        file.create_virtual_dataset("virtual_near", near)
+    with open_hdf5(inside / "a.h5") as file:
+        tree = walk(file, "a.h5", [inside])
+        assert sorted(set(tree.datasets) - {"raw", "virtual"}) == ["near", "virtual_near"]
+        np.testing.assert_array_equal(read_rows(tree.datasets["near"], "near"), np.arange(3))
+        np.testing.assert_array_equal(read_rows(tree.datasets["virtual_near"], "v"), np.arange(3))
+        assert inside / "other.h5" in tree.files
+        assert not check_dataset(tree.datasets["virtual_near"], "v")
+    with open_hdf5(inside / "a.h5") as file:
+        assert (
+            not walk(file, "a.h5", [inside, outside]).datasets.keys().isdisjoint({"up", "chain", "virtual"})
+        )
+    return {problem.location.split(": ")[1]: problem.message for problem in tree.problems}
+
+
+def test_links_are_followed_inside_the_roots_only(tmp_path: Path) -> None:
+    problems = links(tmp_path)
+    assert sorted(problems) == ["absolute", "chain", "gone", "nowhere", "raw", "soft_chain", "up", "virtual"]
+    for name in ("absolute", "chain", "raw", "soft_chain", "up", "virtual"):
+        assert "outside the given paths" in problems[name]
+    assert "does not exist" in problems["gone"]
+    assert "'/nothing'" in problems["nowhere"]
+
+
+def test_a_link_of_the_file_system_is_judged_by_its_target(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    with h5py.File(outside / "x.h5", "w") as file:
+        file["x"] = np.arange(3)
+    (inside / "innocent.h5").symlink_to(outside / "x.h5")
+    with h5py.File(inside / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("innocent.h5", "/x")
+    with open_hdf5(inside / "a.h5") as file:
+        found = follow(file, "x", "a.h5: x", [inside])
+        assert isinstance(found, Problem)
+        assert "outside the given paths" in found.message
+
+
+def test_datasets_that_were_never_written(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("never", (4, 2), "f4")
+        file.create_dataset("never_chunked", (4,), "f4", chunks=(2,))
+        file.create_dataset("partly", (10,), "f4", chunks=(3,))[:4] = 1
+        file.create_dataset("filled", (10,), "f4", chunks=(3,), fillvalue=-1)[:4] = 1
+        file.create_dataset("no_values", (0, 3), "f4")
+        file.create_dataset("compact_enough", data=np.float32(1))
+    with open_hdf5(tmp_path / "a.h5") as file:
+        found = {name: check_dataset(dataset, name) for name, dataset in file.items()}
+    messages = {name: problems[0].message for name, problems in found.items() if problems}
+    assert sorted(messages) == ["never", "never_chunked", "partly"]
+    assert "allocated as (4, 2) but never written" in messages["never"]
+    assert "holds 2 of 4 chunks" in messages["partly"]
+
+
+def test_object_dtypes_are_refused_unless_asked_for(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["words"] = ["a", "bc"]
+        ragged = file.create_dataset("ragged", (2,), h5py.vlen_dtype(np.uint8))
+        ragged[0] = np.arange(3)
+        file["empty"] = h5py.Empty("f4")
+    with open_hdf5(tmp_path / "a.h5") as file:
+        for name in ("words", "ragged"):
+            assert check_dataset(file[name], name)[0].kind == "dtype"
+            assert not check_dataset(file[name], name, allow_object=True)
+        assert "null dataspace" in check_dataset(file["empty"], "empty")[0].message
+
+
+def test_metadata_of_many_datasets_are_not_kept(tmp_path: Path) -> None:
+    path, numbers = tmp_path / "a.h5", range(1700)
+    with h5py.File(path, "w") as file:
+        for number in numbers:
+            file[f"{number}/a"] = number
+    bounds = []
+    for opened in (h5py.File(path), open_hdf5(path)):
+        with opened as file:
+            for _ in range(2):
+                assert all(file[f"{number}/a"][()] == number for number in numbers)
+            bounds.append(file.id.get_mdc_size()[0])
+    assert bounds[1] <= 2 << 20 < bounds[0]
+
+
+def test_values_come_in_native_byte_order(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["big"] = np.arange(6, dtype=">i4").reshape(3, 2)
+        file["flag"] = np.array([True, False])
+        file["half"] = np.array([0.5, -2], np.float16)
+        colours = h5py.enum_dtype({"red": 0, "blue": 1}, basetype="u1")
+        file.create_dataset("colour", data=np.array([1, 0], "u1"), dtype=colours)
+    with open_hdf5(tmp_path / "a.h5") as file:
+        big = read_rows(file["big"], "big", 1)
+        assert big.dtype == np.dtype("i4")
+        np.testing.assert_array_equal(big, [[2, 3], [4, 5]])
+        assert read_rows(file["flag"], "flag").dtype == bool
+        assert read_rows(file["half"], "half").tolist() == [0.5, -2]
+        colour = read_rows(file["colour"], "colour")
+        assert colour.dtype == np.uint8
+        assert colour.dtype.metadata is None
+        out = np.zeros((4, 2), np.int32)
+        read_rows(file["big"], "big", 0, 2, out=out[1:3])
+        np.testing.assert_array_equal(out, [[0, 0], [0, 1], [2, 3], [0, 0]])
+        assert read_rows(file["big"], "big", 2, 2).shape == (0, 2)
+    assert native(np.dtype(">f8")) == np.dtype("f8")
+
+
+def test_codecs_of_hdf5plugin_are_read(tmp_path: Path) -> None:
+    import hdf5plugin
+
+    values = np.arange(5000, dtype="i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("zstd", data=values, chunks=(500,), **hdf5plugin.Zstd())
+        file.create_dataset("blosc", data=values, chunks=(500,), **hdf5plugin.Blosc(cname="lz4"))
+    with open_hdf5(tmp_path / "a.h5") as file:
+        for name in ("zstd", "blosc"):
+            np.testing.assert_array_equal(read_rows(file[name], name), values)
+
+
+def virtual(file: h5py.File, name: str, source: str, target: str) -> None:
+    layout = h5py.VirtualLayout((3,), "i8")
+    layout[:] = h5py.VirtualSource(source, target, (3,))
+    file.create_virtual_dataset(name, layout)
+
+
+def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "b.h5", "w") as other:
+        virtual(other, "back", "a.h5", "by_file")
+        other["own"] = h5py.ExternalLink("a.h5", "/by_link")
+        other.create_dataset("short", (3,), "i8", chunks=(3,)).id.write_direct_chunk((0,), bytes(4))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(3)
+        virtual(file, "itself", ".", "itself")
+        virtual(file, "first", ".", "second")
+        virtual(file, "second", ".", "first")
+        virtual(file, "by_file", "b.h5", "back")
+        virtual(file, "by_link", "b.h5", "own")
+        virtual(file, "gone", ".", "nothing")
+        virtual(file, "good_0", ".", "x")
+        for depth in range(1, 20):
+            virtual(file, f"good_{depth}", ".", f"good_{depth - 1}")
+        virtual(file, "short", "b.h5", "short")
+    with open_hdf5(tmp_path / "a.h5", "a.h5") as file:
+        tree = walk(file, "a.h5", [tmp_path])
+        said = {problem.location.split(": ")[1]: problem.message for problem in tree.problems}
+        for name in ("itself", "first", "second", "by_file", "by_link"):
+            assert said.pop(name) == "is virtual and maps to itself"
+            with pytest.raises(InputError, match="maps to itself"):
+                read_rows(file[name], name)
+        assert "maps to 'nothing', which is no dataset" in said.pop("gone")
+        assert all("through more than 16" in message for message in said.values())
+        assert sorted(said) == [f"good_{depth}" for depth in (16, 17, 18, 19)]
+        assert {"x", "good_0", "good_15", "short"} == set(tree.datasets) - {
+            f"good_{depth}" for depth in range(1, 15)
+        }
+        assert read_rows(file["good_9"], "good_9", 1, 3).tolist() == [1, 2]
+        with pytest.raises(InputError, match="is stored in 4 bytes, expected 24"):
+            read_rows(file["short"], "short")
+
+
+def test_place_escapes_what_a_terminal_would_obey() -> None:
+    assert place("a\nb.h5", "/data/x") == r"a\x0ab.h5: data/x"
+    assert place("a.h5", "x\x1b[31m") == r"a.h5: x\x1b[31m"
+    assert place("a.h5") == "a.h5"

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import io
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unistore.converters.files.npy.archive import member_runs, npz_members, open_member
+from unistore.converters.files.npy.array import open_npy, read_flat, read_header
+from unistore.errors import InputError
+
+ARRAYS = {
+    "int16": np.arange(24, dtype="<i2").reshape(2, 3, 4),
+    "big-endian": np.arange(24, dtype=">i4").reshape(2, 3, 4),
+    "fortran": np.asfortranarray(np.arange(24, dtype="<f4").reshape(2, 3, 4)),
+    "big-endian-fortran": np.asfortranarray(np.arange(24, dtype=">f8").reshape(2, 3, 4)),
+    "half": np.linspace(-1, 1, 12, dtype="<f2").reshape(3, 4),
+    "bool": np.array([[True, False], [False, True]]),
+    "scalar": np.array(7, dtype="<i8"),
+    "empty": np.zeros((0, 5), dtype="<u2"),
+    "text": np.array(["a", "bcd"]),
+    "structured": np.array([(1, 2.0), (3, 4.0)], dtype=[("a", "<i4"), ("b", "<f8")]),
+}
+
+
+def header_file(literal: str, payload: bytes = b"", version: tuple[int, int] = (1, 0)) -> bytes:
+    text = literal.encode("latin-1")
+    width = 2 if version == (1, 0) else 4
+    return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(width, "little") + text + payload
+
+
+def only_problem(error: pytest.ExceptionInfo[InputError], kind: str) -> str:
+    (problem,) = error.value.problems
+    assert problem.kind == kind
+    return problem.message
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_npy_equals_numpy(tmp_path: Path, name: str) -> None:
+    array = ARRAYS[name]
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    header = read_header(path)
+    assert (header.shape, header.dtype) == (array.shape, array.dtype)
+    assert header.nbytes == array.nbytes
+    found = open_npy(path)
+    assert found.dtype == array.dtype
+    np.testing.assert_array_equal(found, np.load(path))
+    assert not found.flags.writeable
+    assert found.flags.f_contiguous == np.load(path).flags.f_contiguous
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_header_versions(tmp_path: Path, version: tuple[int, int]) -> None:
+    path = tmp_path / "a.npy"
+    array = np.arange(6, dtype="<i2")
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, array, version)
+    np.testing.assert_array_equal(open_npy(path), array)
+
+
+def test_python_2_header(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    literal = "{'descr': '<i2', 'fortran_order': False, 'shape': (2L, 3L), }\n"
+    path.write_bytes(header_file(literal, np.arange(6, dtype="<i2").tobytes()))
+    np.testing.assert_array_equal(open_npy(path), np.arange(6).reshape(2, 3))
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed], ids=["stored", "deflated"])
+def test_npz_equals_numpy(tmp_path: Path, save: object) -> None:
+    path = tmp_path / "a.npz"
+    save(path, **ARRAYS)
+    members = npz_members(path)
+    assert list(members) == list(ARRAYS)
+    for name, member in members.items():
+        found = open_member(path, member)
+        assert member.header.shape == ARRAYS[name].shape
+        assert found.dtype == ARRAYS[name].dtype
+        assert not found.flags.writeable
+        np.testing.assert_array_equal(found, ARRAYS[name])
+
+
+@pytest.mark.parametrize("name", ["int16", "big-endian-fortran", "structured"])
+def test_read_flat_is_in_file_order(tmp_path: Path, name: str) -> None:
+    array = ARRAYS[name]
+    path = tmp_path / "a.npy"
+    np.save(path, array)
+    header = read_header(path)
+    expected = array.ravel("F" if header.fortran_order else "C")[1:]
+    out = np.empty(expected.shape, header.dtype)
+    read_flat(path, header, 1, out)
+    np.testing.assert_array_equal(out, expected)
+
+
+def test_read_flat_of_a_stored_member(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, a=ARRAYS["int16"])
+    header = npz_members(path)["a"].header
+    out = np.empty(header.shape, header.dtype)
+    read_flat(path, header, 0, out)
+    np.testing.assert_array_equal(out, ARRAYS["int16"])
+
+
+def test_read_flat_notices_a_cut_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, ARRAYS["int16"])
+    header = read_header(path)
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(InputError) as error:
+        read_flat(path, header, 0, np.empty(24, "<i2"))
+    assert "5 bytes early" in only_problem(error, "truncated")
+
+
+def test_read_flat_refuses_another_dtype(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, ARRAYS["int16"])
+    with pytest.raises(ValueError, match="C-contiguous int16"):
+        read_flat(path, read_header(path), 0, np.empty(24, ">i2"))
+
+
+def test_truncated(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, ARRAYS["int16"])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    with pytest.raises(InputError) as error:
+        read_header(path, "case/a.npy")
+    assert f"holds {len(whole) - 7} of {len(whole)} bytes" in only_problem(error, "truncated")
+    assert error.value.problems[0].location == "case/a.npy"
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 40])
+def test_truncated_header(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, ARRAYS["int16"])
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(InputError) as error:
+        read_header(path)
+    assert error.value.problems[0].kind in {"truncated", "format"}
+
+
+def test_several_arrays_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    with path.open("wb") as file:
+        np.save(file, ARRAYS["int16"])
+        np.save(file, ARRAYS["int16"])
+    with pytest.raises(InputError) as error:
+        read_header(path)
+    assert "176 more than" in only_problem(error, "trailing")
+
+
+class Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (pytest.fail, ("unpickled",))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([Bomb(), None], dtype=object),
+        np.array([(1, Bomb())], dtype=[("a", "<i4"), ("b", object)]),
+    ],
+    ids=["object", "object field"],
+)
+def test_object_arrays_are_never_opened(tmp_path: Path, array: np.ndarray) -> None:
+    np.save(tmp_path / "a.npy", array, allow_pickle=True)
+    np.savez(tmp_path / "a.npz", a=array)
+    with pytest.raises(InputError) as error:
+        read_header(tmp_path / "a.npy")
+    assert "Python objects" in only_problem(error, "object")
+    with pytest.raises(InputError) as error:
+        npz_members(tmp_path / "a.npz")
+    assert "Python objects" in only_problem(error, "object")
+
+
+def zip_bytes() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.arange(3))
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (b"", "empty", "0 bytes"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "format", "Git LFS"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(64), "format", "HDF5"),
+        (zip_bytes(), "format", "zip"),
+        (pickle.dumps(Bomb()), "format", "pickle"),
+        (b"hello, world", "format", "begins with b'hello, w'"),
+        (header_file("{'descr': '<i2'}"), "header", "damaged header"),
+        (header_file("__import__('os').getcwd()"), "header", "damaged header"),
+        (header_file("{'descr': '<i2', 'fortran_order': False, 'shape': (-1,)}"), "header", "shape"),
+        (header_file("{'descr': '<i2', 'fortran_order': 0, 'shape': (1,)}"), "header", "fortran_order"),
+        (header_file("{'descr': '<q9', 'fortran_order': False, 'shape': (1,)}"), "header", "damaged header"),
+        (header_file("{'descr': '|V0', 'fortran_order': False, 'shape': (1,)}"), "dtype", "no bytes"),
+        (header_file("{}", version=(9, 0)), "version", "9.0"),
+        (b"\x93NUMPY\x02\x00\xff\xff\xff\x7f", "header", "at most"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_npy(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        open_npy(path)
+    assert words in only_problem(error, kind)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    for read in (read_header, npz_members):
+        with pytest.raises(InputError) as error:
+            read(tmp_path / "none")
+        assert "No such file" in only_problem(error, "unreadable")
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "words"),
+    [
+        (b"", "empty", "0 bytes"),
+        (zip_bytes()[:-30], "truncated", "truncated or damaged"),
+        (b"\x93NUMPY\x01\x00", "format", ".npy file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "format", "Git LFS"),
+        (b"hello", "format", "no .npz file"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_no_npz(tmp_path: Path, content: bytes, kind: str, words: str) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        npz_members(path)
+    assert words in only_problem(error, kind)
+
+
+def test_damaged_compressed_content(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    values = np.random.default_rng(0).integers(0, 255, 4000, dtype=np.uint8)
+    np.savez_compressed(path, a=values)
+    raw = bytearray(path.read_bytes())
+    raw[2000] ^= 0xFF
+    path.write_bytes(raw)
+    with pytest.raises(InputError) as error:
+        open_member(path, npz_members(path)["a"])
+    assert "damaged" in only_problem(error, "corrupt")
+
+
+def test_all_bad_members_are_reported_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("readme.txt", "no array")
+        archive.writestr("short.npy", header_file("{'descr': '<i2', 'fortran_order': False, 'shape': (9,)}"))
+        archive.writestr("junk.npy", b"junk")
+    with pytest.raises(InputError) as error:
+        npz_members(path)
+    assert [(p.location.rsplit(": ")[-1], p.kind) for p in error.value.problems] == [
+        ("short", "truncated"),
+        ("junk", "format"),
+    ]
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_runs_of_a_member_come_in_the_order_of_the_file(
+    tmp_path: Path, save: Callable[..., None], order: str
+) -> None:
+    array = np.asarray(np.arange(60_000, dtype=">i4").reshape(300, 200), order=order)
+    save(tmp_path / "a.npz", before=np.zeros(7), a=array)
+    member = npz_members(tmp_path / "a.npz")["a"]
+    flat = array.reshape(-1, order=order)
+    for start, stop, count in ((0, 60_000, 999), (17, 50_001, 25_000), (59_999, 60_000, 5), (5, 5, 5)):
+        runs = list(member_runs(tmp_path / "a.npz", member, start, stop, count))
+        assert [len(run) for run in runs[:-1]] == [count] * (len(runs) - 1)
+        assert sum(map(len, runs)) == stop - start
+        np.testing.assert_array_equal(np.concatenate([flat[:0], *runs]), flat[start:stop])
+
+
+HUGE = 10**12
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        (f"({HUGE},)", "truncated"),
+        (f"({HUGE}, 2)", "truncated"),
+        (f"(0, {10**30})", "header"),
+        (f"({10**30}, 0)", "header"),
+        (f"({2**40}, {2**40})", "header"),
+        (f"({'1, ' * 200})", "header"),
+    ],
+)
+@pytest.mark.parametrize("order", ["True", "False"], ids=["F", "C"])
+def test_shapes_beyond_the_file_are_refused_before_memory_is_taken(
+    tmp_path: Path, shape: str, kind: str, order: str
+) -> None:
+    path = tmp_path / "a.npy"
+    path.write_bytes(header_file(f"{{'descr': '|u1', 'fortran_order': {order}, 'shape': {shape}}}", b"\0"))
+    for look in (read_header, open_npy):
+        with pytest.raises(InputError) as caught:
+            look(path)
+        only_problem(caught, kind)
+
+
+def claiming(path: Path, claim: int, method: int) -> Path:
+    """An archive of ten values whose header and directory both say `claim`."""
+    header = header_file(f"{{'descr': '|u1', 'fortran_order': True, 'shape': ({claim // 2}, 2)}}")
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("x.npy", header + bytes(10))
+    content = bytearray(path.read_bytes())
+    entry, total = content.rfind(b"PK\x01\x02"), len(header) + claim
+    name_bytes = int.from_bytes(content[entry + 28 : entry + 30], "little")
+    sizes = [total] * (
+        2 if method == zipfile.ZIP_STORED else 1
+    )  # APPNOTE 4.5.3: the real size, the packed one
+    extra = (
+        b"\1\0" + (8 * len(sizes)).to_bytes(2, "little") + b"".join(n.to_bytes(8, "little") for n in sizes)
+    )
+    content[entry + (24 if len(sizes) == 1 else 20) : entry + 28] = b"\xff" * 4 * len(sizes)
+    content[entry + 30 : entry + 32] = len(extra).to_bytes(2, "little")
+    content[entry + 46 + name_bytes : entry + 46 + name_bytes] = extra
+    end = content.rfind(b"PK\x05\x06")
+    directory = int.from_bytes(content[end + 12 : end + 16], "little") + len(extra)
+    content[end + 12 : end + 16] = directory.to_bytes(4, "little")
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("claim", [3 * 10**6, 3 * 10**9, HUGE])
+@pytest.mark.parametrize(
+    ("method", "kind", "words"),
+    [
+        (zipfile.ZIP_STORED, "truncated", "is truncated: holds "),
+        (zipfile.ZIP_DEFLATED, "corrupt", "compressed ones cannot give"),
+    ],
+)
+def test_members_beyond_the_file_are_refused_before_memory_is_taken(
+    tmp_path: Path, claim: int, method: int, kind: str, words: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        npz_members(claiming(tmp_path / "a.npz", claim, method))
+    assert words in only_problem(caught, kind)
+
+
+def test_a_member_that_no_memory_holds_is_a_problem_of_its_file(tmp_path: Path) -> None:
+    """How much bzip2 can give is not bounded by what it was given."""
+    path = claiming(tmp_path / "a.npz", 10**17, zipfile.ZIP_BZIP2)
+    with pytest.raises(InputError) as caught:
+        open_member(path, npz_members(path)["x"])
+    assert "more than there is memory for" in only_problem(caught, "memory")
+
+
+def test_what_compresses_best_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        content = io.BytesIO()
+        np.save(content, np.zeros(50_000_000, np.uint8))
+        archive.writestr("x.npy", content.getvalue())
+    assert 50_000_000 / path.stat().st_size > 1000
+    assert not open_member(path, npz_members(path)["x"]).any()

@@ -1,0 +1,356 @@
+"""Point clouds larger than memory: orders, columns and voxels sorted on disk equal those sorted in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unistore.conversion.convert import convert
+from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, room
+from unistore.conversion.runner import run
+from unistore.converters import (
+    hdf5,
+    point_cloud_derive,
+    point_cloud_in_segments,
+    point_cloud_large,
+    point_cloud_memory,
+    point_cloud_order,
+    point_cloud_scratch,
+    point_cloud_segments,
+    point_cloud_windows,
+)
+from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.large import LargeGrid
+from unistore.converters.point_cloud.order import Order, gather
+from unistore.converters.point_cloud.scratch import Scratch, cut
+from unistore.converters.point_cloud.segments import by_windows
+from unistore.errors import InputError
+from unistore.store.reader import Store
+
+MODULES = (
+    point_cloud_derive,
+    point_cloud_in_segments,
+    point_cloud_large,
+    point_cloud_memory,
+    point_cloud_order,
+    point_cloud_scratch,
+    point_cloud_segments,
+    point_cloud_windows,
+)
+BLOCK = 40
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in MODULES:
+        monkeypatch.setattr(module, "BLOCK", BLOCK)
+
+
+@given(st.lists(st.integers(0, 5), max_size=40))
+def test_cut_is_stable(buckets: list[int]) -> None:
+    found = np.array(buckets, np.int64)
+    order, cuts = cut(found)
+    rows = np.arange(len(buckets)) if order is None else order
+    np.testing.assert_array_equal(rows, np.argsort(found, kind="stable"))
+    pieces = [(bucket, rows[lo:hi].tolist()) for bucket, lo, hi in cuts]
+    assert pieces == [(b, np.flatnonzero(found == b).tolist()) for b in sorted(set(buckets))]
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+@pytest.mark.parametrize("rest", [True, False])
+@pytest.mark.usefixtures("small_blocks")
+def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None:
+    random = np.random.default_rng(0)
+    for rows, pieces in [(1, 1), (39, 2), (40, 3), (200, 7), (333, 90), (200, 0)]:
+        wanted = [np.flatnonzero(random.random(rows) < random.random()) for _ in range(pieces)]
+        wanted += [np.arange(rows)[::-1], np.empty(0, np.int64)] if pieces == 7 else []
+        joined = np.concatenate([np.empty(0, np.int64), *wanted])
+        if rest:
+            joined = np.append(joined, np.setdiff1d(np.arange(rows), joined))
+        columns = {"a": random.random((rows, 3)), "b": random.integers(0, 9, rows).astype("u1")}
+        forms = {"a": ("<f8", (3,)), "b": ("|u1", ())}
+        with Scratch(tmp_path if on_disk else None) as scratch:
+            order = Order(rows, [np.array_split(each, 3) for each in wanted], scratch, rest=rest)
+            given_in = {
+                key: (forms[key], partial(lambda values, lo, hi: values[lo:hi], values))
+                for key, values in columns.items()
+            }
+            found = gather(order, given_in, scratch)
+            assert len(order) == len(joined)
+            np.testing.assert_array_equal(order.column.read(0, len(order)), joined)
+            np.testing.assert_array_equal(order.lengths, [len(each) for each in wanted])
+            for key, values in columns.items():
+                for lo, hi in [
+                    (0, len(order)),
+                    (len(order) // 3, len(order) // 2),
+                    (0, 0),
+                    (0, min(1, len(order))),
+                ]:
+                    np.testing.assert_array_equal(found[key](lo, hi), values[joined[lo:hi]])
+        assert list(tmp_path.iterdir()) == []
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 400),
+    st.tuples(*[st.sampled_from([1, 3, 40, 100_000])] * 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_voxels_of_a_large_segment(
+    seed: int, n: int, width: tuple[int, ...], in_order: bool, outlier: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    xyz = random.integers(0, width, (n, 3)) * 0.7 - 3
+    xyz = xyz[np.argsort(xyz[:, 0])] if in_order else xyz
+    xyz[0] += 1e8 if outlier else 0  # so that all others are in one range of x
+    bounds = np.array([xyz.min(axis=0), xyz.max(axis=0)])
+    cells = np.floor((xyz - bounds[0]) / 1.5).astype(np.int64)
+    coords, inverse, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    largest = []
+    unique = point_cloud_large.unique_tuples
+    with pytest.MonkeyPatch.context() as patch, Scratch(None) as scratch:
+        for module in MODULES:
+            patch.setattr(module, "BLOCK", BLOCK)
+        note = lambda keys: [largest.append(len(keys[0])), unique(keys)][1]  # noqa: E731
+        patch.setattr(point_cloud_large, "unique_tuples", note)
+        grid = LargeGrid(lambda lo, hi: xyz[lo:hi], n, bounds, 1.5, scratch)
+        voxels = list(grid.voxels())
+        assert max(largest, default=0) <= BLOCK
+        np.testing.assert_array_equal(np.concatenate([each for each, _ in voxels]), coords)
+        np.testing.assert_array_equal(np.concatenate([each for _, each in voxels]), counts)
+        point_voxel = np.concatenate(list(grid.point_voxels()))
+        np.testing.assert_array_equal(point_voxel, inverse.reshape(-1))
+
+
+def make(path: Path, layout: str, n: int = 1000) -> Path:
+    random = np.random.default_rng(1)
+
+    def columns(count: int) -> dict[str, Any]:
+        axes = {axis: random.integers(0, 1000, count) * 0.01 for axis in "xyz"}
+        return {
+            **axes,
+            "label": random.integers(0, 3, count),
+            "rgb": random.integers(0, 255, (count, 3), "u1"),
+        }
+
+    with h5py.File(path, "w") as file:
+        if layout == "batches":
+            file["data"] = random.random((n // 50, 50, 6)).astype("f4")
+            file["label"] = random.integers(0, 3, (n // 50, 50))
+            return path
+        header = file.create_group("header")
+        for axis in "xyz":
+            header.attrs[f"{axis}_scale"], header.attrs[f"{axis}_offset"] = 0.01, 0.0
+        for number, count in enumerate([n // 2, 3, 0, n // 4] if layout == "in_segments" else [n]):
+            where = f"segments/segment_{number:04d}" if layout == "in_segments" else "data"
+            for key, values in columns(count).items():
+                file[f"{where}/{key}"] = values
+        for number in range(9 if layout == "indices" else 0):
+            file[f"segments/segment_{number:04d}/indices"] = np.flatnonzero(random.random(n) < 0.03 * number)
+    return path
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "indices": {},
+    "in_segments": {},
+    "columns": {},
+    "windows": {"segment": "window:3", "min_points": 35, "max_points": 90},
+    "large_windows": {"segment": "window:8", "min_points": 60, "max_points": 200},
+    "whole_windows": {"segment": "window:6"},
+    "batches": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("layout", "exact"), [*((layout, True) for layout in LAYOUTS), ("indices", False), ("columns", False)]
+)
+def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str, exact: bool
+) -> None:
+    make(tmp_path / "a.h5", layout)
+    if not exact:
+        with h5py.File(tmp_path / "a.h5", "r+") as file:
+            file["data/x"][-1] += 0.001  # what comes before is quantised all the same
+    converter = PointCloudConverter(voxel_size=(0.5, 4.0), **LAYOUTS[layout])
+    whole = run(converter, [tmp_path / "a.h5"], tmp_path / "whole")
+    kind = Store(tmp_path / "whole").array("points/xyz").dtype.kind
+    assert kind == ("i" if exact and layout != "batches" else "f")
+    used: list[Path | None] = []
+    make_scratch = Scratch.__init__
+
+    def note(scratch: Scratch, folder: Path | None) -> None:
+        used.append(folder)
+        make_scratch(scratch, folder)
+
+    monkeypatch.setattr(Scratch, "__init__", note)
+    for block, size in [(BLOCK, 0), (BLOCK, 1 << 30), (333, 0)]:
+        for module in MODULES:
+            monkeypatch.setattr(module, "BLOCK", block)
+        used.clear()
+        again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}", room=size)
+        assert {folder is None for folder in used} == {bool(size)}
+        assert again.digest == whole.digest
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("layout", ["indices", "columns", "windows"])
+def test_coordinates_that_are_not_finite_are_counted_over_all_blocks(tmp_path: Path, layout: str) -> None:
+    with h5py.File(make(tmp_path / "a.h5", layout), "r+") as file:
+        file["data/y"][[77, 400, 999]] = np.nan
+        file["data/z"][555] = np.inf
+    options = {"segment": "window:3"} if layout == "windows" else {}
+    with pytest.raises(InputError) as caught:
+        run(PointCloudConverter(voxel_size=(1.0,), **options), [tmp_path / "a.h5"], tmp_path / "out")
+    text = str(caught.value)
+    assert "data/y: 3 of 1000 coordinates are not finite, first at row 77: nan" in text
+    assert "data/z: 1 of 1000 coordinates are not finite, first at row 555: inf" in text
+
+
+@pytest.mark.parametrize("layout", ["indices", "in_segments", "columns", "batches"])
+def test_a_larger_file_takes_no_more_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
+) -> None:
+    monkeypatch.setattr(point_cloud_memory, "BLOCK", 500)
+    files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
+    small, large = (PointCloudConverter().scan([file]).sources[0].memory for file in files)
+    assert small == large
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "a.h5", "indices")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        for key in list(file["data"]):
+            values = file["data"][key][()]
+            del file["data"][key]
+            chunks = (700, *values.shape[1:])
+            file["data"].create_dataset(key, data=values, chunks=chunks, compression="gzip")
+    monkeypatch.setattr(hdf5, "_CACHED", 100)
+    reads: list[str] = []
+    read_rows = hdf5.read_rows
+
+    def count(dataset: h5py.Dataset, *more: Any) -> Any:
+        reads.append(dataset.name)
+        return read_rows(dataset, *more)
+
+    plain = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "plain", room=0)
+    monkeypatch.setattr(hdf5, "read_rows", count)
+    counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted", room=0)
+    assert counted.digest == plain.digest
+    assert 2 <= reads.count("/data/x") <= 3
+    assert PointCloudConverter().scan([tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    make(tmp_path / "a.h5", "indices")
+    child = (
+        "import resource, sys; from pathlib import Path\n"
+        "from unistore.converters.point_cloud import derive as d\n"
+        "from unistore.converters.point_cloud import order as o\n"
+        "from unistore.converters.point_cloud import scratch as s\n"
+        "from unistore.converters.point_cloud.converter import PointCloudConverter\n"
+        "d.BLOCK = o.BLOCK = s.BLOCK = 40\n"
+        "converter = PointCloudConverter(); scan = converter.scan([Path(sys.argv[1])])\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "converter.derive_in(Path(sys.argv[2]), scan, 0, lambda *more: None)\n"
+    )
+    (tmp_path / "room").mkdir()
+    command = [sys.executable, "-c", child, str(tmp_path / "a.h5"), str(tmp_path / "room")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "ConversionError" in done.stderr
+    assert f"{tmp_path / 'room'}: points cannot be sorted there (File too large); free space" in done.stderr
+    assert list((tmp_path / "room").iterdir()) == []
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize(
+    ("at", "row", "expected"),
+    [
+        (BLOCK, 400, "points outside the rows 0:400"),
+        (0, -7, "points outside the rows 0:400"),
+        (BLOCK, BLOCK - 1, "holds a row twice"),
+        (BLOCK, 3, "is not sorted"),
+    ],
+)
+def test_wrong_indices_of_several_blocks(tmp_path: Path, at: int, row: int, expected: str) -> None:
+    path = make(tmp_path / "a.h5", "columns", 400)
+    index = np.arange(3 * BLOCK)
+    index[at] = row
+    with h5py.File(path, "r+") as file:
+        file["segments/segment_0000/indices"] = index
+    for size in (0, 1 << 30):
+        with pytest.raises(InputError) as caught:
+            run(PointCloudConverter(), [path], tmp_path / "out", room=size)
+        assert f"segments/segment_0000/indices: {expected}" in str(caught.value)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(["f4", "f8"]),
+    st.one_of(st.none(), st.integers(1, 90)),
+    st.booleans(),
+)
+def test_large_windows_are_halved_as_small_ones(seed: int, dtype: str, most: int | None, spots: bool) -> None:
+    random = np.random.default_rng(seed)
+    values = np.array([-0.0, 0.0, 1.5, -2.25]) if spots else random.normal(0, 1, 500)
+    xyz = random.choice(values, (300, 3)).astype(dtype)
+
+    def parts() -> tuple[list[int], list[int]]:
+        with Scratch(None) as scratch:
+            order = by_windows(lambda lo, hi: xyz[lo:hi], len(xyz), 3.0, 5, most, scratch).order
+            assert order is not None
+            return order.lengths.tolist(), order.column.read(0, len(order)).tolist()
+
+    whole = parts()
+    with pytest.MonkeyPatch.context() as patch:
+        for module in MODULES:
+            patch.setattr(module, "BLOCK", BLOCK)
+        sizes: list[int] = []
+        halved = point_cloud_windows._halved
+        note = lambda *a: [sizes.append(len(a[0])), halved(*a)][1]  # noqa: E731
+        patch.setattr(point_cloud_windows, "_halved", note)
+        assert parts() == whole
+    assert max(sizes, default=0) <= BLOCK
+
+
+def test_what_may_be_held_decides_where_points_are_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path / "a.h5", "indices")
+    for module in MODULES:
+        monkeypatch.setattr(module, "BLOCK", BLOCK)
+    scan = PointCloudConverter(voxel_size=(1.0,)).scan([path])
+    (source,) = scan.sources
+    enough = PROCESS + SOURCE + source.held
+    assert 0 < source.memory < source.held
+    folders: list[Path | None] = []
+    make_scratch = Scratch.__init__
+    monkeypatch.setattr(
+        Scratch,
+        "__init__",
+        lambda scratch, folder: [folders.append(folder), make_scratch(scratch, folder)][1],
+    )
+    digests = set()
+    for limit in (enough, enough - 1, None):
+        folders.clear()
+        digests.add(
+            convert(path, tmp_path / str(limit), "point_cloud", memory=limit, voxel_size=(1.0,)).digest
+        )
+        held = limit != enough - 1
+        assert (folders[0] is None) == held
+        taken = source.held if held else source.memory
+        assert derive_memory(scan, source, room(limit, 0)) == SOURCE + taken
+    assert len(digests) == 1

@@ -1,0 +1,414 @@
+"""Point clouds written for the test: what each layout means, and every way in which a file is wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.converters.point_cloud.converter import PointCloudConverter, detect
+from unistore.errors import InputError
+
+RANDOM = np.random.default_rng(3)
+
+
+def columns(n: int, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    xyz = random.integers(50_000_000, 50_010_000, (3, n)) * 0.01 + 0.0
+    return {
+        "x": xyz[0],
+        "y": xyz[1],
+        "z": xyz[2],
+        "classification": random.integers(1, 6, n).astype("i4"),
+        "intensity": random.integers(0, 2**16, n).astype("u2"),
+    }
+
+
+def write(
+    path: Path,
+    data: Mapping[str, np.ndarray],
+    segments: Mapping[str, np.ndarray] | None = None,
+    scale: float | None = 0.01,
+) -> Path:
+    with h5py.File(path, "w") as file:
+        header = file.create_group("header")
+        if scale is not None:
+            for axis in "xyz":
+                header.attrs[f"{axis}_scale"], header.attrs[f"{axis}_offset"] = scale, 0.0
+        for name, values in data.items():
+            file[f"data/{name}"] = values
+        for name, rows in (segments or {}).items():
+            file[f"segments/{name}/indices"] = rows
+    return path
+
+
+def problems_of(converter: PointCloudConverter, *paths: Path) -> str:
+    """Problems that the scan reports, or all that deriving reports."""
+    with pytest.raises(InputError) as caught:
+        scan = converter.scan(paths)
+    return str(caught.value) if caught.value.problems else str(scan)
+
+
+def problems_of_values(path: Path, **options) -> str:
+    """Problems that appear when values are read."""
+    converter = PointCloudConverter(**options)
+    scan = converter.scan([path])
+    with pytest.raises(InputError) as caught:
+        converter.derive(scan, 0, lambda *_: None)
+    return str(caught.value)
+
+
+def test_points_of_no_segment_and_of_two(tmp_path: Path, check_contract) -> None:
+    data = columns(10)
+    segments = {"segment_0003": np.array([1, 4, 5]), "segment_0001": np.array([4, 9])}
+    path = write(tmp_path / "a.h5", data, segments)
+    order = np.array([4, 9, 1, 4, 5, 0, 2, 3, 6, 7, 8])
+    oracle = {
+        "points/source_row": order,
+        "points/intensity": data["intensity"][order],
+        "segments/number": np.array([1, 3, -1]),
+        "segments/offsets": np.array([0, 2, 5, 11]),
+        "segments/source": np.zeros(3, np.int32),
+    }
+    converted = check_contract(PointCloudConverter(voxel_size=(0.5, 20)), [path], oracle)
+    arrays = converted.arrays
+    assert converted.settled.samples == 2
+    xyz = np.stack([data[axis] for axis in "xyz"], axis=1)[order]
+    np.testing.assert_array_equal(arrays["points/xyz"] * 0.01 + 0.0, xyz)
+    assert (arrays["voxels/20/point_voxel"][5:] == -1).all()
+    assert (arrays["voxels/20/point_voxel"][:5] >= 0).all()
+    np.testing.assert_array_equal(arrays["voxels/0.5/offsets"], [0, 2, 5, 5])
+    np.testing.assert_array_equal(arrays["segments/origin"][2], xyz[5:].min(axis=0))
+
+
+def test_numbers_above_9999_and_segments_without_points(tmp_path: Path, check_contract) -> None:
+    names = ("segment_10000", "segment_9999", "segment_0002")
+    segments = {name: np.array([row]) for row, name in enumerate(names)}
+    segments["segment_20000"] = np.empty(0, np.int64)
+    path = write(tmp_path / "a.h5", columns(3), segments)
+    oracle = {
+        "segments/number": np.array([2, 9999, 10000, 20000]),
+        "points/source_row": np.array([2, 1, 0]),
+        "segments/offsets": np.array([0, 1, 2, 3, 3]),
+    }
+    converted = check_contract(PointCloudConverter(voxel_size=(1.0,)), [path], oracle)
+    np.testing.assert_array_equal(converted.arrays["segments/bounds"][3], np.zeros((2, 3)))
+
+
+def test_coordinates_stay_float64_where_one_bit_would_change(tmp_path: Path, check_contract) -> None:
+    for number, value in enumerate([500_000.005, -0.0, 1e8, np.nextafter(500_000.0, 1e9)]):
+        data = columns(6)
+        data["y"][3] = value
+        path = write(tmp_path / f"{number}.h5", data)
+        oracle = {"points/xyz": np.stack([data[axis] for axis in "xyz"], axis=1)}
+        converted = check_contract(PointCloudConverter(), [path], oracle)
+        assert converted.arrays["points/xyz"].dtype == np.float64
+        assert np.signbit(converted.arrays["points/xyz"][3, 1]) == np.signbit(value)
+    zero = columns(6)
+    zero["y"][3] = 0.0
+    converted = check_contract(PointCloudConverter(), [write(tmp_path / "zero.h5", zero)])
+    assert converted.arrays["points/xyz"].dtype == np.int32
+
+
+def test_float32_stays_and_joins_float64(tmp_path: Path, check_contract) -> None:
+    data = {name: values.astype("f4") if name in "xyz" else values for name, values in columns(5).items()}
+    one = write(tmp_path / "a.h5", data)
+    expected = np.stack([data[axis] for axis in "xyz"], axis=1)
+    check_contract(PointCloudConverter(), [one], {"points/xyz": expected})
+    two = write(tmp_path / "b.h5", columns(5))
+    other = np.stack([columns(5)[axis] for axis in "xyz"], axis=1)
+    check_contract(PointCloudConverter(), [two, one], {"points/xyz": np.concatenate([expected, other])})
+
+
+def batches(path: Path, rows: int, width: int = 3, **more: np.ndarray) -> np.ndarray:
+    data = RANDOM.random((rows, 16, width), dtype=np.float32)
+    with h5py.File(path, "w") as file:
+        file["data"] = data
+        for name, values in more.items():
+            file[name] = values
+    return data
+
+
+@pytest.mark.parametrize("shape", [(7,), (7, 1)])
+def test_pointnet_with_a_label_an_object(tmp_path: Path, check_contract, shape: tuple[int, ...]) -> None:
+    label = RANDOM.integers(0, 40, shape).astype("u1")
+    normal = RANDOM.random((7, 16, 3), dtype=np.float32)
+    data = batches(tmp_path / "ply_data_train0.h5", 7, label=label, normal=normal)
+    oracle = {
+        "points/xyz": data.reshape(-1, 3),
+        "points/normal": normal.reshape(-1, 3),
+        "points/source_row": np.arange(7 * 16),
+        "segments/label": label.reshape(7),
+        "segments/offsets": np.arange(8) * 16,
+        "segments/number": np.arange(7),
+    }
+    converted = check_contract(PointCloudConverter(), [tmp_path], oracle)
+    assert converted.scan.sources[0].split == "train"
+
+
+def test_pointnet_with_a_label_a_point_and_features(tmp_path: Path, check_contract) -> None:
+    label, pid = RANDOM.integers(0, 13, (4, 16)).astype("u1"), RANDOM.integers(0, 9, (4, 16))
+    data = batches(tmp_path / "a.h5", 4, width=9, label=label, pid=pid)
+    oracle = {
+        "points/xyz": data[:, :, :3].reshape(-1, 3),
+        "points/features": data[:, :, 3:].reshape(-1, 6),
+        "points/label": label.reshape(-1),
+        "points/pid": pid.reshape(-1),
+    }
+    check_contract(PointCloudConverter(), [tmp_path / "a.h5"], oracle)
+    renamed = check_contract(PointCloudConverter(map={"part": "pid", "label": ""}), [tmp_path / "a.h5"])
+    assert "points/part" in renamed.arrays
+    assert "points/label" not in renamed.arrays
+
+
+def test_list_files_give_splits_and_rooms(tmp_path: Path, convert_in_memory) -> None:
+    for number in (0, 1, 2):
+        batches(tmp_path / f"ply_data_all_{number}.h5", 3, label=np.zeros((3, 16), "u1"))
+    (tmp_path / "train_files.txt").write_text(
+        "/home/me/x/ply_data_all_2.h5\nold/ply_data_all_0.h5\n\nold/gone.h5\n"
+    )
+    (tmp_path / "test_files.txt").write_text("old\\ply_data_all_1.h5\n")
+    (tmp_path / "all_files.txt").write_text("".join(f"x/ply_data_all_{n}.h5\n" for n in (2, 0, 1)))
+    (tmp_path / "room_filelist.txt").write_text("".join(f"Area_{n}_office\n" for n in range(9)))
+    converted = convert_in_memory(PointCloudConverter(), [tmp_path])
+    assert [source.split for source in converted.scan.sources] == ["train", "test", "train"]
+    offsets = converted.arrays["segments/name/offsets"]
+    text = converted.arrays["segments/name/data"].tobytes().decode()
+    rooms = [text[lo:hi] for lo, hi in pairwise(offsets)]
+    assert rooms == [f"Area_{n}_office" for n in (3, 4, 5, 6, 7, 8, 0, 1, 2)]
+    assert any("gone.h5" in note for note in converted.scan.notes)
+    assert tmp_path / "train_files.txt" in converted.scan.sources[0].files
+
+    (tmp_path / "test_files.txt").write_text("ply_data_all_1.h5\nply_data_all_2.h5\n")
+    assert "is in the lists of test and of train" in problems_of(PointCloudConverter(), tmp_path)
+
+
+def test_one_xyz_dataset_and_integers(tmp_path: Path, check_contract) -> None:
+    xyz = RANDOM.integers(-5, 5, (8, 3)).astype("i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["XYZ"], file["rgb"] = xyz, np.ones((8, 3), "u1")
+    oracle = {"points/xyz": xyz.astype("f8"), "points/rgb": np.ones((8, 3), "u1")}
+    check_contract(PointCloudConverter(), [tmp_path / "a.h5"], oracle)
+    converter = PointCloudConverter(map={"xyz": "rgb", "cell": "XYZ"})
+    converted = check_contract(converter, [tmp_path / "a.h5"])
+    np.testing.assert_array_equal(converted.arrays["points/cell"], xyz)
+
+
+def test_unlabelled_points_are_remarked_on(tmp_path: Path, convert_in_memory) -> None:
+    data = columns(5)
+    data["classification"][:] = 0
+    path = write(tmp_path / "a.h5", data)
+    converted = convert_in_memory(PointCloudConverter(), [path])
+    assert converted.fields["points/classification"].attributes["unlabelled"] == "every value is 0"
+    both = convert_in_memory(PointCloudConverter(), [path, write(tmp_path / "b.h5", columns(5))])
+    assert "unlabelled" not in both.fields["points/classification"].attributes
+
+
+def test_columns_that_differ_between_files(tmp_path: Path, check_contract) -> None:
+    less = columns(4)
+    del less["intensity"]
+    paths = [write(tmp_path / "a.h5", columns(3)), write(tmp_path / "b.h5", less)]
+    message = problems_of(PointCloudConverter(), *paths)
+    assert ["intensity", "uint16", "-"] in [line.split() for line in message.splitlines()]
+    joined = check_contract(PointCloudConverter(columns="union"), paths)
+    np.testing.assert_array_equal(joined.arrays["points/intensity"][3:], 0)
+    assert "points/intensity" not in check_contract(PointCloudConverter(columns="intersection"), paths).arrays
+
+
+def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
+    data = columns(6)
+    write(tmp_path / "good.h5", data)
+    write(tmp_path / "short.h5", {**data, "intensity": data["intensity"][:5]})
+    write(tmp_path / "twice.h5", {**data, "Intensity": data["intensity"]})
+    write(tmp_path / "noz.h5", {name: values for name, values in data.items() if name != "z"})
+    write(tmp_path / "text.h5", {**data, "x": np.array([b"1"] * 6)})
+    write(tmp_path / "big.h5", {**data, "z": np.arange(6)})
+    content = (tmp_path / "good.h5").read_bytes()
+    (tmp_path / "cut.h5").write_bytes(content[:-100])
+    (tmp_path / "pointer.h5").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid\n")
+    with h5py.File(tmp_path / "never.h5", "w") as file:
+        for axis in "xyz":
+            file.create_dataset(axis, (5,), "f8")
+    write(tmp_path / "nan.h5", {**data, "y": np.full(6, np.nan)})
+    write(tmp_path / "unsorted.h5", data, {"segment_0000": np.array([3, 1])})
+    message = problems_of(PointCloudConverter(), tmp_path)
+    for expected in (
+        "short.h5: columns differ in length",
+        "data/intensity       5",
+        "twice.h5: holds both Intensity and intensity",
+        "noz.h5: data: has no z; columns: classification, intensity, x, y",
+        "text.h5: data/x: has dtype |S1, expected a float",
+        "big.h5: data/z: has dtype int64, expected a float or an integer of at most 32 bits",
+        "cut.h5: is truncated",
+        "pointer.h5: is a Git-LFS pointer",
+        "never.h5: x: was allocated as (5,) but never written",
+        "nan.h5: data/y: 6 of 6 coordinates are not finite",
+        "unsorted.h5: segments/segment_0000/indices: is not sorted",
+    ):
+        assert expected in message
+    assert "good.h5" not in message
+
+
+def test_both_cases_of_a_name_can_be_told_apart(tmp_path: Path, check_contract) -> None:
+    data = {**columns(6), "Intensity": np.arange(6)}
+    path = write(tmp_path / "a.h5", data)
+    renamed = PointCloudConverter(map={"other": "Intensity"})
+    check_contract(renamed, [path], {"points/other": np.arange(6), "points/intensity": data["intensity"]})
+    without = check_contract(PointCloudConverter(map={"intensity": ""}), [path])
+    assert "points/Intensity" in without.arrays
+    assert "points/intensity" not in without.arrays
+    assert "as data/X is" in problems_of(
+        PointCloudConverter(), write(tmp_path / "b.h5", {**data, "X": data["x"]})
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([0, 5, 6], "segments/segment_0001/indices: points outside the rows 0:6"),
+        ([-1, 2], "points outside the rows 0:6"),
+        ([3, 2], "is not sorted"),
+        ([2, 2, 3], "holds a row twice"),
+        ([0.0, 1.0], "is float64 (2,), expected integers (n,)"),
+    ],
+)
+def test_wrong_indices(tmp_path: Path, rows: list[float], expected: str) -> None:
+    segments = {"segment_0000": np.array([3, 4]), "segment_0001": np.array(rows)}
+    path = write(tmp_path / "a.h5", columns(6), segments)
+    assert expected in problems_of_values(path)
+
+
+def test_many_wrong_segments_are_counted(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", columns(6), {f"segment_{n:04d}": np.array([9]) for n in range(20)})
+    message = problems_of_values(path)
+    assert message.count("points outside") == 5
+    assert "15 further segments" in message
+    with h5py.File(path, "a") as file:
+        del file["segments/segment_0007/indices"]
+    assert "segments/segment_0007/indices: is missing" in problems_of_values(path)
+
+
+def test_coordinates_that_are_not_finite(tmp_path: Path) -> None:
+    data = columns(6)
+    data["x"][2], data["z"][4:] = np.nan, np.inf
+    message = problems_of_values(write(tmp_path / "a.h5", data))
+    assert "data/x: 1 of 6 coordinates are not finite, first at row 2: nan" in message
+    assert "data/z: 2 of 6 coordinates are not finite, first at row 4: inf" in message
+
+
+def test_no_points_and_voxels_too_small(tmp_path: Path) -> None:
+    assert "holds no points" in problems_of_values(write(tmp_path / "a.h5", columns(0)))
+    message = problems_of_values(write(tmp_path / "b.h5", columns(6)), voxel_size=(1e-9,))
+    assert "more than int32 can count" in message
+
+
+def in_segments(path: Path, parts: list[dict[str, np.ndarray]]) -> Path:
+    with h5py.File(path, "w") as file:
+        for number, part in enumerate(parts):
+            for name, values in part.items():
+                file[f"segments/segment_{number:04d}/{name}"] = values
+    return path
+
+
+def test_segments_with_columns_of_their_own(tmp_path: Path, check_contract) -> None:
+    parts = [columns(n, n) for n in (4, 2, 5)]
+    path = in_segments(tmp_path / "a.h5", parts)
+    oracle = {f"points/{name}": np.concatenate([part[name] for part in parts]) for name in ("intensity",)}
+    check_contract(PointCloudConverter(voxel_size=(10.0,)), [path], oracle)
+
+    lacking = [parts[0], {name: values for name, values in parts[1].items() if name != "intensity"}]
+    message = problems_of_values(in_segments(tmp_path / "b.h5", lacking))
+    assert "segments/segment_0001: lacks intensity, unlike the first segment" in message
+    short = [parts[0], {**parts[1], "intensity": parts[1]["intensity"][:1]}]
+    message = problems_of_values(in_segments(tmp_path / "c.h5", short))
+    assert "segment_0001/intensity: is uint16 (1,), expected uint16 (2,)" in message
+
+
+def test_what_segments_hold_beside_columns(tmp_path: Path, check_contract) -> None:
+    parts = [{**columns(n, n), "unique_labels": np.arange(2)} for n in (4, 2)]
+    converted = check_contract(PointCloudConverter(), [in_segments(tmp_path / "a.h5", parts)])
+    assert sorted(converted.arrays)[:5] == [f"points/{name}" for name in ("classification", "intensity")] + [
+        *("points/source_row", "points/xyz", "segments/bounds")
+    ]
+
+
+def test_no_segment_is_left(tmp_path: Path, convert_in_memory) -> None:
+    converter = PointCloudConverter(segment="window:5", min_points=7, voxel_size=(1.0,))
+    with pytest.raises(InputError, match="no point belongs to a segment"):
+        convert_in_memory(converter, [write(tmp_path / "a.h5", columns(6))])
+
+
+def test_links_out_of_the_given_paths(tmp_path: Path, check_contract) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    outside.mkdir()
+    write(outside / "b.h5", columns(4))
+    data = columns(4)
+    path = write(inside / "a.h5", {name: values for name, values in data.items() if name != "z"})
+    with h5py.File(path, "a") as file:
+        file["data/z"] = h5py.ExternalLink("../out/b.h5", "/data/z")
+    assert "outside the given paths" in problems_of(PointCloudConverter(), inside)
+    converted = check_contract(PointCloudConverter(columns="intersection"), [inside, outside])
+    assert outside / "b.h5" in converted.scan.sources[0].files
+    np.testing.assert_array_equal(converted.arrays["points/xyz"][:4, 2] * 0.01, data["z"])
+
+
+def test_a_damaged_chunk_is_an_error_naming_the_dataset(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for axis in "xyz":
+            file.create_dataset(axis, data=RANDOM.random(3000), chunks=(1000,), compression="gzip")
+    with h5py.File(path) as file:
+        where = file["y"].id.get_chunk_info(1).byte_offset
+    with path.open("r+b") as stream:
+        stream.seek(where + 20)
+        stream.write(os.urandom(100))
+    assert "a.h5: y: rows 0:3000 cannot be read" in problems_of_values(path)
+
+
+def test_several_groups_with_coordinates(tmp_path: Path, check_contract) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name in ("first", "second"):
+            for axis in "XYZ":
+                file[f"{name}/{axis}"] = np.full(3, float(len(name)))
+    assert "several groups hold x, y, z: first, second" in problems_of(PointCloudConverter(), tmp_path)
+    converter = PointCloudConverter(map={"x": "second/X"})
+    check_contract(converter, [tmp_path], {"points/xyz": np.full((3, 3), 6.0)})
+
+
+def test_names_that_a_store_keeps(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", {**columns(3), "origin": np.arange(3), "__x": np.arange(3)})
+    message = problems_of(PointCloudConverter(), path)
+    assert "cannot be stored as 'origin'" in message
+    assert "cannot be stored as '__x'" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"segment": "window"}, "expected window:SIZE"),
+        ({"segment": "window:-1"}, "expected window:SIZE"),
+        ({"min_points": 5}, "which is not given"),
+        ({"segment": "window:5", "min_points": 5, "max_points": 4}, "got 5 and 4"),
+        ({"voxel_size": (0.0,)}, "sizes above 0"),
+        ({"voxel_size": (1, 1.0)}, "different sizes"),
+        ({"columns": "some"}, "expected one of"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        PointCloudConverter(**options)
+
+
+def test_detect_looks_at_structure_alone(tmp_path: Path) -> None:
+    batches(tmp_path / "images.h5", 3, label=np.zeros(3, "f4"))
+    assert detect([tmp_path]) is None
+    write(tmp_path / "wrong.h5", {**columns(3), "intensity": np.arange(2)})
+    found = detect([tmp_path])
+    assert found is not None
+    assert found.modality == "point_cloud"

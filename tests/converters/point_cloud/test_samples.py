@@ -1,0 +1,215 @@
+"""Real point clouds: every value against what h5py reads and the definitions say, point by point."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.converters.point_cloud.converter import PointCloudConverter, detect
+from unistore.errors import InputError
+
+COORDINATES = ("x", "y", "z")
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, np.float64).view(np.int64)
+
+
+def restored(converted, rows: slice | np.ndarray, source: int) -> np.ndarray:
+    """Float64 coordinates of stored rows, by the format's formula."""
+    xyz = converted.arrays["points/xyz"][rows]
+    if xyz.dtype != np.int32:
+        return xyz.astype(np.float64)
+    return (
+        xyz.astype(np.float64) * converted.arrays["sources/scale"][source]
+        + converted.arrays["sources/offset"][source]
+    )
+
+
+def segments_of(converted) -> list[tuple[int, int, int, int]]:
+    """Source, number, first and last row of each stored segment."""
+    arrays = converted.arrays
+    bounds = arrays["segments/offsets"].tolist()
+    return list(
+        zip(
+            arrays["segments/source"].tolist(),
+            arrays["segments/number"].tolist(),
+            bounds,
+            bounds[1:],
+            strict=False,
+        )
+    )
+
+
+def test_indices_layout(samples: Path, check_contract) -> None:
+    paths = [samples / "pointcloud" / f"derived_pointsuite_thin-{number}.h5" for number in (2, 1)]
+    converted = check_contract(PointCloudConverter(voxel_size=(50.0,)), paths)
+    arrays = converted.arrays
+    assert [source.name for source in converted.scan.sources] == [
+        "derived_pointsuite_thin-1.h5",
+        "derived_pointsuite_thin-2.h5",
+    ]
+    assert arrays["points/xyz"].dtype == np.int32
+    assert converted.settled.samples == 86
+    seen = 0
+    for source, number, lo, hi in segments_of(converted):
+        with h5py.File(sorted(paths)[source]) as file:
+            rows = file[f"segments/segment_{number:04d}/indices"][:]
+            assert number == seen % 43
+            np.testing.assert_array_equal(arrays["points/source_row"][lo:hi], rows)
+            for key, dataset in file["data"].items():
+                if key not in COORDINATES:
+                    stored = arrays[f"points/{key}"][lo:hi]
+                    assert stored.dtype == dataset.dtype
+                    np.testing.assert_array_equal(stored, dataset[:][rows], key)
+            expected = np.stack([file[f"data/{axis}"][:][rows] for axis in COORDINATES], axis=1)
+        np.testing.assert_array_equal(bits(restored(converted, slice(lo, hi), source)), bits(expected))
+        np.testing.assert_array_equal(bits(arrays["segments/origin"][seen]), bits(expected.min(axis=0)))
+        np.testing.assert_array_equal(
+            arrays["segments/bounds"][seen], [expected.min(axis=0), expected.max(axis=0)]
+        )
+        check_voxels(converted, "voxels/50", seen, expected, 50.0)
+        seen += 1
+    assert seen == 86
+    assert converted.fields["points/xyz"].unit == "m"
+    header = arrays["sources/header/data"].tobytes().decode()
+    assert '"point_format": 3' in header
+
+
+def check_voxels(converted, group: str, segment: int, xyz: np.ndarray, size: float) -> None:
+    arrays = converted.arrays
+    lo, hi = arrays[f"{group}/offsets"][segment : segment + 2]
+    cells = np.floor((xyz - xyz.min(axis=0)) / size).astype(np.int64)
+    coords, inverse, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
+    np.testing.assert_array_equal(arrays[f"{group}/coords"][lo:hi], coords)
+    np.testing.assert_array_equal(arrays[f"{group}/counts"][lo:hi], counts)
+    first, last = arrays["segments/offsets"][segment : segment + 2]
+    np.testing.assert_array_equal(arrays[f"{group}/point_voxel"][first:last], inverse.reshape(-1))
+
+
+def test_bundled_points_of_some_segments(bundled: Path, check_contract) -> None:
+    paths = [bundled / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")]
+    converted = check_contract(PointCloudConverter(voxel_size=(20.0, 100.0)), paths)
+    arrays = converted.arrays
+    assert converted.settled.samples == 24
+    np.testing.assert_array_equal(arrays["segments/number"], [*range(12), -1] * 2)
+    last = 0
+    for segment, (source, number, lo, hi) in enumerate(segments_of(converted)):
+        with h5py.File(paths[source]) as file:
+            cloud = np.stack([file[f"data/{axis}"][:] for axis in COORDINATES], axis=1)
+            inside = {key: group["indices"][:] for key, group in file["segments"].items()}
+            classes = file["data/classification"][:]
+        assigned = np.concatenate(list(inside.values()))
+        rest = np.setdiff1d(np.arange(len(cloud)), assigned)
+        rows = rest if number == -1 else inside[f"segment_{number:04d}"]
+        np.testing.assert_array_equal(arrays["points/source_row"][lo:hi], rows)
+        np.testing.assert_array_equal(arrays["points/classification"][lo:hi], classes[rows])
+        np.testing.assert_array_equal(bits(restored(converted, slice(lo, hi), source)), bits(cloud[rows]))
+        if number == -1:
+            assert (arrays["voxels/20/point_voxel"][lo:hi] == -1).all()
+        else:
+            check_voxels(converted, "voxels/20", segment, cloud[rows], 20.0)
+            check_voxels(converted, "voxels/100", segment, cloud[rows], 100.0)
+        last = hi
+    assert last == len(arrays["points/xyz"])
+
+
+def test_columns_inside_segments(samples: Path, check_contract) -> None:
+    path = samples / "pointcloud" / "derived_pointsuite_thin-1_fast.h5"
+    converted = check_contract(PointCloudConverter(), [path])
+    assert converted.arrays["points/xyz"].dtype == np.float64, "no scale in this header"
+    np.testing.assert_array_equal(converted.arrays["points/source_row"], np.arange(5327))
+    with h5py.File(path) as file:
+        for _, number, lo, hi in segments_of(converted):
+            group = file[f"segments/segment_{number:04d}"]
+            expected = np.stack([group[axis][:] for axis in COORDINATES], axis=1)
+            np.testing.assert_array_equal(bits(converted.arrays["points/xyz"][lo:hi]), bits(expected))
+            for key in ("classification", "intensity"):
+                np.testing.assert_array_equal(converted.arrays[f"points/{key}"][lo:hi], group[key][:])
+    assert converted.settled.samples == 43
+
+
+def test_quantised_beside_unquantised_is_restored_to_the_bit(samples: Path, check_contract) -> None:
+    folder = samples / "pointcloud"
+    paths = [folder / "derived_pointsuite_thin-1.h5", folder / "derived_pointsuite_thin-1_fast.h5"]
+    with pytest.raises(InputError, match="columns differ"):
+        PointCloudConverter().scan(paths)
+    converted = check_contract(PointCloudConverter(columns="intersection"), paths)
+    arrays = converted.arrays
+    assert [bool(facts["quantised"]) for facts in converted.facts] == [True, False]
+    assert arrays["points/xyz"].dtype == np.float64
+    assert "sources/scale" not in arrays
+    with h5py.File(paths[0]) as file:
+        expected = np.stack([file[f"data/{axis}"][:] for axis in COORDINATES], axis=1)
+    first = arrays["points/xyz"][:5327]
+    np.testing.assert_array_equal(bits(first), bits(expected[arrays["points/source_row"][:5327]]))
+    np.testing.assert_array_equal(bits(first), bits(arrays["points/xyz"][5327:]), "both hold the same points")
+
+
+def test_columns_in_a_group_as_one_segment(samples: Path, check_contract) -> None:
+    path = samples / "pointcloud" / "pdal_autzen.h5"
+    converted = check_contract(PointCloudConverter(), [path])
+    with h5py.File(path) as file:
+        group = file["autzen"]
+        expected = np.stack([group[axis][:] for axis in "XYZ"], axis=1)
+        np.testing.assert_array_equal(bits(converted.arrays["points/xyz"]), bits(expected))
+        for key in set(group) - set("XYZ"):
+            np.testing.assert_array_equal(converted.arrays[f"points/{key}"], group[key][:])
+    assert converted.settled.samples == 1
+    assert any("no segments, so each file is one" in note for note in converted.scan.notes)
+    assert converted.fields["points/xyz"].unit is None
+
+
+def test_windows_of_a_file_without_segments(samples: Path, check_contract) -> None:
+    path = samples / "pointcloud" / "pdal_autzen.h5"
+    converter = PointCloudConverter(segment="window:500", min_points=20, max_points=100)
+    converted = check_contract(converter, [path])
+    with h5py.File(path) as file:
+        x, y = file["autzen/X"][:], file["autzen/Y"][:]
+    column, row = np.floor((x - x.min()) / 500), np.floor((y - y.min()) / 500)
+    rows = converted.arrays["points/source_row"]
+    np.testing.assert_array_equal(np.sort(rows), np.arange(1065), "every point is stored once")
+    real = [part for part in segments_of(converted) if part[1] != -1]
+    windows = []
+    for expected, (_, number, lo, hi) in enumerate(real):
+        assert number == expected
+        inside = rows[lo:hi]
+        assert 20 <= len(inside) <= 100
+        assert (np.diff(inside) > 0).all()
+        window = set(zip(column[inside].tolist(), row[inside].tolist(), strict=True))
+        assert len(window) == 1
+        windows += window
+    assert windows == sorted(windows)
+    for window in {*zip(column.tolist(), row.tolist(), strict=True)} - set(windows):
+        assert np.count_nonzero((column == window[0]) & (row == window[1])) < 20
+    assert converted.settled.samples == len(real) == len(segments_of(converted)) - 1
+
+
+def test_map_names_the_coordinates(samples: Path, check_contract) -> None:
+    path = samples / "pointcloud" / "pdal_twoPoints.h5"
+    with pytest.raises(InputError, match=r"has no x, y, z; datasets: elevation, .*--map x=NAME"):
+        PointCloudConverter().scan([path])
+    names = {"x": "longitude", "y": "latitude", "z": "elevation", "pitch": "instrument_parameters/pitch"}
+    converted = check_contract(PointCloudConverter(map=names), [path])
+    with h5py.File(path) as file:
+        expected = np.stack([file[names[axis]][:].astype("f8") for axis in COORDINATES], axis=1)
+        pitch = file["instrument_parameters/pitch"][:]
+    np.testing.assert_array_equal(bits(converted.arrays["points/xyz"]), bits(expected))
+    np.testing.assert_array_equal(converted.arrays["points/pitch"], pitch)
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("derived_pointsuite_thin-1.h5", "pointsuite_indices"),
+        ("derived_pointsuite_thin-1_fast.h5", "pointsuite_columns"),
+        ("pdal_autzen.h5", "columns"),
+        ("pdal_twoPoints.h5", None),
+    ],
+)
+def test_detect(samples: Path, name: str, layout: str | None) -> None:
+    found = detect([samples / "pointcloud" / name])
+    assert (found.layout if found else None) == layout

@@ -1,0 +1,249 @@
+"""Trajectory files as they break: each its own clear error, all of them together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.converters.trajectory.converter import TrajectoryConverter
+from unistore.errors import InputError
+
+
+def problems_of(*paths: Path, **options) -> str:
+    with pytest.raises(InputError) as caught:
+        TrajectoryConverter(**options).scan(paths)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def robomimic(path: Path, demos: int = 2) -> Path:
+    with h5py.File(path, "w") as file:
+        for k in range(demos):
+            file[f"data/demo_{k}/actions"] = np.ones((6, 3))
+            file[f"data/demo_{k}/obs/eef"] = np.ones((6, 3))
+    return path
+
+
+def test_different_lengths_are_one_table(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["observations/left_image"] = np.zeros((694, 4, 4, 3), np.uint8)
+        file["observations/joint"] = np.zeros((649, 16))
+        file["actions"] = np.zeros((694, 4))
+        file["rewards"] = np.zeros(170)
+        file["terminals"] = np.zeros(163)
+    message = problems_of(tmp_path / "a.h5")
+    assert message.count("different numbers of steps") == 1
+    for name, rows in (
+        ("left_image", 694),
+        ("joint", 649),
+        ("actions", 694),
+        ("rewards", 170),
+        ("terminals", 163),
+    ):
+        assert any(name in line and str(rows) in line for line in message.splitlines())
+    assert "--on-error skip" in message
+
+
+def test_an_episode_is_left_out_by_name(tmp_path: Path, check_contract) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
+        del file["data/demo_1/obs/eef"]
+        file["data/demo_1/obs/eef"] = np.ones((5, 3))
+        file["mask/train"] = np.array(["demo_0", "demo_1"], "S")
+    assert "data/demo_1" in problems_of(tmp_path / "a.h5")
+    converted = check_contract(TrajectoryConverter(exclude=("a.h5: data/demo_1",)), [tmp_path / "a.h5"])
+    assert converted.arrays["episodes/offsets"].tolist() == [0, 6, 12]
+    assert converted.settled.splits.tolist() == [0, 1]
+    assert "left out: a.h5: data/demo_1" in converted.scan.notes
+
+
+def test_a_large_array_beside_the_columns_must_match_too(tmp_path: Path, check_contract) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5", 3), "r+") as file:
+        for k in range(3):
+            file[f"data/demo_{k}/right_dpos"] = np.ones((6 if k else 700, 3))
+    assert "right_dpos  700" in problems_of(tmp_path / "a.h5")
+    converted = check_contract(TrajectoryConverter(exclude=("a.h5: data/demo_0",)), [tmp_path / "a.h5"])
+    assert converted.arrays["steps/right_dpos"].shape == (12, 3)
+
+
+def test_unwritten_datasets(tmp_path: Path) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        file.create_dataset("data/demo_0/rewards", (6,), "f4")
+        file.create_dataset("data/demo_1/rewards", (6,), "f4", chunks=(2,))
+    message = problems_of(tmp_path / "a.h5")
+    assert "a.h5: data/demo_0/rewards: was allocated as (6,) but never written" in message
+    assert "data/demo_1/rewards" in message
+
+
+def corrupt(path: Path, dataset: str, chunk: int) -> None:
+    with h5py.File(path) as file:
+        info = file[dataset].id.get_chunk_info(chunk)
+    with path.open("r+b") as stream:
+        stream.seek(info.byte_offset + 4)
+        stream.write(b"\xff" * (info.size - 8))
+
+
+def test_corrupt_gzip_chunk_names_file_dataset_and_rows(tmp_path: Path, convert_in_memory) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        values = np.arange(6 * 64).reshape(6, 64)
+        file["data/demo_0/obs/tactile"] = values
+        file.create_dataset("data/demo_1/obs/tactile", data=values, chunks=(2, 64), compression="gzip")
+    corrupt(tmp_path / "a.h5", "data/demo_1/obs/tactile", 1)
+    with pytest.raises(InputError, match=r"a.h5: data/demo_1/obs/tactile: rows 2:4 cannot be read"):
+        convert_in_memory(TrajectoryConverter(), [tmp_path])
+
+
+def test_corrupt_actions_are_found_by_the_scan(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        values = np.random.default_rng(0).normal(size=(64, 7))
+        file.create_dataset("data/demo_0/actions", data=values, chunks=(16, 7), compression="gzip")
+    corrupt(tmp_path / "a.h5", "data/demo_0/actions", 2)
+    assert "a.h5: data/demo_0/actions: rows 0:64 cannot be read" in problems_of(tmp_path)
+
+
+def test_every_file_of_every_kind_at_once(tmp_path: Path) -> None:
+    robomimic(tmp_path / "good.h5")
+    (tmp_path / "empty.h5").touch()
+    (tmp_path / "pointer.h5").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n")
+    whole = robomimic(tmp_path / "cut.h5").read_bytes()
+    (tmp_path / "cut.h5").write_bytes(whole[: len(whole) // 2])
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["weights"] = np.ones(3)
+    message = problems_of(tmp_path)
+    for part in (
+        "empty.h5: is empty",
+        "pointer.h5: is a Git-LFS pointer",
+        "cut.h5: is truncated",
+        "other.h5: is no trajectory file: it holds weights",
+    ):
+        assert part in message
+    with pytest.raises(InputError) as caught:
+        TrajectoryConverter().scan([tmp_path])
+    bad = [problem.source for problem in caught.value.problems]
+    assert bad == ["cut.h5", "empty.h5", "other.h5", "pointer.h5"]
+    scan = TrajectoryConverter(exclude=bad).scan([tmp_path])
+    assert [source.name for source in scan.sources] == ["good.h5"]
+    assert "left out: cut.h5, empty.h5, other.h5, pointer.h5" in scan.notes
+
+
+def test_links_that_leave_the_sources(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    robomimic(tmp_path / "secret.h5")
+    robomimic(tmp_path / "in" / "other.h5")
+    with h5py.File(robomimic(tmp_path / "in" / "a.h5", 1), "r+") as file:
+        file["data/demo_1"] = h5py.ExternalLink("../secret.h5", "/data/demo_0")
+        file["data/demo_0/obs/more"] = h5py.ExternalLink(str(tmp_path / "secret.h5"), "/data/demo_0/actions")
+    message = problems_of(tmp_path / "in")
+    assert message.count("outside the given paths") == 2
+
+
+def test_links_inside_the_sources_are_followed(tmp_path: Path, check_contract) -> None:
+    robomimic(tmp_path / "part.h5", 1)
+    with h5py.File(tmp_path / "whole.h5", "w") as file:
+        file["data/demo_0/actions"] = h5py.ExternalLink("part.h5", "/data/demo_0/actions")
+        file["data/demo_0/obs/eef"] = h5py.ExternalLink("part.h5", "/data/demo_0/obs/eef")
+    converted = check_contract(TrajectoryConverter(), [tmp_path])
+    assert converted.arrays["steps/action"].shape == (12, 3)
+    assert [file.name for file in converted.scan.sources[1].files] == ["whole.h5", "part.h5"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"), [(h5py.string_dtype(), "x"), (h5py.vlen_dtype(np.float32), [1.0]), ("c16", 1j)]
+)
+def test_dtypes_that_cannot_be_stored(tmp_path: Path, dtype, value) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        file.create_dataset("data/demo_0/obs/strange", (6,), dtype)[0] = value
+    message = problems_of(tmp_path / "a.h5")
+    assert "data/demo_0/obs/strange: has" in message
+    assert "dtype" in message
+
+
+@pytest.mark.parametrize("name", ["next_valid", "obs/...", "__private", "a/zarr.json"])
+def test_names_that_cannot_be_stored(tmp_path: Path, name: str) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        file[f"data/demo_0/{name}"] = np.ones((6, 3))
+    message = problems_of(tmp_path / "a.h5")
+    assert "cannot be stored under the name" in message
+    assert "--map" in message
+
+
+def test_two_datasets_of_one_role(tmp_path: Path) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        file["data/demo_0/action"] = np.ones((6, 3))
+    assert "would be column 'action'" in problems_of(tmp_path / "a.h5")
+    TrajectoryConverter(ignore=("action",)).scan([tmp_path / "a.h5"])
+
+
+def test_flags_that_are_no_flags(tmp_path: Path, convert_in_memory) -> None:
+    with h5py.File(tmp_path / "flat.h5", "w") as file:
+        file["actions"] = np.ones((5, 2))
+        file["terminals"] = [0, 0, 0.5, 0, 1]
+    assert "flat.h5: terminals: row 2 is 0.5, expected 0 or 1" in problems_of(tmp_path / "flat.h5")
+    with h5py.File(robomimic(tmp_path / "demo.h5", 1), "r+") as file:
+        file["data/demo_0/dones"] = [0, 0, 0, 0, 2, 1]
+    with pytest.raises(InputError, match="data/demo_0/dones: row 4 is 2"):
+        convert_in_memory(TrajectoryConverter(), [tmp_path / "demo.h5"])
+
+
+def test_files_of_different_layouts(tmp_path: Path) -> None:
+    robomimic(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["actions"], file["rewards"] = np.ones((5, 2)), np.ones(5)
+    assert "hold different layouts: a.h5 is robomimic, b.h5 is flat" in problems_of(tmp_path)
+
+
+def test_columns_that_differ_between_episodes(tmp_path: Path) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5", 4), "r+") as file:
+        file["data/demo_2/obs/extra"] = np.ones((6, 2))
+    message = problems_of(tmp_path / "a.h5")
+    assert "a.h5: demo_0 (+2)" in message
+    assert "a.h5: demo_2" in message
+    assert "observation/extra" in message
+
+
+def test_images_of_different_sizes(tmp_path: Path) -> None:
+    for k, size in enumerate((48, 64)):
+        with h5py.File(tmp_path / f"episode_{k}.h5", "w") as file:
+            file["action"] = np.ones((2, 2))
+            file["observations/images/top"] = np.zeros((2, size, size, 3), np.uint8)
+    assert "uint8 (48, 48, 3)" in problems_of(tmp_path)
+
+
+def test_actions_that_are_not_finite_are_noted(tmp_path: Path, check_contract) -> None:
+    actions = np.ones((6, 3))
+    actions[2] = actions[4, 1] = np.nan
+    actions[4, 0] = np.inf
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data/demo_0/actions"] = actions
+    converted = check_contract(TrajectoryConverter(), [tmp_path], {"steps/action": actions})
+    assert any("2 steps have an action that is not finite" in note for note in converted.scan.notes)
+
+
+def test_episodes_without_steps_are_left_out(tmp_path: Path, check_contract) -> None:
+    with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
+        file.create_group("data/demo_7")
+        file["data/demo_8/actions"] = np.ones((0, 3))
+    converted = check_contract(TrajectoryConverter(), [tmp_path / "a.h5"])
+    assert converted.settled.samples == 2
+    assert len([note for note in converted.scan.notes if "has no step" in note]) == 2
+
+
+def test_nothing_left(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data/demo_8/actions"] = np.ones((0, 3))
+    assert "no episode is left" in problems_of(tmp_path / "a.h5")
+
+
+def test_map_that_names_nothing(tmp_path: Path) -> None:
+    assert "--map reward=cost" in problems_of(robomimic(tmp_path / "a.h5"), map={"reward": "cost"})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"images": "png"}, {"colour": "bgr"}, {"columns": "all"}, {"image_size": 0}],
+)
+def test_options_that_are_unknown(options: dict) -> None:
+    with pytest.raises(InputError, match=next(iter(options))):
+        TrajectoryConverter(**options)

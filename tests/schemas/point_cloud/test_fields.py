@@ -1,0 +1,102 @@
+"""The schema of point clouds."""
+
+from __future__ import annotations
+
+import pytest
+
+from unistore.schemas.arrays import ArrayInfo, name_problem
+from unistore.schemas.point_cloud.fields import (
+    point_field,
+    scale_fields,
+    segment_fields,
+    source_row_field,
+    validate,
+    voxel_fields,
+    voxel_group,
+    voxel_offsets_field,
+    xyz_field,
+)
+
+N, S, V, F = 10, 3, 6, 2
+ATTRIBUTES = {"samples": {"count": 2}}
+
+
+def store() -> dict[str, ArrayInfo]:
+    fields = [
+        *((field, N) for field in (xyz_field("int32", 3, "m"), point_field("rgb", "uint8", (3,), 3))),
+        (source_row_field(3), N),
+        *((field, S + (name == "offsets")) for name, field in segment_fields("m").items()),
+        *((field, F) for field in scale_fields()),
+        *zip(voxel_fields(0.5, 2, 3, "m"), (V, V, N), strict=True),
+        (voxel_offsets_field(0.5), S + 1),
+    ]
+    return {field.path: ArrayInfo((rows, *field.row_shape), field.dtype) for field, rows in fields}
+
+
+def test_the_fields_make_a_valid_store() -> None:
+    arrays = store()
+    assert validate(arrays, ATTRIBUTES) == []
+    assert arrays["voxels/0.5/point_voxel"] == ArrayInfo((N,), "int32")
+    for path in arrays:
+        assert name_problem(path) is None
+    named = {
+        "segments/name/data": ArrayInfo((99,), "uint8"),
+        "segments/name/offsets": ArrayInfo((S + 1,), "int64"),
+    }
+    assert validate({**arrays, **named}, ATTRIBUTES) == []
+
+
+@pytest.mark.parametrize("path", sorted(set(store()) - {"points/rgb"}))
+def test_each_array_is_needed(path: str) -> None:
+    arrays = store()
+    del arrays[path]
+    problems = validate(arrays, ATTRIBUTES)
+    assert [(problem.location, problem.kind) for problem in problems] == [(path, "missing")]
+
+
+@pytest.mark.parametrize("path", sorted(set(store()) - {"sources/scale", "sources/offset"}))
+def test_each_array_has_its_rows(path: str) -> None:
+    arrays = store()
+    info = arrays[path]
+    arrays[path] = ArrayInfo((info.shape[0] + 1, *info.shape[1:]), info.dtype)
+    assert validate(arrays, {}) != []
+
+
+def test_all_problems_at_once() -> None:
+    arrays = store()
+    arrays["points/xyz"] = ArrayInfo((N, 2), "int16")
+    arrays["segments/origin"] = ArrayInfo((S, 3), "float32")
+    problems = validate(arrays, ATTRIBUTES)
+    assert [problem.location for problem in problems] == ["points/xyz", "points/xyz", "segments/origin"]
+    assert validate(store(), {"samples": {"count": 4}})[0].kind == "count"
+
+
+def test_scale_is_needed_beside_quantised_coordinates_only() -> None:
+    arrays = store()
+    arrays["points/xyz"] = ArrayInfo((N, 3), "float64")
+    del arrays["sources/scale"], arrays["sources/offset"]
+    assert validate(arrays, ATTRIBUTES) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "group"), [(0.5, "voxels/0.5"), (1.0, "voxels/1"), (1e-7, "voxels/0.0000001")]
+)
+def test_names_of_voxel_grids(size: float, group: str) -> None:
+    assert voxel_group(size) == group
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a//b", "empty or made of dots"),
+        ("..", "empty or made of dots"),
+        ("__reserved", "Zarr reserves"),
+        ("a/zarr.json", "every Zarr node"),
+        ("a\tb", "control character"),
+        ("a\\b", "backslash"),
+        ("é" * 128, "longer than 255 bytes"),
+    ],
+)
+def test_names_that_no_array_can_have(name: str, reason: str) -> None:
+    assert reason in str(name_problem(name))
+    assert name_problem("points/Größe 2") is None

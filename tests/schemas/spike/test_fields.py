@@ -1,0 +1,125 @@
+"""What a spike store must hold, and how its arrays are tiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.spike.fields import (
+    file_table,
+    image_field,
+    spike_field,
+    validate,
+    voxel_bins,
+    voxel_field,
+    voxel_path,
+)
+from unistore.schemas.spike.tiles import even_tile
+
+GOOD = {
+    "frames/spike": ArrayInfo((3, 88, 360, 80), "uint8"),
+    "frames/spike_length": ArrayInfo((3,), "int32"),
+    "frames/spike_extent": ArrayInfo((3, 2), "int32"),
+    "frames/voxel/5": ArrayInfo((3, 5, 360, 640), "uint8"),
+    "frames/blur": ArrayInfo((3, 720, 1280, 3), "uint8"),
+    "frames/sharp_file/data": ArrayInfo((999,), "uint8"),
+    "frames/sharp_file/offsets": ArrayInfo((4,), "int64"),
+    "frames/image_extent": ArrayInfo((3, 2), "int32"),
+    "sequences/offsets": ArrayInfo((3,), "int64"),
+    "sequences/name/data": ArrayInfo((9,), "uint8"),
+    "sequences/name/offsets": ArrayInfo((3,), "int64"),
+    "sources/bytes": ArrayInfo((3,), "int64"),
+}
+
+ATTRIBUTES = {"samples": {"count": 3, "table": "frames"}}
+
+
+def test_a_whole_store_has_no_problem() -> None:
+    assert validate(GOOD, ATTRIBUTES) == []
+    only_voxels = {
+        path: info for path, info in GOOD.items() if path not in {"frames/spike", "frames/spike_length"}
+    }
+    assert validate(only_voxels, ATTRIBUTES) == []
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in GOOD if not path.startswith("sources") and "voxel" not in path]
+)
+def test_a_missing_array_is_named(path: str) -> None:
+    optional = {"frames/spike", "frames/blur", "frames/sharp_file/data"}
+    problems = validate({key: info for key, info in GOOD.items() if key != path}, ATTRIBUTES)
+    assert [problem.location for problem in problems] == ([] if path in optional else [path])
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "dtype", "kind"),
+    [
+        ("frames/spike", (3, 88, 360, 80), "bool", "dtype"),
+        ("frames/spike", (3, 88, 360), "uint8", "dtype"),
+        ("frames/voxel/5", (3, 4, 360, 640), "uint8", "shape"),
+        ("frames/voxel/5", (3, 5, 396, 640), "uint8", "shape"),
+        ("frames/voxel/5", (3, 5, 360, 640), "bool", "dtype"),
+        ("frames/voxel/5", (2, 5, 360, 640), "uint8", "length"),
+        ("frames/blur", (3, 720, 1280, 4), "uint8", "shape"),
+        ("frames/spike_length", (4,), "int32", "length"),
+        ("frames/sharp_file/offsets", (3,), "int64", "length"),
+        ("frames/image_extent", (3, 3), "int32", "shape"),
+        ("sequences/name/offsets", (4,), "int64", "length"),
+    ],
+)
+def test_every_contradiction_is_found(path: str, shape: tuple[int, ...], dtype: str, kind: str) -> None:
+    problems = validate({**GOOD, path: replace(GOOD[path], shape=shape, dtype=dtype)}, ATTRIBUTES)
+    assert [problem.kind for problem in problems] == [kind]
+
+
+def test_another_count_of_samples() -> None:
+    (problem,) = validate(GOOD, {"samples": {"count": 4}})
+    assert problem.message == "count is 4, but there are 3 frames"
+
+
+def test_nothing_at_all() -> None:
+    problems = validate({}, ATTRIBUTES)
+    assert {problem.kind for problem in problems} == {"missing"}
+    assert any("neither frames/spike nor frames/voxel" in problem.message for problem in problems)
+
+
+def test_paths_of_voxel_sets() -> None:
+    assert voxel_bins(voxel_path(32)) == 32
+    assert voxel_bins("frames/voxel/x") is None
+    assert voxel_bins("frames/spike") is None
+
+
+@given(st.integers(1, 2_000), st.integers(1, 300))
+def test_even_tiles_cover_with_little_padding(extent: int, wanted: int) -> None:
+    tile = even_tile(extent, wanted)
+    assert 1 <= tile <= extent
+    if extent > wanted:
+        assert -(-extent // tile) * tile <= -(-extent // wanted) * wanted
+        assert tile <= wanted * 1.6
+
+
+def test_tiles_of_known_cameras() -> None:
+    assert spike_field(88, 360, 640).tile == (88, 36, 40)
+    assert voxel_field(5, "uint8", 360, 640, counted=True).tile == (5, 120, 128)
+    assert voxel_field(10, "uint8", 360, 640, counted=True).tile == (10, 60, 128)
+    assert image_field("blur", 720, 1280).tile == (120, 128, 3)
+    assert voxel_field(5, "uint8", 250, 400, counted=True).tile == (5, 125, 200), "columns in groups of 8"
+
+
+@given(st.integers(1, 2_000), st.integers(1, 1_500), st.integers(1, 1_500), st.integers(1, 64))
+def test_chunks_stay_of_a_readable_size(length: int, height: int, width: int, bins: int) -> None:
+    for field in (
+        spike_field(length, height, width),
+        voxel_field(bins, "uint16", height, width, counted=True),
+    ):
+        assert field.tile is not None
+        size = 1
+        for tile, extent in zip(field.tile, field.row_shape, strict=True):
+            assert 1 <= tile <= extent
+            size *= tile
+        assert size <= 512 << 10
+    assert file_table("blur", 1_000).fields[0].path == "frames/blur_file/data"

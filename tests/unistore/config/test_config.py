@@ -1,0 +1,255 @@
+"""The documents' own configuration files, verbatim, as Dataset and loader arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import unistore.data.kinds
+from unistore.config.load import Config, load
+from unistore.errors import InputError
+
+FULL = """\
+SEED: 123
+
+DATA:
+  ROOT: data/processed/gopro_spike_unified
+  TRAIN_SPLIT: train
+  VAL_SPLIT: test
+  CROP_SIZE: 256
+  CLIP_LEN: 5
+  K: 32
+
+  # voxels made on reading
+  USE_PRECOMPUTED_VOXELS: false
+  NUM_VOXEL_BINS: 5
+  SPIKE_DIR: spike
+
+  # cache in memory ✓
+  USE_RAM_CACHE: true
+  CACHE_SIZE_GB: 4.0
+
+DATALOADER:
+  TOTAL_WORKERS: "auto"          # 🎯
+  TRAIN_PREFETCH_FACTOR: 4
+  VAL_PREFETCH_FACTOR: 2
+  PIN_MEMORY: true
+  PERSISTENT_WORKERS: true
+
+TRAIN:
+  EPOCHS: 40
+  BATCH_SIZE: 1
+  VAL_BATCH_SIZE: 1
+  GRADIENT_ACCUMULATION_STEPS: 6
+  MAX_GRAD_NORM: 1.0
+  OPTIM:
+    LR: 0.0002
+"""
+
+CT = """\
+"dataset": {
+    "name": "CTWindowSparseSDF",
+    "args": {
+        "resolution": 512,
+        "window_type": "lung",
+        "min_points": 100,
+        "max_points": 100000,
+        "cache_data": true,          // 🆕 cache
+        "precompute_sparse": true    // 🆕 "indices"
+    }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Stands for the sample kind, whose own tests are elsewhere."""
+
+    length: int = 1
+    crop: int | None = None
+    voxel_bins: int | None = None
+    random: bool = True
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unistore.data.kinds, "Clips", Clips, raising=False)
+
+
+@pytest.fixture
+def read(tmp_path: Path):
+    def read(text: str, name: str = "config.yaml", **options) -> Config:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return load(tmp_path / name, **{"cores": 40, "ranks": 1, **options})
+
+    return read
+
+
+def problems_of(read, text: str, name: str = "config.yaml", **options) -> str:
+    with pytest.raises(InputError) as caught:
+        read(text, name, **options)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_the_spike_document_in_full(read) -> None:
+    config = read(FULL, ranks=3)
+    assert config.seed == 123
+    assert config.train.dataset == {
+        "path": "data/processed/gopro_spike_unified",
+        "samples": Clips(5, 256, 5, random=True),
+        "split": "train",
+        "seed": 123,
+    }
+    assert config.validation is not None
+    assert config.validation.dataset["samples"] == Clips(5, 256, 5, random=False)
+    assert config.validation.dataset["split"] == "test"
+    assert config.train.dataloader == {
+        "batch_size": 1,
+        "shuffle": True,
+        "pin_memory": True,
+        "num_workers": 8,
+        "prefetch_factor": 4,
+        "persistent_workers": True,
+    }
+    assert config.train.loader == {
+        "batch_size": 1,
+        "shuffle": True,
+        "pin_memory": True,
+        "seed": 123,
+        "workers": 8,
+        "prefetch": 4,
+        "cache": 4 << 30,
+    }
+    assert config.validation.dataloader["prefetch_factor"] == 2
+    assert config.validation.loader["shuffle"] is False
+    assert (config.workers.train, config.workers.validation) == (8, 2)
+    assert config.unused == (
+        "DATA.K",
+        "DATA.USE_PRECOMPUTED_VOXELS",
+        "DATA.SPIKE_DIR",
+        "TRAIN.EPOCHS",
+        "TRAIN.GRADIENT_ACCUMULATION_STEPS",
+        "TRAIN.MAX_GRAD_NORM",
+        "TRAIN.OPTIM.LR",
+    )
+
+
+@pytest.mark.parametrize(
+    ("total", "workers", "prefetch"),
+    [('"cpu*0.9"   # 90 %', 36, 6), ('"auto"', 32, 4), ("24", 24, 2), ('"24"', 24, 2)],
+)
+def test_the_spike_document_in_pieces(read, total: str, workers: int, prefetch: int) -> None:
+    config = read(f"DATALOADER:\n  TOTAL_WORKERS: {total}\n  TRAIN_PREFETCH_FACTOR: {prefetch}\n")
+    assert config.train.dataloader["num_workers"] == workers
+    assert config.train.dataloader["prefetch_factor"] == prefetch
+    assert config.train.dataset == {"seed": 0}
+    assert config.validation is None
+
+
+def test_precomputed_voxels(read) -> None:
+    config = read(
+        "DATA:\n  USE_PRECOMPUTED_VOXELS: true\n  VOXEL_CACHE_DIRNAME: spike_vox\n", store="gopro.zarr"
+    )
+    assert config.train.dataset == {"path": "gopro.zarr", "samples": Clips(), "seed": 0}
+    assert config.unused == ("DATA.USE_PRECOMPUTED_VOXELS", "DATA.VOXEL_CACHE_DIRNAME")
+
+
+@pytest.mark.parametrize("text", [CT, f"{{{CT}}}", f"/* stage 1 */ {CT.replace('100000', '500000')}"])
+def test_the_ct_document(read, text: str) -> None:
+    config = read(text, "ct_vqvae_stage1.json", store="ct.zarr", samples=20)
+    most = 500_000 if "500000" in text else 100_000
+    assert config.train.dataset == {
+        "path": "ct.zarr",
+        "samples": unistore.data.kinds.SparsePoints(window="lung", min_points=100, max_points=most),
+        "seed": 0,
+    }
+    assert config.train.loader["cache"] == "all"
+    assert config.train.loader["workers"] == 2
+    assert config.unused == ("dataset.args.resolution", "dataset.args.precompute_sparse")
+
+
+def test_marks_inside_strings_are_no_comments(read) -> None:
+    text = '{"dataset": {"name": "CTWindowSparseSDF", "args": {"roots": "s3://a//b /* c */"}}, "x": "\\"//"}'
+    config = read(text, "c.json")
+    assert config.train.dataset["path"] == "s3://a//b /* c */"
+    assert config.unused == ("x",)
+
+
+def test_workers_of_each_side(read) -> None:
+    config = read("DATALOADER:\n  TOTAL_WORKERS: 12\n  TRAIN_WORKERS: 4\n  VAL_WORKERS: 0\n", ranks=3)
+    assert config.validation is not None
+    assert config.train.dataloader["num_workers"] == 4
+    assert config.validation.dataloader == {
+        "batch_size": 1,
+        "shuffle": False,
+        "pin_memory": False,
+        "num_workers": 0,
+    }
+    assert read("DATALOADER:\n  NUM_WORKERS: 8\n", ranks=3).train.dataloader["num_workers"] == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("DATALOADER: {TOTAL_WORKERS: 4, TRAIN_WORKERS: 4, VAL_WORKERS: 2}", "less than 1 × (4 training"),
+        (
+            "DATALOADER: {NUM_WORKERS: 8, TOTAL_WORKERS: auto}",
+            "NUM_WORKERS: says how many workers, and so do",
+        ),
+        ("DATALOADER: {TRAIN_WORKERS: 0, PERSISTENT_WORKERS: true}", "no training workers to persist"),
+        ("DATA: {TRAIN_SPLIT: train, VAL_SPLIT: train}", "VAL_SPLIT: is 'train', and so is DATA.TRAIN_SPLIT"),
+        ("SEED: 1\nDATA: {ROOT: a}\nSEED: 2", "SEED: stands there twice with different values"),
+        ("DATA: {CLIP_LEN: five}", "DATA.CLIP_LEN: is 'five', expected an integer"),
+        ("DATA: {CLIP_LEN: 0}", "DATA.CLIP_LEN: is 0, must be at least 1"),
+        ("DATALOADER: {PIN_MEMORY: 1}", "PIN_MEMORY: is 1, expected true or false"),
+        ("DATALOADER: {TOTAL_WORKERS: many}", "is 'many', expected 'auto', 'cpu*0.9' or a number"),
+        ("DATALOADER: {TOTAL_WORKERS: 1.5}", "is 1.5, expected 'auto', 'cpu*0.9' or a number"),
+        ("- 1\n- 2", "holds list, expected keys and values"),
+        ("", "holds nothing, expected keys and values"),
+        ("DATA: [", "is no YAML"),
+        ("DATA: !!python/object/apply:os.system ['true']", "is no YAML"),
+    ],
+)
+def test_what_is_refused(read, text: str, said: str) -> None:
+    assert said in problems_of(read, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (CT.replace("100,", "200000,"), "min_points: is 200000, above dataset.args.max_points, 100000"),
+        (CT.replace("CTWindowSparseSDF", "Other"), "dataset.name: is 'Other', expected CTWindowSparseSDF"),
+        (CT.replace("100,", '"100",'), "min_points: is '100', expected an integer"),
+        ('{"dataset": ', "is no JSON"),
+    ],
+)
+def test_what_is_refused_in_json(read, text: str, said: str) -> None:
+    assert said in problems_of(read, text, "c.json")
+
+
+def test_all_problems_at_once(read) -> None:
+    text = "DATA: {CLIP_LEN: 0, CROP_SIZE: x}\nTRAIN: {BATCH_SIZE: -1}"
+    assert len(problems_of(read, text).splitlines()) == 3
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"none\.yaml: cannot be read"):
+        load(tmp_path / "none.yaml")
+
+
+def test_the_same_values_twice_are_no_contradiction(read) -> None:
+    assert read("SEED: 1\nDATA: {ROOT: a}\nSEED: 1").seed == 1
+
+
+def test_torch_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text(CT, encoding="utf-8")
+    load_it = f"import sys, unistore.config.load; unistore.config.load.load({str(tmp_path / 'c.json')!r})"
+    code = f"{load_it}; print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "False\n"
+    assert run.stderr.startswith("loader workers: ")

@@ -1,0 +1,52 @@
+"""``unistore.convert`` from Python: what it takes, and what it refuses before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.conversion.convert import make_converter
+
+
+@pytest.fixture
+def array(tmp_path: Path) -> Path:
+    np.save(tmp_path / "a.npy", np.arange(20).reshape(10, 2))
+    return tmp_path / "a.npy"
+
+
+def test_options_that_cannot_be_leave_nothing_behind(array: Path) -> None:
+    with pytest.raises(unistore.InputError) as refused:
+        unistore.convert(array, array.with_name("out.zarr"), "rows", codec="lz", workers=-1)
+    assert [problem.location for problem in refused.value.problems] == ["--codec", "--workers"]
+    assert list(array.parent.iterdir()) == [array]
+
+
+@pytest.mark.parametrize("workers", ["auto", 1.5, None])
+def test_workers_are_a_number(array: Path, workers: Any) -> None:
+    with pytest.raises(unistore.InputError, match="--workers: must be a whole number"):
+        unistore.convert(array, array.with_name("out.zarr"), "rows", workers=workers)
+
+
+@pytest.mark.parametrize("sources", [[], "", ["a", ""]])
+@pytest.mark.parametrize("modality", [None, "rows"])
+def test_no_source(sources: Any, modality: str | None, tmp_path: Path) -> None:
+    with pytest.raises(unistore.InputError, match="no source was named"):
+        unistore.convert(sources, tmp_path / "out.zarr", modality)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "value"),
+    [("point_cloud", "voxel_size", 20.0), ("ct", "windows", "lung"), ("spike", "voxels", 5)],
+)
+def test_one_value_will_do_where_several_may_be_given(family: str, option: str, value: Any) -> None:
+    assert make_converter(family, {option: value}) == make_converter(family, {option: [value]})
+
+
+def test_options_that_a_family_has_not() -> None:
+    with pytest.raises(unistore.InputError, match="'bogus'; it has: map, columns, exclude"):
+        make_converter("rows", {"bogus": 1})

@@ -1,0 +1,327 @@
+"""Damage that a library meets, in every family: told with the file's name, left out beside good sources."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.cli.main import main
+from unistore.conversion.convert import convert
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError
+from unistore.integrity import verify
+from unistore.report.inspection import inspect
+from unistore.store.reader import Store
+
+GOOD, BAD = "a.h5", "b.h5"
+
+
+def write_rows(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(40.0), chunks=(8,), compression="gzip")
+        file["inner/y"] = np.arange(40)
+
+
+def write_cloud(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for axis in "xyz":
+            file[f"data/{axis}"] = np.arange(30.0)
+        for number in range(3):
+            file[f"segments/segment_{number:04d}/indices"] = np.arange(number * 10, number * 10 + 10)
+
+
+def write_episodes(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        for demo in range(2):
+            file[f"data/demo_{demo}/actions"] = np.arange(10.0).reshape(5, 2)
+            file[f"data/demo_{demo}/obs/eef"] = np.arange(15.0).reshape(5, 3)
+
+
+WRITE: Mapping[str, Callable[[Path], None]] = {
+    "rows": write_rows,
+    "point_cloud": write_cloud,
+    "trajectory": write_episodes,
+}
+
+
+@pytest.fixture(params=WRITE)
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def sources(tmp_path: Path, family: str) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in (GOOD, BAD):
+        WRITE[family](folder / name)
+    return folder
+
+
+def problems(sources: Path, store: Path, family: str | None = None, **options: Any) -> InputError:
+    with pytest.raises(InputError) as caught:
+        convert(sources, store, family, **options)
+    assert not store.exists()
+    return caught.value
+
+
+def check_told_and_left_out(sources: Path, family: str, name: str = BAD) -> None:
+    """Refused by name; beside a good source left out, told in the report."""
+    store = sources.parent / "out.zarr"
+    said = problems(sources, store, family).problems
+    assert said
+    assert {problem.source.partition(": ")[0] for problem in said} == {name}
+    report = convert(sources, store, family, on_error="skip")
+    assert {entry["file"] for entry in report.skipped} == {name}
+    assert GOOD in Store(store).text("sources/path")
+
+
+def test_no_byte_of_metadata_escapes(tmp_path: Path) -> None:
+    """Each byte in turn, of the HDF5 structures of a small file: an error that names it, or none."""
+    path, seen = tmp_path / "b.h5", 0
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0xA5]) + whole[at + 1 :])
+        found = inspect(path)
+        seen += any(problem.trace for problem in found.problems)
+        assert all("b.h5" in problem.location for problem in found.problems)
+    assert seen, "the border was met"
+
+
+def test_a_name_that_is_not_utf_8(sources: Path, family: str) -> None:
+    with h5py.File(sources / BAD, "r+") as file:
+        parent = file["data" if "data" in file else "/"]
+        parent.id.links.create_hard(b"caf\xe9", file.id, next(iter(file)).encode())
+    check_told_and_left_out(sources, family)
+    said = problems(sources, sources.parent / "again.zarr", family).problems[0]
+    assert r"b'caf\xe9'" in said.message
+
+
+def test_an_attribute_whose_name_is_not_utf_8(sources: Path, family: str) -> None:
+    """Attributes are kept of clouds' headers and of episodes; rows have none."""
+    with h5py.File(sources / BAD, "r+") as file:
+        for group in (file, file.require_group("header")):
+            scalar = h5py.h5s.create(h5py.h5s.SCALAR)
+            h5py.h5a.create(group.id, b"caf\xe9", h5py.h5t.NATIVE_INT32, scalar).write(np.array(3, "i4"))
+    if family == "rows":
+        assert convert(sources, sources.parent / "out.zarr", family).sources == 2
+    else:
+        check_told_and_left_out(sources, family)
+
+
+def test_a_deep_hierarchy(sources: Path, family: str) -> None:
+    with h5py.File(sources / BAD, "r+") as file:
+        group = file.require_group("data")
+        for _ in range(1500):
+            group = group.create_group("g")
+    check_told_and_left_out(sources, family)
+
+
+def test_links_that_lead_in_a_circle(sources: Path, family: str) -> None:
+    (sources / BAD).unlink()
+    (sources / BAD).symlink_to(sources / "c.h5")
+    (sources / "c.h5").symlink_to(sources / BAD)
+    store = sources.parent / "out.zarr"
+    said = problems(sources, store)
+    assert {BAD, "c.h5"} <= {problem.location for problem in said.problems}
+    report = convert(sources, store, on_error="skip")
+    assert {entry["file"] for entry in report.skipped} == {BAD, "c.h5"}
+    assert BAD in str(problems(sources / BAD, sources.parent / "alone.zarr", family))
+
+
+def test_a_zip_of_another_version(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.npz", "b.npz"):
+        np.savez(folder / name, x=np.arange(9))
+    data = bytearray((folder / "b.npz").read_bytes())
+    data[data.rindex(b"PK\x01\x02") + 6] = 200  # version needed to extract, PKWARE APPNOTE 4.3.12
+    (folder / "b.npz").write_bytes(data)
+    with pytest.raises(NotImplementedError), zipfile.ZipFile(folder / "b.npz"):
+        pass
+    store = tmp_path / "out.zarr"
+    assert "b.npz: cannot be read: NotImplementedError: zip file version 20.0" in str(problems(folder, store))
+    assert [entry["file"] for entry in convert(folder, store, on_error="skip").skipped] == ["b.npz"]
+
+
+def test_a_disk_that_fails_while_values_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, store = tmp_path / "in", tmp_path / "out.zarr"
+    folder.mkdir()
+    for name in ("a.npy", "b.npy"):
+        np.save(folder / name, np.arange(4000.0).reshape(1000, 4))
+    from unistore.converters.files import arrays as array_files
+
+    read = array_files.read_flat
+
+    def failing(path: Path, *given: Any) -> None:
+        if path.name == "b.npy":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        read(path, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(array_files, "read_flat", failing)
+        said = problems(folder, store).problems
+        assert [(each.location, each.kind, each.source) for each in said] == [
+            ("b.npy", "unreadable", "b.npy")
+        ]
+        assert (tmp_path / "out.zarr.unistore-build").exists(), "what is done stays: the disk may come back"
+        shutil.rmtree(tmp_path / "out.zarr.unistore-build")
+        report = convert(folder, store, on_error="skip", overwrite=True)
+        assert [entry["file"] for entry in report.skipped] == ["b.npy"]
+
+
+def test_verify_against_a_source_that_cannot_be_read(
+    sources: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second reading, by h5py alone, is inside the border, too."""
+    store = sources.parent / "out.zarr"
+    convert(sources, store, family)
+
+    def broken(self: Any, number: int) -> Any:
+        raise RuntimeError("bad local heap")
+
+    from importlib import import_module
+
+    monkeypatch.setattr(import_module(f"unistore.integrity.originals_{family}").Originals, "compare", broken)
+    found = verify(store, against=[sources])
+    assert not found.ok
+    assert f"{GOOD}: cannot be read: RuntimeError: bad local heap" in "\n".join(map(str, found.problems))
+
+
+def test_debug_shows_the_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_rows(tmp_path / "b.h5")
+
+    def broken(*given: Any) -> Any:
+        raise RuntimeError("bad heap")
+
+    monkeypatch.setattr("unistore.converters.files.hdf5.file.check_dataset", broken)
+    command = ["convert", "rows", str(tmp_path / "b.h5"), str(tmp_path / "out.zarr")]
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.startswith("error: b.h5: cannot be read: RuntimeError: bad heap (")
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--debug"])
+    assert left.value.code == 2
+    assert "in broken\n" in capsys.readouterr().err
+
+
+STRAY = ["segment_0001x", "segment_-1", "other", "segment_2_1", "segment_٣", f"segment_{9**20}"]
+
+
+def test_groups_among_segments_that_are_none(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in (GOOD, BAD):
+        write_cloud(folder / name)
+    with h5py.File(folder / BAD, "r+") as file:
+        for key in STRAY:
+            file[f"segments/{key}/indices"] = np.arange(3)
+        file["segments/segment_01/indices"] = np.arange(3)
+        file["segments/Segment_2/indices"] = np.arange(3)
+        file["segments/count"] = 3
+    said = problems(folder, tmp_path / "out.zarr", "point_cloud").problems
+    named = {problem.location.rpartition("/")[2] for problem in said}
+    assert {*STRAY, "segment_01"} < named
+    assert named & {"Segment_2", "segment_0002"}
+    assert "count" not in named, "a dataset is no segment"
+    check_told_and_left_out(folder, "point_cloud")
+
+
+def test_only_groups_that_are_no_segments(tmp_path: Path) -> None:
+    """All points would have been one segment."""
+    write_cloud(tmp_path / BAD)
+    with h5py.File(tmp_path / BAD, "r+") as file:
+        for key in list(file["segments"]):
+            file.move(f"segments/{key}", f"segments/{key}x")
+    assert len(problems(tmp_path / BAD, tmp_path / "out.zarr").problems) == 3
+
+
+NAMES = ["a\nb.npy", "\u202ecba.npy", "\x1b[31m.npy", b"\xff\xfe.npy", "back\\slash.npy", "C:x.npy"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_that_could_not_be_exported(tmp_path: Path, name: str | bytes) -> None:
+    folder, store = tmp_path / "in", tmp_path / "out.zarr"
+    folder.mkdir()
+    for each in ("good.npy", os.fsdecode(name)):
+        np.save(folder / each, np.arange(9))
+    (problem,) = problems(folder, store).problems
+    assert str(problem).isprintable()
+    assert "rename it" in problem.cure
+    assert len(convert(folder, store, on_error="skip").skipped) == 1
+    assert Store(store).text("sources/path") == ["good.npy"]
+
+
+def test_an_episode_whose_values_lie_in_a_file_that_is_gone(tmp_path: Path) -> None:
+    """That file is none of those which guard the run, once the episode is left out."""
+    folder, store = tmp_path / "in", tmp_path / "out.zarr"
+    folder.mkdir()
+    write_episodes(folder / BAD)
+    with h5py.File(folder / BAD, "r+") as file:
+        del file["data/demo_1/obs/eef"]
+        file.create_dataset("data/demo_1/obs/eef", (5, 3), "f8", external=[("nowhere.bin", 0, 120)])
+    report = convert(folder, store, "trajectory", on_error="skip")
+    assert [entry["left_out"] for entry in report.skipped] == [f"{BAD}: data/demo_1"]
+
+
+class Interrupted:
+    """Does something once a number of steps is done."""
+
+    def __init__(self, after: int, what: Callable[[], None]) -> None:
+        self._left, self._what = after, what
+
+    def run(self, job: Any, items: Any) -> Any:
+        for item in items:
+            if self._left == 0:
+                self._what()
+            self._left -= 1
+            yield item, job(item)
+
+
+def test_content_that_changes_with_its_time_restored(toys: Path, toy: Any, tmp_path: Path) -> None:
+    """It is noticed, and the same command reads that source anew: nothing of the old content is sealed."""
+    store, path = tmp_path / "out.zarr", toys / "val/s2.npz"
+    arrays = dict(np.load(path))
+    other = {**arrays, "value": arrays["value"][::-1]}
+
+    def change() -> None:
+        before = path.stat()
+        np.savez(path, **other)
+        assert path.stat().st_size == before.st_size
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    steps = 6
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: its content, rights or links changed"):
+        run(toy(), [toys], store, executor=Interrupted(steps, change))
+    run(toy(), [toys], store)
+    fresh = run(toy(), [toys], tmp_path / "fresh.zarr")
+    assert Store(store).attributes["seal"]["digest"] == fresh.digest
+
+
+def test_rights_that_change_between_two_runs(toys: Path, toy: Any, tmp_path: Path) -> None:
+    """No reason to start over: what other sources were made into is taken over."""
+    store, path = tmp_path / "out.zarr", toys / "val/s2.npz"
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=Interrupted(9, stop))
+    path.chmod(0o600)
+    report = run(toy(), [toys], store)
+    assert report.resumed > 0
+    assert report.digest == run(toy(), [toys], tmp_path / "fresh.zarr").digest

@@ -1,0 +1,273 @@
+"""The same bytes from any executor, and existing dask clusters: lost workers, schedulers, early ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.executors.dask_executor import Dask
+from unistore.conversion.executors.processes import Processes
+from unistore.conversion.job import Outcome
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+OPTIONS: dict[str, dict[str, Any]] = {
+    "rows": {},
+    "point_cloud": {"voxel_size": (50.0,)},
+    "ct": {"windows": ("lung", "bone"), "sparse": "coords"},
+    "spike": {"height": 250, "width": 400, "voxels": (5,)},
+    "trajectory": {"ignore": ("states",)},
+}
+SHARDS = {
+    "rows": 8 << 10,
+    "point_cloud": 128 << 10,
+    "ct": 128 << 10,
+    "spike": 64 << 10,
+    "trajectory": 16 << 10,
+}
+"""Bytes of a shard, small enough that each family has several."""
+
+
+MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: every step of a conversion waits for the disk."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="unistore-dask-", dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
+    """Real sources of each family; the spike stream is cut into numbered parts, so that there are several."""
+    parts = tmp_path_factory.mktemp("parts")
+    stream = (DATA / "spike/reds_frames_140_162.dat").read_bytes()
+    for number, first in enumerate(range(0, 23, 4)):
+        (parts / f"{number:03d}.dat").write_bytes(stream[first * 12_500 :][: 4 * 12_500])
+    return {
+        "rows": [DATA / "rows"],
+        "point_cloud": [DATA / "pointcloud" / name for name in ("thin_a.h5", "thin_b.h5")],
+        "ct": [DATA / "ct"],
+        "spike": [parts],
+        "trajectory": [DATA / "trajectory"],
+    }
+
+
+def tree(store: Path) -> dict[str, bytes]:
+    return {f.relative_to(store).as_posix(): f.read_bytes() for f in store.rglob("*") if f.is_file()}
+
+
+@pytest.fixture(scope="module")
+def references(
+    tmp_path_factory: pytest.TempPathFactory, sources: dict[str, list[Path]]
+) -> dict[str, dict[str, bytes]]:
+    """Every file of the serial conversion of each family."""
+    place = tmp_path_factory.mktemp("serial")
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for family, options in OPTIONS.items():
+            patch.setattr("unistore.conversion.layout.SHARD", SHARDS[family])
+            report = run(make_converter(family, options), sources[family], place / family)
+            assert 3 <= report.tasks <= 20, f"{family}: {report.tasks} tasks"
+            found[family] = tree(place / family)
+    return found
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4])
+def workers(request: pytest.FixtureRequest) -> Iterator[Processes]:
+    """Worker processes that all families go through."""
+    with Processes(request.param) as executor:
+        yield executor
+
+
+@pytest.mark.parametrize("family", OPTIONS)
+def test_same_bytes_from_any_number_of_workers(
+    tmp_path: Path,
+    workers: Processes,
+    sources: dict[str, list[Path]],
+    references: dict[str, dict[str, bytes]],
+    family: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS[family])
+    converter = make_converter(family, OPTIONS[family])
+    run(converter, sources[family], tmp_path / "out", executor=workers)
+    assert tree(tmp_path / "out") == references[family]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@dataclass
+class Cluster:
+    """A scheduler and workers that were started by hand."""
+
+    address: str
+    scheduler: subprocess.Popen[bytes]
+    workers: list[subprocess.Popen[bytes]]
+
+    def start_worker(self, *options: str) -> subprocess.Popen[bytes]:
+        worker = dask("worker", self.address, "--no-dashboard", *options)
+        self.workers.append(worker)
+        return worker
+
+
+def dask(command: str, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "dask", command, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    file = tmp_path / "scheduler.json"
+    arguments = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+    scheduler = dask("scheduler", *arguments)
+    deadline = time.monotonic() + 60
+    while not file.exists() or not file.read_text().endswith("}"):
+        assert time.monotonic() < deadline, "the scheduler did not start"
+        time.sleep(0.05)
+    started = Cluster(json.loads(file.read_text())["address"], scheduler, [])
+    file.unlink()
+    yield started
+    for process in (*started.workers, scheduler):
+        process.kill()
+        process.wait()
+
+
+def test_a_scheduler_and_workers_started_by_hand(
+    tmp_path: Path,
+    cluster: Cluster,
+    sources: dict[str, list[Path]],
+    references: dict[str, dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of them with four threads: a process does one step at a time all the same."""
+    scratch = ("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+    cluster.start_worker("--nthreads", "1", *scratch)
+    cluster.start_worker("--nthreads", "4", *scratch)
+    for family, options in OPTIONS.items():
+        monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS[family])
+        out = tmp_path / family
+        convert(sources[family], out, family, scheduler=cluster.address, **options)
+        assert tree(out) == references[family]
+
+
+@dataclass(frozen=True)
+class Lasting:
+    """A job whose steps last as long as they are called to, and leave traces in the folder `marks`."""
+
+    marks: Path
+
+    def __call__(self, item: str) -> Outcome:
+        what, _, seconds = item.partition(" ")
+        (self.marks / f"{what}-{os.getpid()}-{time.monotonic_ns()}").touch()
+        if seconds:
+            time.sleep(float(seconds))
+            (self.marks / f"over-{time.monotonic_ns()}").touch()
+        return Outcome()
+
+    def describe(self, item: str) -> str:
+        return f"step {item!r} of a.h5"
+
+    def need(self, item: str) -> int:
+        return 1 << 20
+
+
+def test_stopping_early_waits_for_what_a_cluster_has_begun(tmp_path: Path, cluster: Cluster) -> None:
+    """Nobody may end the workers of others: what they have begun is waited for, nothing else begins."""
+    for threads in ("1", "4"):
+        scratch = ("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+        cluster.start_worker("--nthreads", threads, *scratch)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with Dask(cluster.address) as executor:
+        steps = executor.run(Lasting(marks), ["first", *(f"lasts 0.{n}" for n in range(3, 9))])
+        next(steps)
+        wait_until(lambda: any(marks.glob("lasts-*")), "no step began")
+        steps.close()
+        begun, over = len(list(marks.glob("lasts-*"))), len(list(marks.glob("over-*")))
+        assert begun == over
+        time.sleep(0.5)
+        assert len(list(marks.glob("lasts-*"))) == begun
+        assert [item for item, _ in executor.run(Lasting(marks), ["again"])] == ["again"]
+
+
+@pytest.mark.parametrize("place", ["workers", "cluster"])
+def test_many_problems_stop_it_and_nothing_is_written_afterwards(
+    tmp_path: Path, toy: Any, make_toys: Callable[..., Path], request: pytest.FixtureRequest, place: str
+) -> None:
+    sources = make_toys(tmp_path / "sources")
+    arrays = dict(np.load(sources / "train/s0.npz"))
+    arrays["value"][0] = np.nan
+    for number in range(70):
+        np.savez(sources / f"train/bad{number:02d}.npz", **arrays)
+
+    class Slow(toy):  # type: ignore[misc]
+        def derive(self, scan: Any, source: int, emit: Any) -> Any:
+            time.sleep(0.02)
+            return super().derive(scan, source, emit)
+
+    chosen: Processes | Dask = Processes(2)
+    if place == "cluster":
+        running = request.getfixturevalue("cluster")
+        running.start_worker("--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+        chosen = Dask(running.address)
+    with chosen as executor:
+        with pytest.raises(InputError) as caught:
+            run(Slow(), [sources], tmp_path / "made" / "out.zarr", executor=executor)
+        assert 50 <= len(caught.value.problems) < 70
+        time.sleep(0.3)
+        assert not (tmp_path / "made").exists()
+
+
+def test_no_scheduler_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.conversion.executors.dask_executor.TIMEOUT", "0.5s")
+    with pytest.raises(ConversionError, match=r"tcp://127\.0\.0\.1:9: no dask scheduler answers"):
+        convert(DATA / "rows", tmp_path / "out", "rows", scheduler="tcp://127.0.0.1:9")
+
+
+def test_a_worker_and_then_the_scheduler_of_a_cluster_are_lost(
+    tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("unistore.conversion.executors.dask_executor.TIMEOUT", "2s")
+    options = ("--nthreads", "1", "--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+    first = cluster.start_worker(*options)
+    told: list[str] = []
+    with Dask(cluster.address, tell=told.append) as executor:
+        steps = executor.run(Lasting(tmp_path), ["one", *(f"lasts 0.{n}" for n in range(3, 9)), "lasts 60"])
+        next(steps)
+        first.kill()
+        cluster.start_worker(*options)
+        done = [next(steps) for _ in range(6)]
+        assert len(done) == 6
+        assert any(re.search(r"worker tcp://\S+ was lost; its steps run again", line) for line in told)
+        cluster.scheduler.kill()
+        with pytest.raises(ConversionError, match="the dask scheduler went away; what was done is kept"):
+            next(steps)
+    assert capfd.readouterr() == ("", ""), "nothing but what is told"
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)

@@ -1,0 +1,196 @@
+"""What may stand at the destination, and what becomes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError
+from unistore.store.reader import Store
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def test_a_finished_store_is_refused_and_untouched(tmp_path: Path, toys: Path, toy: Any) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    before = tree(store)
+    with pytest.raises(InputError, match="finished store stands there; --overwrite replaces it"):
+        run(toy(), [toys], store)
+    assert tree(store) == before
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
+
+
+def test_overwrite_replaces_a_store(tmp_path: Path, toys: Path, toy: Any) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    report = run(toy(brightness=1), [toys], store, overwrite=True)
+    assert Store(store).attributes["seal"]["digest"] == report.digest
+    assert Store(store).attributes["options"]["brightness"] == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
+
+
+def test_overwrite_keeps_the_old_store_until_the_new_one_is_sealed(
+    tmp_path: Path, toys: Path, toy: Any, stopping: Any
+) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    before = tree(store)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(brightness=1), [toys], store, overwrite=True, executor=stopping(6))
+    assert tree(store) == before
+    run(toy(brightness=1), [toys], store, overwrite=True)
+    assert Store(store).attributes["options"]["brightness"] == 1
+
+
+def test_forgetting_overwrite_does_not_cost_what_was_done(
+    tmp_path: Path, toys: Path, toy: Any, stopping: Any
+) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(brightness=1), [toys], store, overwrite=True, executor=stopping(6))
+    with pytest.raises(InputError, match="--overwrite"):
+        run(toy(brightness=1), [toys], store)
+    assert run(toy(brightness=1), [toys], store, overwrite=True).resumed > 0
+
+
+def test_a_kill_between_the_two_renames_recovers(
+    tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    old = tree(store)
+    whole = run(toy(brightness=1), [toys], tmp_path / "whole.zarr").digest
+
+    def die(self: Path, target: Path) -> Path:
+        if self.name == "store":
+            raise KeyboardInterrupt
+        return original(self, target)
+
+    original = Path.rename
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(toy(brightness=1), [toys], store, overwrite=True)
+    assert not store.exists(), "the moment between the renames"
+
+    with pytest.raises(ConversionError, match=r"options\.brightness"):
+        run(toy(brightness=2), [toys], store, overwrite=True)
+    assert tree(store) == old, "whatever runs next brings the old store back"
+    assert run(toy(brightness=1), [toys], store, overwrite=True).digest == whole
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources", "whole.zarr"]
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_kill_after_both_renames_is_done(
+    tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    """The new store stands, its build folder and the old store too: the same command only tidies up."""
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.conversion.build.Build.remove", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(toy(brightness=1), [toys], store, overwrite=True)
+    assert (tmp_path / "out.zarr.unistore-build/old").exists()
+    report = run(toy(brightness=1), [toys], store, overwrite=True, restart=restart)
+    assert Store(store).attributes["seal"]["digest"] == report.digest
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
+
+
+def test_a_kill_before_tidying_up_reports_success_without_overwrite(
+    tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "out.zarr"
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.conversion.build.Build.remove", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(toy(), [toys], store)
+    report = run(toy(), [toys], store)
+    assert report.notes == ("toys",)
+    assert Store(store).attributes["seal"]["digest"] == report.digest
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
+
+
+def test_an_old_store_set_aside_is_not_lost_to_something_new(
+    tmp_path: Path, toys: Path, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "out.zarr"
+    run(toy(), [toys], store)
+    build = tmp_path / "out.zarr.unistore-build"
+    build.mkdir()
+    store.rename(build / "old")
+    store.mkdir()
+    (store / "thesis.tex").write_text("precious")
+    with pytest.raises(ConversionError, match="move one of them away"):
+        run(toy(), [toys], store, overwrite=True)
+    assert (store / "thesis.tex").read_text() == "precious"
+    assert Store(build / "old").modality == "rows"
+
+
+def test_what_is_not_a_store_is_never_touched(tmp_path: Path, toys: Path, toy: Any) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("precious")
+    file = tmp_path / "file.zarr"
+    file.write_text("precious")
+    plain = tmp_path / "plain.zarr"
+    plain.mkdir()
+    (plain / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+    link = tmp_path / "link.zarr"
+    link.symlink_to(folder)
+    before = tree(tmp_path)
+    for taken in (folder, file, plain, link):
+        for overwrite in (False, True):
+            with pytest.raises(InputError, match="will not be touched"):
+                run(toy(), [toys], taken, overwrite=overwrite)
+    assert tree(tmp_path) == before
+    assert not list(tmp_path.glob("*.unistore-build"))
+
+
+def test_an_empty_folder_becomes_the_store(tmp_path: Path, toys: Path, toy: Any) -> None:
+    store = tmp_path / "out.zarr"
+    store.mkdir()
+    run(toy(), [toys], store)
+    assert Store(store).modality == "rows"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
+
+
+@pytest.mark.parametrize("place", ["sources", "sources/out.zarr", "sources/train/deep/out.zarr", "."])
+def test_nothing_is_written_among_the_sources(tmp_path: Path, toys: Path, toy: Any, place: str) -> None:
+    before = tree(tmp_path)
+    with pytest.raises(InputError, match=r"overlap|will not be touched"):
+        run(toy(), [toys], tmp_path / place)
+    assert tree(tmp_path) == before
+
+
+def test_a_linked_way_into_the_sources_is_seen_through(tmp_path: Path, toys: Path, toy: Any) -> None:
+    (tmp_path / "elsewhere").symlink_to(toys)
+    with pytest.raises(InputError, match="overlap"):
+        run(toy(), [toys], tmp_path / "elsewhere" / "out.zarr")
+
+
+def test_a_file_beside_a_file_is_fine(tmp_path: Path, toys: Path, toy: Any) -> None:
+    run(toy(), [toys / "train/s0.npz"], toys / "train/out.zarr")
+    assert Store(toys / "train/out.zarr").sample_count == 100
+
+
+def _interrupt(build: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_working_directory_itself(tmp_path: Path, toys: Path, toy: Any, monkeypatch: Any) -> None:
+    """An empty folder is a destination, also when it is called ``.`` or reached by ``..``."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a/b")
+    with pytest.raises(InputError, match="will not be touched"):
+        run(toy(), [toys], Path(".."))
+    assert not list(tmp_path.rglob("*.unistore-build"))
+    run(toy(), [toys], Path("../c/../d"))
+    assert Store(tmp_path / "a/d").modality == "rows"

@@ -1,0 +1,160 @@
+"""What ``--dry-run`` and ``inspect`` predict, what is refused before reading, against measured peaks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.conversion import layout
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.estimate import estimate
+from unistore.conversion.memory import PROCESS, ROOM, STEP
+from unistore.conversion.preview import preview
+from unistore.errors import InputError
+from unistore.report.inspection import inspect
+from unistore.store.reader import Store
+from unistore.system.sizes import parse_bytes, size
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT / "tests/data"
+MEMORY = Path("/dev/shm")
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rows": ("rows", {}),
+    "point_cloud": ("pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
+    "ct": ("ct", {"windows": ("lung",)}),
+    "spike": ("spike/reds_frames_140_162.dat", {"height": 250, "width": 400, "voxels": (5,)}),
+    "trajectory": ("trajectory", {"ignore": ("states",)}),
+}
+
+
+def predictions(tmp_path: Path, *words: str) -> list[dict[str, Any]]:
+    """What ``benchmarks/prediction.py`` found; it fails unless 1 ≤ predicted / measured ≤ 3."""
+    work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
+    command = [sys.executable, str(ROOT / "benchmarks/prediction.py"), "--json", "--work", str(work), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout)
+    return found
+
+
+linux = pytest.mark.skipif(not os.access("/proc/self/status", os.R_OK), reason="measures peaks by /proc")
+
+
+@linux
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("family", "workers"), [("rows", 0), ("point_cloud", 0), ("ct", 0), ("spike", 2), ("trajectory", 2)]
+)
+def test_predictions_hold_against_measured_peaks(tmp_path: Path, family: str, workers: int) -> None:
+    """Without a limit, and under the least that is not refused."""
+    words = ["--families", family, "--megabytes", "24", "--workers", str(workers)]
+    free, tight = predictions(tmp_path, *words)
+    assert free["memory"] is None
+    assert bool(free["workers"]) == bool(workers)
+    assert free["measured"] <= free["predicted"]
+    assert tight["measured"] <= tight["predicted"] <= tight["memory"]
+
+
+@linux
+@pytest.mark.timeout(120)
+def test_rows_of_a_byte_take_no_memory_a_row(tmp_path: Path) -> None:
+    """268 million rows, which took 2.2 GB of 500 MB when each of them had its source."""
+    found = predictions(tmp_path, "--families", "bytes", "--megabytes", "268", "--workers", "0")
+    for case in found:
+        assert case["measured"] <= 500_000_000
+    assert found[1]["memory"] <= 450_000_000
+
+
+def episodes(path: Path) -> Path:
+    """An episode whose next frames follow, and whose next states do not."""
+    with h5py.File(path, "w") as file:
+        group = file.create_group("data/demo_0")
+        group["actions"] = np.zeros((5, 2))
+        group["obs/frame"], group["next_obs/frame"] = np.arange(5.0), np.arange(1.0, 6.0)
+        group["obs/state"], group["next_obs/state"] = np.arange(5.0), np.arange(5.0) + 7
+    return path
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("ct", {"windows": ("lung", "bone"), "sparse": "coords"}),
+        ("ct", {"windows": ("lung", "bone"), "sparse": "mask"}),
+        ("ct", {"windows": ("lung", "bone")}),
+        ("trajectory", {}),
+    ],
+)
+def test_tables_that_settle_adds_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
+    sources = DATA / family if family == "ct" else episodes(tmp_path / "a.hdf5")
+    scan = make_converter(family, options).scan([sources])
+    convert(sources, tmp_path / "out", family, **options)
+    store = Store(tmp_path / "out")
+    most = {field.path: (field, rows) for table, rows in scan.possible for field in table.fields}
+    beside = {field.path for table in scan.tables for field in table.fields}
+    added = [path for path in store.paths() if path.startswith(("windows/", "episodes/final", "steps/next"))]
+    added = [path for path in added if not path.endswith(("/offsets", "/present")) and path not in beside]
+    assert added
+    for path in added:
+        field, rows = most[path]
+        array = store.array(path)
+        assert 0 < len(array) <= rows
+        assert (array.dtype.name, array.shape[1:]) == (field.dtype, field.row_shape)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_do(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources, options = FAMILIES[family]
+
+    def never(*_: object) -> None:
+        raise AssertionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(make_converter(family, options)), "derive", never)
+        patch.setattr(type(make_converter(family, options)), "read", never)
+        with pytest.raises(InputError) as refused:
+            convert(DATA / sources, tmp_path / "out", family, memory=PROCESS + 1, **options)
+    assert list(tmp_path.iterdir()) == []
+    named = re.search(r"give at least ([0-9.]+ [MG]B)", str(refused.value))
+    assert named is not None, str(refused.value)
+    convert(DATA / sources, tmp_path / "out", family, memory=named[1], **options)
+    found = estimate(
+        make_converter(family, options), make_converter(family, options).scan([DATA / sources]), 0
+    )
+    with pytest.raises(InputError, match="is too little"):
+        found.peak(PROCESS + found.step - 1, 0)
+    assert found.peak(parse_bytes(named[1], "--memory"), 0).bytes <= parse_bytes(named[1], "--memory")
+
+
+def test_inspect_and_the_dry_run_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "SHARD", 128 << 20)
+    np.save(tmp_path / "a.npy", np.zeros(1 << 20, "u1"))
+    shown = preview(make_converter("rows", {}), [tmp_path])
+    assert shown.peak.bytes == PROCESS + STEP + (2 << 20) + 4096
+    assert inspect(tmp_path).details["memory"] == shown.to_json()["memory"] == shown.peak.bytes
+    assert f"peak memory about {size(shown.peak.bytes)}" in str(inspect(tmp_path))
+    assert shown.estimate == estimate(make_converter("rows", {}), shown.scan, ROOM)
+
+
+def test_a_peak_holds_the_workers_that_there_are_steps_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "SHARD", 128 << 20)
+    np.lib.format.open_memmap(tmp_path / "a.npy", "w+", "u1", (300 << 20,)).flush()
+    converter = make_converter("rows", {})
+    step = preview(converter, [tmp_path]).estimate.step
+    for workers, count in [(1, 1), (2, 2), (3, 3), (8, 3)]:
+        peak = preview(converter, [tmp_path], workers=workers).peak
+        assert (peak.workers, peak.bytes) == (count, PROCESS + count * (PROCESS + step)), size(peak.bytes)
+    limited = preview(converter, [tmp_path], workers=8, memory=PROCESS + 2 * (PROCESS + step)).peak
+    assert (limited.workers, limited.wanted) == (2, 3)

@@ -1,0 +1,406 @@
+"""Disks that fill, rights that lack, sources that vanish or change: each its own error, each resumable."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.conversion.convert import make_converter
+from unistore.conversion.executors.local import Serial
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError
+from unistore.store.reader import Store
+
+MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
+DATA = Path(__file__).resolve().parents[2] / "data"
+FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "rows": (("rows/autzen_returns.h5",), {}),
+    "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
+    "ct": (("ct/totalseg_b_hu.npy",), {"windows": ("lung",), "sparse": "coords"}),
+    "spike": (("spike/reds_frames_140_162.dat",), {"height": 250, "width": 400, "voxels": (5,)}),
+    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
+}
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: every step of a conversion waits for the disk."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="unistore-failures-", dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr"
+
+
+@pytest.fixture
+def whole(tmp_path: Path, toys: Path, toy: Any) -> str:
+    """Digest of an undisturbed conversion of the toys."""
+    digest: str = run(toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
+    return digest
+
+
+class Disturbed(Serial):
+    """Does something between two steps."""
+
+    def __init__(self, after: int, disturb: Callable[[], None]) -> None:
+        self._left = after
+        self._disturb = disturb
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:
+        for item in items:
+            if self._left == 0:
+                self._disturb()
+            self._left -= 1
+            yield item, job(item)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 160 KiB, if this process may mount one."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = shutil.which("mount")
+    made = mount and subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=160k", "unistore-test", str(place)],
+        capture_output=True,
+        check=False,
+    )
+    if not made or made.returncode:
+        pytest.skip("may not mount a small file system here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True, capture_output=True)
+
+
+def test_a_full_disk_for_real(small_disk: Path, toys: Path, toy: Any, whole: str) -> None:
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(40 << 10))
+    with pytest.raises(ConversionError, match=r"No space left on device.*free.*same command"):
+        run(toy(), [toys], small_disk / "out.zarr")
+    with pytest.raises(ConversionError, match="No space left on device"):
+        run(toy(), [toys], small_disk / "out.zarr")
+    ballast.unlink()
+    subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True, capture_output=True)
+    report = run(toy(), [toys], small_disk / "out.zarr")
+    assert report.digest == whole
+    assert [path.name for path in small_disk.iterdir()] == ["out.zarr"]
+
+
+@pytest.mark.parametrize("writes", [0, 1, 7, 20, 40])
+def test_a_full_disk_at_any_shard(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    left = writes
+
+    def full(descriptor: int, data: list[bytes], original: Callable[..., int] = os.writev) -> int:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            original(descriptor, [b"half"])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return original(descriptor, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.zarr3.durable.write", full)
+        with pytest.raises(ConversionError, match=r"No space left on device.*free space, then run the same"):
+            run(toy(), [toys], store)
+    assert not store.exists()
+    assert not list(store.parent.rglob("*.part"))
+    assert run(toy(), [toys], store).digest == whole
+
+
+@pytest.mark.parametrize("failing", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_fails_the_journal(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    left = 7
+
+    def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
+        nonlocal left
+        if Path(f"/proc/self/fd/{descriptor}").readlink().name == "journal.jsonl":
+            left -= 1
+            if left < 0:
+                raise OSError(failing, os.strerror(failing))
+        original(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", fsync)
+        with pytest.raises(ConversionError, match=os.strerror(failing)):
+            run(toy(), [toys], store)
+    assert run(toy(), [toys], store).digest == whole, "the lock is free, the journal whole"
+
+
+def test_a_disk_that_fills_while_spilling(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, facts: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.conversion.spill.SpillWriter.finish", full)
+        with pytest.raises(ConversionError, match=r"out\.zarr: No space left.*free space there"):
+            run(toy(), [toys], store)
+    assert run(toy(), [toys], store).digest == whole
+
+
+def test_a_parent_that_is_a_file(tmp_path: Path, toys: Path, toy: Any) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(ConversionError, match=r"file"):
+        run(toy(), [toys], tmp_path / "file" / "out.zarr")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where no folder can be made")
+@pytest.mark.timeout(30)
+def test_a_folder_that_cannot_be_made(toys: Path, toy: Any) -> None:
+    with pytest.raises(ConversionError, match="choose a destination that can be written"):
+        run(toy(), [toys], Path("/proc/no.store"))
+
+
+def test_a_target_without_rights(toys: Path, toy: Any, store: Path, whole: str, monkeypatch: Any) -> None:
+    """Root writes anywhere, so the refusal is played."""
+
+    def refuse(self: Path, *rest: Any, **options: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", refuse)
+        with pytest.raises(ConversionError, match=r"Permission denied; mend the rights or choose another"):
+            run(toy(), [toys], store)
+    assert run(toy(), [toys], store).digest == whole
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_target_without_rights_for_real(tmp_path: Path, toys: Path, toy: Any) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    with pytest.raises(ConversionError, match=r"Permission denied; mend the rights"):
+        run(toy(), [toys], locked / "out.zarr")
+    assert list(locked.iterdir()) == []
+
+
+def test_a_read_only_file_system(tmp_path: Path, toys: Path, toy: Any, small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True, capture_output=True)
+    with pytest.raises(ConversionError, match=r"Read-only file system; choose a destination that can be"):
+        run(toy(), [toys], small_disk / "out.zarr")
+
+
+@pytest.mark.parametrize("after", [2, 5], ids=["deriving", "writing"])
+def test_a_source_that_vanishes(toys: Path, toy: Any, store: Path, whole: str, after: int) -> None:
+    path, away = toys / "val/s2.npz", toys.parent / "away.npz"
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: vanished while it was converted") as caught:
+        run(toy(), [toys], store, executor=Disturbed(after, lambda: void(path.rename(away))))
+    assert "bring it back" in str(caught.value)
+    away.rename(path)
+    report = run(toy(), [toys], store)
+    assert report.digest == whole
+    assert report.resumed >= after - 4
+
+
+def rewritten(path: Path) -> None:
+    arrays = dict(np.load(path))
+    np.savez(path, **{name: values[: len(values) // 2] for name, values in arrays.items()})
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize("change", [rewritten, truncated])
+@pytest.mark.parametrize("after", [2, 5], ids=["deriving", "writing"])
+def test_a_source_that_changes(
+    toys: Path, toy: Any, store: Path, after: int, change: Callable[[Path], None]
+) -> None:
+    """Also when the change makes it unreadable: that is no reason to throw away what was done."""
+    path = toys / "val/s2.npz"
+    with pytest.raises(ConversionError, match=r"val/s2\.npz: changed while it was converted") as caught:
+        run(toy(), [toys], store, executor=Disturbed(after, lambda: change(path)))
+    assert "--restart" in str(caught.value)
+    assert (store.parent / "out.zarr.unistore-build").exists()
+    if change is rewritten:
+        with pytest.raises(ConversionError, match=r"sources\.val/s2\.npz"):
+            run(toy(), [toys], store)
+        run(toy(), [toys], store, restart=True)
+        assert Store(store).sample_count == len(np.load(path)["value"]) + 100 + 1 + 211
+
+
+def test_a_reader_that_fails_names_the_source(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    """h5py raises OSError without a file name; the problem has it all the same, and the work stays."""
+
+    class Failing(toy):  # type: ignore[misc]
+        def read(self, scan: Any, table: str, source: int, lo: int, hi: int, out: Mapping[str, Any]) -> None:
+            if source == 3:
+                raise OSError("Can't synchronously read data")
+            super().read(scan, table, source, lo, hi, out)
+
+    Failing.__name__ = "Toy"
+    said = r"val/s2\.npz: cannot be read: OSError: Can't synchronously read data"
+    with pytest.raises(InputError, match=said) as caught:
+        run(Failing(), [toys], store)
+    assert [problem.source for problem in caught.value.problems] == ["val/s2.npz"]
+    assert "in read\n" in caught.value.problems[0].trace
+    report = run(toy(), [toys], store)
+    assert report.digest == whole
+    assert report.resumed > 0
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family's converter, its sources in a folder of their own, and the digest of their store."""
+
+    converter: Any
+    sources: list[Path]
+    digest: str
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    names, options = FAMILIES[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    sources = [Path(shutil.copy(DATA / name, folder)) for name in names]
+    if request.param == "spike":  # several, so that there are steps to be interrupted between
+        stream = sources[0].read_bytes()
+        sources = [folder / f"{number}.dat" for number in range(3)]
+        for number, part in enumerate(sources):
+            part.write_bytes(stream[number * 7 * 12_500 :][: 7 * 12_500])
+    converter = make_converter(request.param, options)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unistore.conversion.layout.SHARD", 16 << 10)  # as the tests have it
+        report = run(converter, sources, folder / "whole.zarr")
+    return Family(converter, sources, report.digest)
+
+
+def fails_and_resumes(family: Family, store: Path, trouble: AbstractContextManager[Any], said: str) -> None:
+    """It says so in one line, leaves no store and no half file, and continues once the cause is gone."""
+    with trouble as executor, pytest.raises(ConversionError) as caught:
+        run(family.converter, family.sources, store, executor=executor)
+    assert re.search(said, str(caught.value)), caught.value
+    assert "\n" not in str(caught.value)
+    assert not store.exists()
+    assert not list(store.parent.rglob("*.part"))
+    assert run(family.converter, family.sources, store).digest == family.digest
+    assert [path.name for path in store.parent.iterdir()] == [store.name]
+
+
+@contextmanager
+def refusing(what: str, number: int, after: int = 0) -> Iterator[None]:
+    """A function of a module or class fails with an error number, from a certain call on."""
+    calls = itertools.count()
+    module, _, name = what.rpartition(".")
+    original = getattr(pkgutil.resolve_name(module), name)
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        if next(calls) >= after:
+            raise OSError(number, os.strerror(number))
+        return original(*arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(what, refuse)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("what", "after", "number", "said"),
+    [
+        ("unistore.zarr3.durable.write", 2, errno.ENOSPC, "No space left on device.; free space"),
+        ("os.fsync", 3, errno.EIO, "Input/output error; the disk fails: .*then run the same command"),
+        ("pathlib.Path.mkdir", 2, errno.EACCES, "Permission denied; mend the rights or choose another"),
+    ],
+    ids=["disk", "journal", "rights"],
+)
+def test_every_family_and_a_place_that_refuses(
+    family: Family, tmp_path: Path, what: str, after: int, number: int, said: str
+) -> None:
+    fails_and_resumes(family, tmp_path / "to" / "out.zarr", refusing(what, number, after), said)
+
+
+@pytest.mark.parametrize(("how", "after"), [("changes", 2), ("vanishes", 0)])
+def test_every_family_and_a_source_that(family: Family, tmp_path: Path, how: str, after: int) -> None:
+    """It comes back as it was: the same bytes at the same time."""
+    source = family.sources[-1]
+    away = tmp_path / source.name
+
+    @contextmanager
+    def trouble() -> Iterator[Disturbed]:
+        def disturb() -> None:
+            shutil.copy2(source, away)
+            if how == "vanishes":
+                source.unlink()
+            else:
+                with source.open("ab") as file:
+                    file.write(b"more")
+
+        yield Disturbed(after, disturb)
+        shutil.copy2(away, source)
+
+    said = {"changes": "changed while it was converted", "vanishes": "vanished while it was converted"}[how]
+    fails_and_resumes(
+        family, tmp_path / "to" / "out.zarr", trouble(), rf"{re.escape(source.name)}: {said} .*run again"
+    )
+
+
+def test_a_build_folder_that_cannot_be_removed(
+    toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is finished, which is said; the same command does what is left to do."""
+
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    build = f"{store.name}.unistore-build"
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.conversion.build.shutil.rmtree", refuse)
+        for _ in range(2):
+            with pytest.raises(ConversionError, match=rf"the store is finished, but .*{build}.*\(Permission"):
+                run(toy(), [toys], store)
+    assert Store(store).attributes["seal"]["digest"] == whole
+    assert run(toy(), [toys], store).digest == whole
+    assert [path.name for path in store.parent.iterdir() if path.name.startswith(store.name)] == [store.name]
+
+
+def test_bad_sources_are_told_also_if_the_build_folder_stays(
+    toys: Path, toy: Any, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(toy):  # type: ignore[misc]
+        def settle(self, scan: Any, facts: Any) -> Any:
+            raise InputError("the sources are wrong")
+
+    def refuse(path: Path, **_: Any) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("unistore.conversion.build.shutil.rmtree", refuse)
+        with pytest.raises(InputError, match="the sources are wrong"):
+            run(Failing(), [toys], store)
+
+
+def test_an_interrupt_leaves_the_lock_free(toys: Path, toy: Any, store: Path, whole: str) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=Disturbed(3, interrupt))
+    assert not (store.parent / "out.zarr.unistore-build/lock").exists()
+    assert run(toy(), [toys], store).digest == whole
+
+
+def void(_: object) -> None:
+    """Forget a value."""

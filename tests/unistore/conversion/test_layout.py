@@ -1,0 +1,121 @@
+"""Layout as arithmetic: what every chunk and shard shape must satisfy, whatever the fields."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unistore.conversion import layout
+from unistore.conversion.layout import ArrayLayout, amplification, chunk_shape, lay_out_table
+from unistore.schemas.tables import Field
+
+DTYPES = ("bool", "uint8", "int16", "float32", "float64")
+
+
+def make_field(
+    dtype: str, row_shape: tuple[int, ...], tile: tuple[int, ...] | None = None, run: int = 1
+) -> Field:
+    axes = tuple(f"axis_{number}" for number in range(1 + len(row_shape)))
+    return Field(path="t/x", dtype=dtype, row_shape=row_shape, axes=axes, tile=tile, run=run)
+
+
+@st.composite
+def fields(draw: st.DrawFn) -> Field:
+    row_shape = tuple(draw(st.lists(st.integers(0, 700), max_size=3)))
+    tile = None
+    if row_shape and draw(st.booleans()):
+        tile = tuple(draw(st.integers(1, 128)) for _ in row_shape)
+    return make_field(draw(st.sampled_from(DTYPES)), row_shape, tile, draw(st.integers(1, 100_000)))
+
+
+def volume(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape, dtype=object))
+
+
+@given(st.lists(fields(), min_size=1, max_size=5), st.integers(0, 10_000_000))
+def test_every_table_is_cut_into_whole_chunks_at_the_same_rows(columns: list[Field], rows: int) -> None:
+    layouts = lay_out_table(columns, rows)
+    assert len({lay.shard[0] for lay in layouts}) == 1
+    for field, lay in zip(columns, layouts, strict=True):
+        assert len(lay.chunk) == len(lay.shard) == 1 + len(field.row_shape)
+        assert all(
+            chunk >= 1 and shard % chunk == 0 for chunk, shard in zip(lay.chunk, lay.shard, strict=True)
+        )
+        assert all(shard >= extent for shard, extent in zip(lay.shard[1:], field.row_shape, strict=True))
+        assert all(
+            chunk <= max(1, extent) for chunk, extent in zip(lay.chunk[1:], field.row_shape, strict=True)
+        )
+        assert lay.chunk[0] & (lay.chunk[0] - 1) == 0, "chunk rows are a power of two"
+        assert lay.amplification >= 1
+
+
+@given(st.lists(fields(), min_size=1, max_size=5), st.integers(0, 10_000_000))
+def test_a_shard_of_all_columns_fits_in_memory(columns: list[Field], rows: int) -> None:
+    shard_rows = lay_out_table(columns, rows)[0].shard[0]
+    row_bytes = sum(field.row_bytes for field in columns)
+    assert shard_rows == 1 or shard_rows * row_bytes <= layout.SHARD
+
+
+@given(st.lists(fields(), min_size=1, max_size=5), st.integers(1, 10_000_000))
+def test_no_shard_is_longer_than_the_rows_need(columns: list[Field], rows: int) -> None:
+    layouts = lay_out_table(columns, rows)
+    longest = max(lay.chunk[0] for lay in layouts)
+    assert layouts[0].shard[0] < rows + longest
+
+
+@given(fields())
+def test_a_chunk_is_neither_tiny_nor_huge(field: Field) -> None:
+    chunk = chunk_shape(field)
+    size = volume(chunk) * np.dtype(field.dtype).itemsize
+    if field.tile is None and field.row_bytes:
+        assert size <= max(layout.LARGEST_ROW, layout.LARGEST_CHUNK)
+        if field.row_bytes <= layout.SMALLEST_CHUNK:
+            assert size > layout.SMALLEST_CHUNK / 2
+
+
+@pytest.mark.parametrize(
+    ("field", "chunk"),
+    [
+        (make_field("float64", ()), (4096,)),
+        (make_field("float32", (3,)), (2048, 3)),
+        (make_field("uint8", (224, 224, 3)), (1, 224, 224, 3)),
+        (make_field("int16", (512, 512, 512), (32, 32, 32)), (1, 32, 32, 32)),
+        (make_field("int16", (20, 512, 512), (32, 32, 32)), (1, 20, 32, 32)),
+        (make_field("int32", (3,), run=30_000), (8192, 3)),
+        (make_field("int32", (3,), run=100), (1024, 3)),
+        (make_field("int32", (3,), run=10_000_000), (16_384, 3)),
+        (make_field("float32", (4, 1024, 1024)), (1, 1, 256, 1024)),
+        (make_field("int64", (0,)), (32768, 1)),
+    ],
+)
+def test_chunks_of_familiar_fields(field: Field, chunk: tuple[int, ...]) -> None:
+    assert chunk_shape(field) == chunk
+
+
+@given(st.integers(1, 40), st.integers(1, 6))
+def test_amplification_of_runs_is_the_mean_over_positions(run: int, power: int) -> None:
+    """Count the rows of the chunks that a run at every possible start touches."""
+    chunk = 1 << power
+    field = make_field("uint8", (), run=run)
+    starts = range(chunk)
+    decoded = [chunk * ((start + run - 1) // chunk - start // chunk + 1) for start in starts]
+    assert amplification(field, (chunk,)) == pytest.approx(np.mean(decoded) / run)
+
+
+def test_amplification_of_boxes_is_the_mean_over_positions() -> None:
+    """Tiles that a box of one tile's size touches, over every offset inside a tile."""
+    field = make_field("uint8", (64, 64), (4, 8))
+    touched = [(1 + (y > 0)) * (1 + (x > 0)) for y, x in itertools.product(range(4), range(8))]
+    assert amplification(field, (1, 4, 8)) == pytest.approx(np.mean(touched))
+    assert amplification(make_field("uint8", (4, 8), (4, 8)), (1, 4, 8)) == 1
+
+
+def test_a_flag_beside_images_does_not_make_a_shard_of_gigabytes() -> None:
+    images, flag = make_field("uint8", (480, 640, 3)), make_field("bool", ())
+    first, second = lay_out_table([images, flag], 1_000_000)
+    assert first.shard[0] == second.shard[0] <= layout.SHARD // images.row_bytes
+    assert isinstance(first, ArrayLayout)

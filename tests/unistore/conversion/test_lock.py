@@ -1,0 +1,217 @@
+"""One converter a destination: refused while the owner lives, taken over when it is dead."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unistore.conversion import lock
+from unistore.conversion.executors.local import Serial
+from unistore.conversion.lock import Lock
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "lock"
+
+
+def write_owner(path: Path, age: float = 0.0, **owner: Any) -> None:
+    here = json.loads(lock._owner(os.getpid()))
+    path.write_text(json.dumps({**here, "pid": 1, "started": "1", **owner}))
+    then = time.time() - age
+    os.utime(path, (then, then))
+
+
+def test_held_and_released(path: Path) -> None:
+    with Lock(path):
+        owner = json.loads(path.read_text())
+        assert (owner["host"], owner["pid"]) == (socket.gethostname(), os.getpid())
+        with pytest.raises(ConversionError, match=f"another converter is at work .process {os.getpid()} on"):
+            Lock(path).__enter__()
+    assert not path.exists()
+    with Lock(path):
+        assert path.exists()
+
+
+def test_refused_while_another_process_lives_and_taken_over_when_it_is_dead(path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    holder = context.Process(target=_hold, args=(str(path), ready), daemon=True)
+    holder.start()
+    assert ready.wait(60)
+    with pytest.raises(ConversionError, match=f"process {holder.pid} on {socket.gethostname()}"):
+        Lock(path).__enter__()
+    assert holder.pid is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    while holder.exitcode is None:
+        time.sleep(0.01)
+    with Lock(path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+    holder.join()
+
+
+def _hold(path: str, ready: Any) -> None:
+    with Lock(Path(path)):
+        ready.set()
+        time.sleep(120)
+
+
+def test_a_recycled_process_number_is_not_the_owner(path: Path) -> None:
+    write_owner(path, pid=os.getpid(), started="12345")
+    with Lock(path):
+        assert json.loads(path.read_text())["started"] != "12345"
+
+
+ELSEWHERE = [
+    {"host": "another-machine", "machine": "another boot pid:[1]"},
+    {"machine": "another boot pid:[1]"},  # of the same name, as containers and machines called localhost are
+]
+
+
+@pytest.mark.parametrize("elsewhere", ELSEWHERE, ids=["another name", "the same name"])
+@pytest.mark.parametrize(("age", "refused"), [(5.0, True), (3600.0, False)])
+def test_an_owner_elsewhere_lives_by_its_heartbeat(
+    path: Path, elsewhere: dict[str, str], age: float, refused: bool
+) -> None:
+    write_owner(path, age, **elsewhere, pid=77)
+    if refused:
+        host = elsewhere.get("host", socket.gethostname())
+        with pytest.raises(ConversionError, match=f"process 77 on {host}"):
+            Lock(path).__enter__()
+    else:
+        with Lock(path):
+            assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_this_machine_s_clock_does_not_matter(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is fast must not take an owner on another machine for dead."""
+    write_owner(path, 5.0, **ELSEWHERE[0])
+    monkeypatch.setattr("time.time", lambda now=time.time: now() + 3600)
+    with pytest.raises(ConversionError, match="another converter is at work"):
+        Lock(path).__enter__()
+
+
+def test_a_conversion_begun_on_another_machine(tmp_path: Path, toys: Path, toy: Any, stopping: Any) -> None:
+    """Refused while that one's heart beats, continued once it has stopped for long."""
+    store = tmp_path / "out.zarr"
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(6))
+    held = tmp_path / "out.zarr.unistore-build" / "lock"
+    write_owner(held, 5.0, **ELSEWHERE[0])
+    with pytest.raises(ConversionError, match="another-machine"):
+        run(toy(), [toys], store)
+    write_owner(held, 120.0, **ELSEWHERE[0])
+    assert run(toy(), [toys], store).resumed > 0
+    assert not held.exists()
+
+
+@pytest.mark.parametrize("text", ["", '{"host": "m', "[]", "{}"])
+def test_a_torn_lock_is_believed_only_while_it_is_new(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConversionError, match="just starting"):
+        Lock(path).__enter__()
+    os.utime(path, (1, 1))
+    with Lock(path):
+        assert json.loads(path.read_text())["pid"] == os.getpid()
+
+
+def test_the_heart_beats(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "BEAT", 0.01)
+    with Lock(path):
+        os.utime(path, (1, 1))
+        deadline = time.monotonic() + 10
+        while path.stat().st_mtime == 1 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert time.time() - path.stat().st_mtime < 10
+
+
+def test_file_systems_without_hard_links(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with Lock(path):
+        with pytest.raises(ConversionError, match="another converter"):
+            Lock(path).__enter__()
+        assert sorted(each.name for each in path.parent.iterdir()) == ["lock", "lock.clearing"]
+    assert not path.exists()
+
+
+def test_many_that_come_at_once_get_it_one_by_one(path: Path) -> None:
+    """Threads of one process that race for a dead owner's lock: never two inside."""
+    write_owner(path, 3600, **ELSEWHERE[0])
+    inside, most, done = 0, 0, 0
+    guard = threading.Lock()
+
+    def compete() -> None:
+        nonlocal inside, most, done
+        while True:
+            try:
+                with Lock(path):
+                    with guard:
+                        inside += 1
+                        most = max(most, inside)
+                    time.sleep(0.001)
+                    with guard:
+                        inside -= 1
+                        done += 1
+                return
+            except ConversionError:
+                time.sleep(0.001)
+
+    threads = [threading.Thread(target=compete) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (most, done) == (1, 8)
+
+
+def test_release_never_removes_the_next_owners_lock(path: Path) -> None:
+    first = Lock(path)
+    first.__enter__()
+    first.release()
+    with Lock(path):
+        first.release()
+        assert path.exists()
+
+
+def test_a_lock_that_was_taken_over_is_left_alone(path: Path) -> None:
+    """Who sleeps for long, a laptop for one, is taken for dead elsewhere; the lock is not its own then."""
+    with Lock(path):
+        write_owner(path, **ELSEWHERE[0])
+    assert json.loads(path.read_text())["host"] == "another-machine"
+
+
+def test_a_second_conversion_is_refused_while_the_first_lives(
+    tmp_path: Path, toys: Path, toy: Any, make_toys: Callable[..., Path]
+) -> None:
+    store = tmp_path / "out.zarr"
+    refusals: list[str] = []
+
+    class Meddled(Serial):
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            for number, (item, outcome) in enumerate(super().run(job, items)):
+                if number == 1:
+                    with pytest.raises(ConversionError) as caught:
+                        run(toy(), [toys], store)
+                    refusals.append(str(caught.value))
+                yield item, outcome
+
+    report = run(toy(), [toys], store, executor=Meddled())
+    assert len(refusals) == 2, "once while deriving, once while writing"
+    assert "another converter is at work" in refusals[0]
+    assert report.digest == run(toy(), [toys], tmp_path / "other.zarr").digest

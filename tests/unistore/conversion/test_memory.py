@@ -1,0 +1,200 @@
+"""``--memory``: sizes, the arithmetic of a refusal, and estimates against what real conversions hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.conversion import planes
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.memory import PROCESS, ROOM, STEP, check_fits, most_workers, room, shard_memory
+from unistore.conversion.plan import plan_table
+from unistore.conversion.planes import task_memory
+from unistore.conversion.runner import run
+from unistore.converters.ct import slabs as ct_slabs
+from unistore.converters.ct.converter import CtConverter
+from unistore.errors import InputError
+from unistore.integrity import repair, verify
+from unistore.schemas.ct.fields import coords_field, values_field
+from unistore.schemas.tables import Field, Table
+from unistore.system.sizes import parse_bytes, size
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ROOT / "tests/data"
+MEMORY = Path("/dev/shm")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("4GB", 4 * 10**9),
+        ("4gb", 4 * 10**9),
+        ("1.5 GiB", 3 << 29),
+        ("800M", 800 * 10**6),
+        ("12k", 12_000),
+        ("2 TB", 2 * 10**12),
+        ("123", 123),
+        (7, 7),
+    ],
+)
+def test_sizes(text: str | int, size: int) -> None:
+    assert parse_bytes(text, "--memory") == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "4XB", "4 G B", "1e9", "_", "nan", "four"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(InputError, match=rf"--memory: is {re.escape(repr(text))}, expected a size as in 4GB"):
+        parse_bytes(text, "--memory")
+
+
+@pytest.mark.parametrize("limit", [PROCESS, PROCESS + 10, 10**9, 4 * 10**9, 10**12])
+@pytest.mark.parametrize("need", [0, 10, 10**8, 10**9])
+def test_workers_never_pass_the_limit_and_no_fewer_are_taken(limit: int, need: int) -> None:
+    count = most_workers(limit, 5, need)
+    assert 0 <= count <= 5
+    assert not count or PROCESS + count * (PROCESS + need) <= limit
+    assert count == 5 or PROCESS + (count + 1) * (PROCESS + need) > limit
+    assert most_workers(None, 5, need) == 5
+
+
+@pytest.mark.parametrize("limit", [PROCESS, 10**9, 4 * 10**9])
+@pytest.mark.parametrize("wanted", [0, 1, 4])
+def test_what_a_step_may_hold_costs_no_worker(limit: int, wanted: int) -> None:
+    assert room(None, wanted) == room(None, None) == ROOM
+    assert room(limit, None) == 0
+    held = room(limit, wanted)
+    assert held <= 0 or most_workers(limit, wanted, held) == wanted
+    assert PROCESS + max(1, wanted) * (PROCESS if wanted else 0) + max(1, wanted) * (held + 1) > limit
+
+
+def test_the_arithmetic_of_a_refusal() -> None:
+    check_fits(None, 10**12, "anything")
+    check_fits(PROCESS + 500, 500, "just enough")
+    with pytest.raises(InputError) as caught:
+        check_fits(3 * 10**8, 5 * 10**8, "rows 0:7 of table 'rows' (from a.h5)")
+    assert str(caught.value) == (
+        f"--memory: 300.0 MB is too little: {size(PROCESS)} for the process + 500.0 MB for "
+        f"rows 0:7 of table 'rows' (from a.h5) = {size(PROCESS + 5 * 10**8)} (give at least "
+        f"{size((PROCESS + 5 * 10**8) * 1.005)})"
+    )
+
+
+def test_a_shard() -> None:
+    fields = (
+        Field(path="rows/a", dtype="float64", row_shape=(3,), axes=("row", "k")),
+        Field(path="rows/b", dtype="uint8", axes=("row",)),
+    )
+    direct = plan_table(Table(name="rows", fields=fields), [1000])
+    spilled = plan_table(Table(name="rows", fields=fields, spilled=True), [1000])
+    rows = min(1000, direct.shard_rows)
+    assert shard_memory(direct) == STEP + rows * (25 + 24)
+    assert shard_memory(direct, reading=77) == STEP + rows * (25 + 24) + 77
+    assert shard_memory(spilled) == STEP + rows * (25 + 24 + 24)
+
+
+def test_a_shard_of_volumes_goes_out_as_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planes, "AHEAD", 5000)
+    fields = (coords_field("windows/w", 512, 1), values_field("windows/w", "int16", 1, "HU"))
+    points = plan_table(Table(name="windows/w", fields=fields), [1 << 26])
+    rows, converter = points.shard_rows, CtConverter()
+    assert rows * 6 > 5000
+    assert task_memory(converter, points, 77) == STEP + rows * 8 + 5000 + 77
+    assert task_memory(converter, points, 77, streams=False) == STEP + rows * (8 + 6) + 77
+
+
+@pytest.mark.parametrize(
+    ("family", "sources", "options"),
+    [
+        ("rows", "rows", {}),
+        ("point_cloud", "pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
+        ("ct", "ct", {"windows": ("lung",)}),
+    ],
+)
+def test_too_little_is_refused_before_anything_is_written_and_the_bytes_never_change(
+    tmp_path: Path, family: str, sources: str, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"--memory: 100\.0 MB is too little: 134\.2 MB for the process \+ "):
+        convert(DATA / sources, tmp_path / "out", family, memory="100MB", **options)
+    assert list(tmp_path.iterdir()) == []
+    free = convert(DATA / sources, tmp_path / "free", family, **options)
+    tight = convert(DATA / sources, tmp_path / "tight", family, memory="300MB", **options)
+    assert free.digest == tight.digest
+    assert (tmp_path / "free/zarr.json").read_bytes() == (tmp_path / "tight/zarr.json").read_bytes()
+
+
+def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) -> None:
+    values = np.zeros((1 << 18, 64), "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=values, chunks=values.shape, compression="gzip")
+        file["label"] = np.zeros(1 << 18)
+    scan = make_converter("rows", {}).scan([tmp_path])
+    assert values.nbytes <= scan.sources[0].reading <= 1.1 * values.nbytes
+
+
+@pytest.mark.parametrize("shard", [16 << 10, 800_000], ids=["a row a shard", "two"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_volumes_written_in_parts_are_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, shard: int
+) -> None:
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", shard)
+    rng = np.random.default_rng(0)
+    for number, shape in enumerate([(70, 40, 45), (33, 20, 64), (40, 31, 50)]):
+        (tmp_path / f"in/case{number}/masks").mkdir(parents=True)
+        volume = np.asarray(rng.integers(-1000, 1000, shape, "i2"), order=order)
+        np.save(tmp_path / f"in/case{number}/ct_original.npy", volume)
+        mask = np.asarray(volume > 0, np.uint8, order=order)
+        np.save(tmp_path / f"in/case{number}/masks/liver_binary.npy", mask)
+    monkeypatch.setattr(planes, "LARGE", 1 << 40)
+    options = {"windows": ("lung", "bone"), "sparse": "mask"}
+    whole = convert(tmp_path / "in", tmp_path / "whole", "ct", **options)
+    monkeypatch.setattr(planes, "LARGE", 0)
+    monkeypatch.setattr(planes, "PART", 1)
+    monkeypatch.setattr(ct_slabs, "SLAB", 4000)
+    monkeypatch.setattr(ct_slabs, "BAND", 9000)
+    parts: list[int] = []
+    read = CtConverter.read_planes
+    monkeypatch.setattr(CtConverter, "read_planes", lambda *a: [parts.append(a[4]), read(*a)][0])
+    in_parts = convert(tmp_path / "in", tmp_path / "parts", "ct", **options)
+    assert {0, 32, 64} <= set(parts)
+    assert whole.digest == in_parts.digest
+    assert (tmp_path / "parts/masks/liver/mask").is_dir()
+    shards = list((tmp_path / "parts/volumes/image/c").iterdir())
+    assert len(shards) == (3 if shard < 800_000 else 2)
+    assert verify(tmp_path / "parts", against=[tmp_path / "in"]).receipt is not None
+    (tmp_path / "parts/volumes/image/c/0/0/0/0").unlink()
+    assert repair(tmp_path / "parts", [tmp_path / "in"]).ok
+
+
+def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toys: Path, toy: Any) -> None:
+    class Untouched(toy):  # type: ignore[misc]
+        def derive(self, scan: Any, source: int, emit: Any) -> Any:
+            raise AssertionError
+
+    with pytest.raises(InputError, match="a shard of table 'rows'"):
+        run(Untouched(), [toys], tmp_path / "out", memory=PROCESS)
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="measures peaks by /proc")
+@pytest.mark.parametrize("family", ["rows", "point_cloud", "ct", "spike", "trajectory"])
+def test_estimates_hold_against_real_conversions(tmp_path: Path, family: str) -> None:
+    """The short form of ``benchmarks/memory.py``: no step takes more than was estimated, nor far less."""
+    work = MEMORY if os.access(MEMORY, os.W_OK) else tmp_path
+    words = ["--families", family, "--megabytes", "24", "--workers", "0", "--json", "--work", str(work)]
+    command = [sys.executable, str(ROOT / "benchmarks/memory.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found["steps"]
+    for kind, steps in found["steps"].items():
+        measured, estimated = (max(values) for values in zip(*steps, strict=True))
+        assert estimated <= 3 * measured + 2 * STEP, f"{kind}: far more than {size(measured)}"
+    assert found["bound"] <= PROCESS + 3 * found["peak"]

@@ -1,0 +1,132 @@
+"""Plans: tasks cover every row once, pieces cover every task, and equal inputs give equal bytes."""
+
+from __future__ import annotations
+
+import json
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from unistore.conversion.plan import Plan, TablePlan, plan_table
+from unistore.schemas.tables import Field, Table
+
+ROWS = st.lists(st.integers(0, 5000), max_size=8)
+
+
+def make_table(name: str = "rows", width: int = 3, spilled: bool = False) -> Table:
+    return Table(
+        name=name,
+        fields=(
+            Field(path=f"{name}/x", dtype="float32", row_shape=(width,), axes=("row", "axis")),
+            Field(path=f"{name}/deep/flag", dtype="bool", axes=("row",)),
+        ),
+        spilled=spilled,
+    )
+
+
+def make_plan(*tables: TablePlan, **changes: object) -> Plan:
+    values: dict[str, object] = {
+        "modality": "rows",
+        "sample_table": "rows",
+        "codec": "fast",
+        "sources": ("a.npy", "b.npy"),
+        "tables": tables,
+        "index": (),
+        "options": {"tile": [1, 2], "name": "x"},
+        "versions": {"unistore": "0"},
+    }
+    return Plan(**{**values, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few thousand rows make many shards."""
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", 1 << 10)
+
+
+@given(ROWS)
+def test_tasks_cover_every_row_once_in_order(source_rows: list[int]) -> None:
+    plan = plan_table(make_table(), source_rows)
+    covered = [row for task in plan.tasks() for row in range(task.lo, task.hi)]
+    assert covered == list(range(sum(source_rows)))
+    assert [task.number for task in plan.tasks()] == list(range(len(list(plan.tasks()))))
+    for task in plan.tasks():
+        assert task.lo == task.number * plan.shard_rows
+        assert 0 < task.hi - task.lo <= plan.shard_rows
+
+
+@given(ROWS)
+def test_pieces_cover_every_task_once(source_rows: list[int]) -> None:
+    """Every row of a task comes from the source row that plain counting says."""
+    plan = plan_table(make_table(), source_rows)
+    owner = [(source, row) for source, rows in enumerate(source_rows) for row in range(rows)]
+    for task in plan.tasks():
+        found: list[tuple[int, int]] = []
+        for piece in plan.pieces(task.lo, task.hi):
+            assert piece.at == len(found)
+            assert piece.lo < piece.hi
+            found += [(piece.source, row) for row in range(piece.lo, piece.hi)]
+        assert found == owner[task.lo : task.hi]
+
+
+@given(ROWS, st.data())
+def test_pieces_of_any_range(source_rows: list[int], data: st.DataObject) -> None:
+    plan = plan_table(make_table(), source_rows)
+    lo = data.draw(st.integers(0, plan.rows))
+    hi = data.draw(st.integers(lo, plan.rows))
+    starts = [0, *accumulate(source_rows)]
+    rows = [starts[p.source] + row for p in plan.pieces(lo, hi) for row in range(p.lo, p.hi)]
+    assert rows == list(range(lo, hi))
+
+
+@given(ROWS)
+def test_every_column_has_the_same_shards(source_rows: list[int]) -> None:
+    plan = plan_table(make_table(), source_rows)
+    assert {array.shard[0] for array in plan.arrays} == {plan.shard_rows}
+    assert all(array.shape[0] == plan.rows == sum(source_rows) for array in plan.arrays)
+    assert [array.column for array in plan.arrays] == ["x", "deep/flag"]
+
+
+def test_digest_is_of_the_content_alone() -> None:
+    first = make_plan(plan_table(make_table(), [10, 20]))
+    again = make_plan(plan_table(make_table(), [np.int64(10), np.int64(20)]))  # type: ignore[list-item]
+    other_order = make_plan(plan_table(make_table(), [10, 20]), options={"name": "x", "tile": (1, 2)})
+    assert first.digest == again.digest == other_order.digest
+    assert json.loads(json.dumps(first.to_json())) == first.to_json()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"codec": "small"},
+        {"modality": "ct"},
+        {"sample_table": "segments"},
+        {"sources": ("b.npy", "a.npy")},
+        {"options": {"tile": [1, 3], "name": "x"}},
+        {"versions": {"unistore": "1"}},
+        {"tables": (plan_table(make_table(), [10, 21]),)},
+        {"tables": (plan_table(make_table(), [20, 10]),)},
+        {"tables": (plan_table(make_table(width=4), [10, 20]),)},
+        {"tables": (plan_table(make_table(spilled=True), [10, 20]),)},
+    ],
+)
+def test_digest_sees_every_change(changed: dict[str, object]) -> None:
+    table = plan_table(make_table(), [10, 20])
+    assert make_plan(table).digest != make_plan(table, **changed).digest
+
+
+def test_tasks_and_arrays_of_a_plan() -> None:
+    rows, points = plan_table(make_table("rows"), [100]), plan_table(make_table("points"), [300])
+    plan = make_plan(rows, points)
+    assert plan.tasks() == [*rows.tasks(), *points.tasks()]
+    assert len({task.id for task in plan.tasks()}) == len(plan.tasks()) > 2
+    assert [array.field.path for array in plan.arrays()] == [
+        "rows/x",
+        "rows/deep/flag",
+        "points/x",
+        "points/deep/flag",
+    ]
+    assert plan.table("points") is points

@@ -1,0 +1,86 @@
+"""``--dry-run``: the plan, as plain data, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unistore.cli.main import main
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.preview import preview
+from unistore.store.reader import Store
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rows": ("rows", {}),
+    "point_cloud": ("pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
+    "ct": ("ct", {"windows": ("lung",)}),
+    "spike": ("spike/reds_frames_140_162.dat", {"height": 250, "width": 400, "voxels": (5,)}),
+    "trajectory": ("trajectory", {"ignore": ("states",)}),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_the_plan_that_is_carried_out(tmp_path: Path, family: str) -> None:
+    sources, options = FAMILIES[family]
+    converter = make_converter(family, options)
+    shown = preview(converter, [DATA / sources], codec="small", shares={"train": 1.0}).to_json()
+    convert(DATA / sources, tmp_path / "out", family, codec="small", split="train=1", **options)
+    store = Store(tmp_path / "out")
+    plan = shown["plan"]
+    assert plan["options"] == store.attributes["options"]
+    assert plan["versions"] == store.attributes["created_with"]
+    assert plan["sources"] == store.text("sources/path")
+    assert (plan["modality"], plan["sample_table"]) == (store.modality, store.sample_table)
+    for table in plan["tables"]:
+        for planned in table["arrays"]:
+            array = store.array(planned["field"]["path"])
+            if table["name"] in [each["name"] for each in shown["tables"] if each["estimated"]]:
+                continue
+            assert tuple(planned["shape"]) == array.shape
+            assert tuple(planned["chunk"]) == array.chunk_shape
+            assert planned["field"]["dtype"] == array.dtype.name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_plain_and_stable(family: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sources, options = FAMILIES[family]
+    words = [
+        f"--{name.replace('_', '-')}={value}" for name, value in options.items() if isinstance(value, int)
+    ]
+    printed = []
+    for _ in range(2):
+        with pytest.raises(SystemExit) as left:
+            main(
+                [
+                    "convert",
+                    family.replace("_", "-"),
+                    str(DATA / sources),
+                    str(tmp_path / "out"),
+                    *(words if family == "spike" else []),
+                    *(["--ignore", "states"] if family == "trajectory" else []),
+                    "--dry-run",
+                    "--json",
+                ]
+            )
+        assert left.value.code == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    plain = json.loads(printed[0])
+    assert json.loads(json.dumps(plain)) == plain
+    assert str(DATA) not in printed[0], "names, not places"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_fits_into_the_memory_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["convert", "rows", str(DATA / "rows"), str(tmp_path / "out"), "--dry-run", "--workers", "3"]
+    with pytest.raises(SystemExit):
+        main([*command, "--memory", "500MB"])
+    assert "2 worker(s) and this process (of 3 wanted: no more fit into 500MB)" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--memory", "120MB"])
+    assert left.value.code == 2
+    assert "for a shard of table 'rows' = 151.0 MB (give at least 151.8 MB)" in capsys.readouterr().err

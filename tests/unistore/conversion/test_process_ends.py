@@ -1,0 +1,136 @@
+"""Worker processes of a command: lost ones, Ctrl-C, kills of any of them; nothing of them is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+
+SLOW = """
+import sys
+import unistore.conversion.layout
+unistore.conversion.layout.SHARD = 256
+from unistore.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    """The command line on its own terminal, so to speak, with many tiny shards."""
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", SLOW, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def journal_lines(out: Path) -> int:
+    journal = out.with_name(f"{out.name}.unistore-build") / "journal.jsonl"
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    (starter,) = psutil.Process(process.pid).children()
+    return starter.children()
+
+
+def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
+    process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "3")
+    killed = 0
+    for strike in (1, 2):  # a third might end a step for good
+        wait_until(lambda strike=strike: journal_lines(tmp_path / "out") > 8 * strike, "nothing was written")
+        for child in workers_of(process)[:strike]:
+            child.kill()
+            killed += 1
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    stage, *told = errors.splitlines()
+    assert re.fullmatch(r"writing \d+\.\d MB", stage)
+    assert 1 <= len(told) <= killed
+    assert all(line.startswith("a worker process was lost (killed by SIGKILL: out of mem") for line in told)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_ctrl_c_and_kill_leave_no_process_and_are_resumed(tmp_path: Path, sent: signal.Signals) -> None:
+    out = tmp_path / "out"
+    arguments = ("convert", "rows", DATA / "rows", out)
+    whole = start("convert", "rows", DATA / "rows", tmp_path / "whole", "--json")
+    digest = json.loads(whole.communicate(timeout=60)[0])["digest"]
+    process = start(*arguments, "--workers", "2")
+    wait_until(lambda: journal_lines(out) > 10, "nothing was written")
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) == 3, "the starter and two workers"
+    os.killpg(process.pid, sent)
+    _, errors = process.communicate(timeout=60)
+    psutil.wait_procs(children, timeout=10)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+    if sent == signal.SIGINT:
+        assert process.returncode == 130
+        assert errors.strip().splitlines()[-1] == "interrupted; the same command continues where it stopped"
+        assert "Traceback" not in errors
+    done = journal_lines(out)
+    assert done > 10
+    assert not out.exists()
+    again = start(*arguments, "--workers", "2", "--json")
+    answer, errors = again.communicate(timeout=60)
+    assert again.returncode == 0, errors
+    report = json.loads(answer)
+    assert report["digest"] == digest
+    assert report["resumed"] >= done - 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "whole"]
+
+
+def test_a_converter_that_is_killed_before_it_has_workers_leaves_no_process(tmp_path: Path) -> None:
+    process = start("convert", "rows", DATA / "rows", tmp_path / "out", "--workers", "2")
+    converter = psutil.Process(process.pid)
+    found: list[psutil.Process] = []
+    wait_until(lambda: bool(found.extend(converter.children()) or found), "nothing was started")
+    (starter,) = found
+    process.kill()
+    process.communicate(timeout=60)
+    psutil.wait_procs([starter], timeout=10)
+    assert not starter.is_running() or starter.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_script_without_a_guard(tmp_path: Path) -> None:
+    """One that ignores the ends of its children, too."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import signal, unistore\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "print('imported', flush=True)\n"
+        f"report = unistore.convert({str(DATA / 'rows')!r}, 'out', workers=2)\n"
+        "print(report.digest)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", script.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    assert done.stdout.count("imported") == 1, "the workers do not run the script"
+    shutil.rmtree(tmp_path / "out")

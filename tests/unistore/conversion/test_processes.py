@@ -1,0 +1,298 @@
+"""Worker processes: what becomes of their errors, of lost workers, of memory, and of steps when one stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from unistore.conversion.convert import CONVERTERS
+from unistore.conversion.executors.processes import Processes
+from unistore.conversion.job import Outcome
+from unistore.conversion.memory import PROCESS
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
+
+FAMILIES = tuple(module for module, _ in CONVERTERS.values())
+DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """A job whose steps do what they are told; `marks` is a folder in which they leave their traces."""
+
+    marks: Path
+    megabytes: int = 1
+
+    def __call__(self, item: str) -> Outcome:
+        what, _, rest = item.partition(" ")
+        count = len(list(self.marks.glob(f"{what}-*")))
+        (self.marks / f"{what}-{count}-{os.getpid()}-{time.monotonic_ns()}").touch()
+        if what == "sleep":
+            time.sleep(float(rest))
+        if what in DEATHS and count < int(rest):
+            os.kill(os.getpid(), DEATHS[what])
+        if what == "raises":
+            raise ERRORS[int(rest)]
+        return Outcome({"pid": os.getpid()})
+
+    def describe(self, item: str) -> str:
+        return f"step {item!r} of a.h5"
+
+    def need(self, item: str) -> int:
+        return self.megabytes << 20
+
+
+ERRORS = [
+    InputError([Problem("a.h5: data/x", "holds NaN", "mend it", "nan"), Problem("b.h5", "is empty")]),
+    InputError("plain words"),
+    ConversionError("disk full"),
+    StoreError("no store"),
+    PermissionError(13, "Permission denied", "/data/a.h5"),
+    KeyError("a fault of the converter"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ERRORS)))
+def test_errors_arrive_as_they_were_raised(tmp_path: Path, number: int) -> None:
+    with Processes(1) as executor, pytest.raises(type(ERRORS[number])) as caught:
+        list(executor.run(Faulty(tmp_path), [f"raises {number}"]))
+    error = ERRORS[number]
+    told_where = "in a worker process" in str(getattr(caught.value, "__notes__", ""))
+    assert told_where != isinstance(error, UnistoreError), "a fault of ours is told with its place"
+    assert type(caught.value) is type(error)
+    assert str(caught.value) == str(error)
+    assert getattr(caught.value, "problems", None) == getattr(error, "problems", None)
+
+
+EARLIER: set[psutil.Process] = set()
+"""Children of this process that other tests keep: servers of multiprocessing, of a bucket."""
+
+
+@pytest.fixture(autouse=True)
+def earlier() -> None:
+    EARLIER.clear()
+    EARLIER.update(psutil.Process().children())
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children()) - EARLIER
+
+
+def starter() -> psutil.Process:
+    (process,) = children()
+    return process
+
+
+class TwoWordsError(Exception):
+    """Pickles, but cannot be loaded again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def test_an_error_that_does_not_survive_the_way_is_told_in_words(tmp_path: Path) -> None:
+    class Odd(Faulty):
+        def __call__(self, item: str) -> Outcome:
+            raise TwoWordsError("first", "second")
+
+    with Processes(1) as executor, pytest.raises(RuntimeError, match=r"^TwoWordsError: first second\n"):
+        list(executor.run(Odd(tmp_path), ["one"]))
+
+
+def test_a_lost_worker_is_replaced_and_its_step_runs_again(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Processes(2, tell=told.append) as executor:
+        steps = ["dies 2", *(f"other{n}" for n in range(6))]
+        done = dict(executor.run(Faulty(tmp_path), steps))
+        assert set(done) == set(steps)
+        assert len(executor.pids) == 2
+    assert len(list(tmp_path.glob("dies-*"))) == 3
+    assert len(told) == 2
+    line = "a worker process was lost (killed by SIGKILL: out of memory? --memory bounds it); its step"
+    assert all(each.startswith(line) for each in told)
+
+
+@pytest.mark.parametrize(
+    ("death", "hint"),
+    [
+        ("dies", r"killed by SIGKILL: out of memory\? fewer --workers hold less"),
+        ("crashes", r"killed by SIGSEGV: a damaged file\? .*--exclude"),
+    ],
+)
+def test_a_step_that_kills_three_workers_is_named(tmp_path: Path, death: str, hint: str) -> None:
+    said = rf"step '{death} 9' of a\.h5: its worker died 3 times \({hint}\); what was done is kept"
+    with Processes(2) as executor, pytest.raises(ConversionError, match=said):
+        list(executor.run(Faulty(tmp_path), [*(f"sleep 0.{n}" for n in range(4)), f"{death} 9"]))
+    assert len(list(tmp_path.glob(f"{death}-*"))) == 3
+
+
+def test_a_shard_is_described_by_table_rows_and_sources(tmp_path: Path, toys: Path, toy: Any) -> None:
+    class Deadly(toy):  # type: ignore[misc]
+        def read(self, scan: Any, table: str, source: int, lo: int, hi: int, out: Any) -> None:
+            if table == "rows" and lo == 0 and source == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            super().read(scan, table, source, lo, hi, out)
+
+    with (
+        Processes(1) as executor,
+        pytest.raises(ConversionError, match=r"rows \d+:\d+ of table 'rows' \(from .*train/s3\.npz rows 0:"),
+    ):
+        run(Deadly(), [toys], tmp_path / "out.zarr", executor=executor)
+    assert not (tmp_path / "out.zarr.unistore-build/lock").exists()
+    report = run(toy(), [toys], tmp_path / "out.zarr", restart=True)
+    assert report.tasks > report.resumed
+
+
+def test_an_idle_worker_is_lost(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Processes(2, tell=told.append) as executor:
+        steps = executor.run(Faulty(tmp_path), ["sleep 1", "short"])
+        assert next(steps)[0] == "short"
+        while not (marks := list(tmp_path.glob("sleep-*"))):
+            time.sleep(0.01)
+        at_work = int(marks[0].name.split("-")[2])
+        (idle,) = set(executor.pids) - {at_work}
+        os.kill(idle, signal.SIGKILL)
+        assert next(steps)[0] == "sleep 1"
+        assert at_work in executor.pids
+    assert [line.rpartition("; ")[2] for line in told] == ["a new one takes its place"]
+
+
+def works(pid: int) -> bool:
+    """Whether a process is there; one that has ended and waits for init to take note is not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_lost_starter_and_its_workers_are_replaced(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Processes(2, tell=told.append) as executor:
+        items = ["first", *(f"sleep 0.{n}" for n in range(2, 7))]
+        steps = executor.run(Faulty(tmp_path), items)
+        done = [next(steps)[0]]
+        before = [*executor.pids, starter().pid]
+        starter().kill()
+        done += [item for item, _ in steps]
+        assert sorted(done) == sorted(items)
+        assert not any(works(pid) for pid in before), "none works beside those after it"
+    assert told == ["the process that starts workers was lost (killed by SIGKILL); all are started anew"]
+    assert not children()
+
+
+def test_starters_that_are_killed_again_and_again_are_given_up(tmp_path: Path) -> None:
+    with Processes(1) as executor:
+        steps = executor.run(Faulty(tmp_path), [f"sleep 0.1{n}" for n in range(9)])
+        next(steps)
+        for _ in range(2):
+            starter().kill()
+            next(steps)
+        starter().kill()
+        said = r"starts workers ended 3 times \(killed by SIGKILL\); what was done is kept: --workers 0"
+        with pytest.raises(ConversionError, match=said):
+            list(steps)
+    assert not children()
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (
+            "raise ImportError('libz.so.9 is missing')",
+            r"cannot start: ImportError: libz\.so\.9 is missing; .*",
+        ),
+        ("import os; os._exit(3)", r"ended 3 times \(exit code 3\); .*"),
+    ],
+)
+def test_workers_that_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, said: str
+) -> None:
+    (tmp_path / "broken_library.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    with (
+        Processes(2, imports=("broken_library",)) as executor,
+        pytest.raises(ConversionError, match=f"{said}--workers 0 does without"),
+    ):
+        list(executor.run(Faulty(tmp_path), ["never"]))
+    assert not list(tmp_path.glob("never-*"))
+    assert not children()
+
+
+def test_nothing_of_this_process_comes_along(tmp_path: Path) -> None:
+    """One thread can be forked at any time; a descriptor of ours would keep our files and sockets open."""
+    with (tmp_path / "open").open("wb") as file, Processes(2, imports=FAMILIES) as executor:
+        os.set_inheritable(file.fileno(), True)
+        list(executor.run(Faulty(tmp_path), ["a", "b"]))
+        assert starter().num_threads() == 1
+        sockets = []
+        for worker in starter().children():
+            opened = [str(link.readlink()) for link in Path(f"/proc/{worker.pid}/fd").iterdir()]
+            assert not any(str(tmp_path) in name for name in opened)
+            sockets.append([name for name in opened if name.startswith("socket:")])
+        assert [len(each) for each in sockets] == [1, 1]
+        assert sockets[0] != sockets[1]
+        sessions = {os.getsid(pid) for pid in (0, starter().pid, *executor.pids)}
+        assert len(sessions) == 4, "Ctrl-C reaches this one alone"
+
+
+def test_stopping_early_leaves_no_step_at_work(tmp_path: Path) -> None:
+    with Processes(2) as executor:
+        steps = executor.run(Faulty(tmp_path), ["first", "sleep 30", "sleep 31", "never"])
+        next(steps)
+        pids = executor.pids
+        steps.close()
+        assert not any(psutil.pid_exists(pid) for pid in pids)
+        assert [item for item, _ in executor.run(Faulty(tmp_path), ["again"])] == ["again"], "it starts anew"
+
+
+def test_no_worker_is_started_for_nothing(tmp_path: Path) -> None:
+    with Processes(4) as executor:
+        assert list(executor.run(Faulty(tmp_path), [])) == []
+        list(executor.run(Faulty(tmp_path), ["one"]))
+        assert len(executor.pids) == 1
+
+
+@pytest.mark.parametrize(("room", "expected"), [(4, 4), (2.9, 2), (1.0, 1)])
+def test_memory_bounds_the_workers(tmp_path: Path, room: float, expected: int) -> None:
+    each = PROCESS + (100 << 20)
+    told: list[str] = []
+    with Processes(4, memory=int(PROCESS + room * each), tell=told.append) as executor:
+        list(executor.run(Faulty(tmp_path, 100), ["a", "b", "c", "d"]))
+        assert len(executor.pids) == expected
+    assert bool(told) == (expected < 4)
+
+
+def test_memory_for_one_process_alone(tmp_path: Path) -> None:
+    told: list[str] = []
+    with Processes(2, memory=PROCESS + (150 << 20), tell=told.append) as executor:
+        outcomes = dict(executor.run(Faulty(tmp_path, 100), ["a", "b"]))
+    assert {outcome.record["pid"] for outcome in outcomes.values()} == {os.getpid()}
+    assert "this process alone" in told[0]
+
+
+def test_memory_for_not_even_one(tmp_path: Path) -> None:
+    with (
+        Processes(2, memory=PROCESS + (50 << 20)) as executor,
+        pytest.raises(
+            InputError, match=r"134\.2 MB for the process \+ 104\.9 MB for step 'a' of a\.h5 = 239"
+        ),
+    ):
+        list(executor.run(Faulty(tmp_path, 100), ["a"]))
+
+
+def test_the_largest_steps_come_first_and_equal_ones_in_order(tmp_path: Path) -> None:
+    class Sized(Faulty):
+        def need(self, item: str) -> int:
+            return int(item.partition(" ")[2])
+
+    with Processes(1) as executor:
+        done = [item for item, _ in executor.run(Sized(tmp_path), ["a 1", "b 7", "c 1", "d 9", "e 7"])]
+    assert done == ["d 9", "b 7", "e 7", "a 1", "c 1"]

@@ -1,0 +1,217 @@
+"""The same command continues; another one is refused, naming what differs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.conversion.runner import run
+from unistore.errors import ConversionError, InputError, StoreError
+from unistore.store.reader import Store
+
+BUILD = "out.zarr.unistore-build"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr"
+
+
+@pytest.fixture
+def whole(tmp_path: Path, toys: Path, toy: Any) -> str:
+    """Digest of an uninterrupted conversion of the toys."""
+    digest: str = run(toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
+    return digest
+
+
+@pytest.mark.parametrize("after", [0, 1, 4, 9, 15])
+def test_the_same_command_continues(
+    tmp_path: Path, toys: Path, toy: Any, stopping: Any, store: Path, whole: str, after: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(after))
+    assert not store.exists()
+    with pytest.raises(StoreError, match="run the same convert command to resume"):
+        Store(store)
+    report = run(toy(), [toys], store)
+    assert report.digest == whole
+    assert report.resumed == max(0, after - 4), "four sources are derived first"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["elsewhere", "out.zarr", "sources"]
+
+
+def test_what_is_done_is_not_done_again(toys: Path, toy: Any, stopping: Any, store: Path, whole: str) -> None:
+    """A stop costs the one step that it interrupts, never more."""
+    done: list[Any] = []
+
+    class Counting(stopping):  # type: ignore[misc]
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            return super().run(lambda item: (done.append(item), job(item))[1], items)
+
+    stops, report = 0, None
+    while report is None:
+        try:
+            report = run(toy(), [toys], store, executor=Counting(3))
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops > 3
+    assert len(done) == 4 + report.tasks + stops
+    assert report.digest == whole
+
+
+def test_a_damaged_shard_is_written_again(
+    toys: Path, toy: Any, stopping: Any, store: Path, whole: str
+) -> None:
+    """A file that is missing or of another size is not what the journal says: its task is done again."""
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(9))
+    shards = sorted(path for path in (store.parent / BUILD / "store").rglob("*") if path.is_file())
+    shards[0].write_bytes(shards[0].read_bytes()[:-1])
+    shards[-1].unlink()
+    assert run(toy(), [toys], store).digest == whole
+
+
+def test_changed_options_are_named(toys: Path, toy: Any, stopping: Any, store: Path, whole: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(6))
+    with pytest.raises(ConversionError, match=r"options\.brightness: 0 before, 2 now") as caught:
+        run(toy(brightness=2), [toys], store)
+    assert "--restart" in str(caught.value)
+    with pytest.raises(ConversionError, match=r"options\.codec: fast before, small now"):
+        run(toy(), [toys], store, codec="small")
+    with pytest.raises(ConversionError, match=r"options\.split"):
+        run(toy(), [toys], store, shares={"a": 0.5, "b": 0.5})
+    assert run(toy(), [toys], store).digest == whole, "a refusal costs nothing"
+
+
+def test_changed_sources_are_named(toys: Path, toy: Any, stopping: Any, store: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(6))
+    touched = toys / "train/s0.npz"
+    arrays = dict(np.load(touched))
+    np.savez(touched, **{name: values[:50] for name, values in arrays.items()})
+    (toys / "train/s3.npz").unlink()
+    os.link(toys / "train/s1.npz", toys / "train/s9.npz")
+    with pytest.raises(ConversionError) as caught:
+        run(toy(), [toys], store)
+    message = str(caught.value)
+    assert "train/s0.npz" in message
+    assert "train/s3.npz" in message
+    assert "train/s9.npz" in message
+    assert "val/s2.npz" not in message
+    assert re.search(r"sources\.train/s0\.npz: \d+ bytes, .* before, \d+ bytes, .* now", message)
+    assert re.search(r"sources\.train/s3\.npz: \d+ bytes, .* before, absent now", message)
+
+
+def test_a_touched_source_is_named_even_if_its_size_stays(
+    toys: Path, toy: Any, stopping: Any, store: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(6))
+    os.utime(toys / "train/s0.npz", ns=(1, 1))
+    with pytest.raises(ConversionError, match=r"sources\.train/s0\.npz"):
+        run(toy(), [toys], store)
+
+
+def test_restart_starts_over(toys: Path, toy: Any, stopping: Any, store: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(9))
+    report = run(toy(tables=("rows",)), [toys], store, restart=True)
+    assert report.resumed == 0
+    assert not (store / "points").exists(), "nothing of the forgotten conversion is left"
+    assert not list(store.parent.glob("*.unistore-build"))
+
+
+def test_a_folder_without_its_journal_is_not_trusted(
+    toys: Path, toy: Any, stopping: Any, store: Path, whole: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(9))
+    (store.parent / BUILD / "journal.jsonl").unlink()
+    (store.parent / BUILD / "store/rows/stale").mkdir()
+    (store.parent / BUILD / "store/rows/stale/zarr.json").write_text("{}")
+    report = run(toy(), [toys], store)
+    assert (report.digest, report.resumed) == (whole, 0)
+    assert not (store / "rows/stale").exists()
+
+
+def test_a_torn_last_line_is_cut_off(toys: Path, toy: Any, stopping: Any, store: Path, whole: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(9))
+    journal = store.parent / BUILD / "journal.jsonl"
+    data = journal.read_bytes()
+    journal.write_bytes(data[:-20])
+    report = run(toy(), [toys], store)
+    assert (report.digest, report.resumed) == (whole, 4)
+
+
+def test_a_damaged_journal_is_refused(toys: Path, toy: Any, stopping: Any, store: Path, whole: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(9))
+    journal = store.parent / BUILD / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([lines[0], lines[1][:5] + b"\n", *lines[2:]]))
+    with pytest.raises(ConversionError, match=r"line 2 of the journal is damaged; start over with --restart"):
+        run(toy(), [toys], store)
+    assert run(toy(), [toys], store, restart=True).digest == whole
+
+
+def test_temporary_files_of_killed_writers_are_removed(
+    toys: Path, toy: Any, stopping: Any, store: Path, whole: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(9))
+    (store.parent / BUILD / "store/rows/value/c/0/.0.4711-beef.part").write_bytes(b"half a shard")
+    assert run(toy(), [toys], store).digest == whole
+    assert not list(store.rglob("*.part"))
+
+
+def test_all_problems_together_and_nothing_left(tmp_path: Path, toys: Path, toy: Any, store: Path) -> None:
+    """Problems seen by the scan."""
+    (toys / "train/s0.npz").write_bytes(b"not a zip")
+    np.savez(toys / "val/s2.npz", value=np.zeros((3, 3)))
+    with pytest.raises(InputError) as caught:
+        run(toy(), [toys], store)
+    assert [problem.location for problem in caught.value.problems] == ["s0.npz", "s2.npz"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["sources"]
+
+
+@pytest.mark.parametrize("tables", [("rows",), ("rows", "points", "windows/low")], ids=["read", "derive"])
+def test_problems_of_the_values_together_and_nothing_left(
+    tmp_path: Path, toys: Path, toy: Any, store: Path, tables: tuple[str, ...]
+) -> None:
+    """Problems that only reading all values shows."""
+    for name in ("train/s0.npz", "val/s2.npz"):
+        arrays = dict(np.load(toys / name))
+        arrays["value"][7] = np.nan
+        np.savez(toys / name, **arrays)
+    with pytest.raises(InputError) as caught:
+        run(toy(tables), [toys], store)
+    assert {problem.location for problem in caught.value.problems} == {"train/s0.npz", "val/s2.npz"}
+    assert {problem.kind for problem in caught.value.problems} == {"nan"}
+    assert len(set(caught.value.problems)) == len(caught.value.problems), "each is told once"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["sources"]
+
+
+def test_folders_made_for_a_destination_go_with_it(tmp_path: Path, toys: Path, toy: Any) -> None:
+    arrays = dict(np.load(toys / "train/s0.npz"))
+    arrays["value"][7] = np.nan
+    np.savez(toys / "train/s0.npz", **arrays)
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(InputError):
+        run(toy(), [toys], tmp_path / "mine/deep/er/out.zarr")
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_the_journal_is_plain_json(toys: Path, toy: Any, stopping: Any, store: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], store, executor=stopping(9))
+    lines = (store.parent / BUILD / "journal.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == ["begin", *["derive"] * 4, "plan", *["shard"] * 5]

@@ -1,0 +1,495 @@
+"""``--on-error skip``: what has problems is left out, whenever they show; the rest is as it were alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import unistore.zarr3.durable
+from unistore.cli.main import main
+from unistore.conversion.convert import convert, make_converter
+from unistore.conversion.executors.local import Serial
+from unistore.conversion.executors.processes import Processes
+from unistore.conversion.guard import guard_of
+from unistore.conversion.keys import source_keys
+from unistore.conversion.runner import run
+from unistore.converters.common.exclusion import Exclusion, about
+from unistore.errors import InputError
+from unistore.store.manifest import parse_manifest
+from unistore.store.reader import Store
+
+REPORT = "unistore-report.json"
+MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: every step of a conversion waits for the disk."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="unistore-skipping-", dir=MEMORY) as folder:
+        yield Path(folder)
+
+
+def keys_of(scan: Any) -> list[str]:
+    return source_keys(scan, [guard_of(source) for source in scan.sources])
+
+
+def files_of(store: Path) -> dict[str, bytes]:
+    """Every file of a store but those that say what was left out."""
+    beside = {REPORT, "zarr.json", "unistore-manifest.jsonl"}
+    found = {f.relative_to(store).as_posix(): f.read_bytes() for f in store.rglob("*") if f.is_file()}
+    return {key: content for key, content in found.items() if key not in beside}
+
+
+def root_of(store: Path) -> dict[str, Any]:
+    """Root attributes without what says what was left out, and the digests of it."""
+    attributes: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    for name in ("skipped", "plan_digest", "seal"):
+        del attributes[name]
+    for name in ("exclude", "skipped"):
+        attributes["options"].pop(name, None)
+    return attributes
+
+
+def corrupt(path: Path, dataset: str, chunk: int = 0) -> None:
+    """Overwrite a compressed chunk: the file opens, the chunk cannot be read."""
+    with h5py.File(path) as file:
+        info = file[dataset].id.get_chunk_info(chunk)
+    with path.open("r+b") as stream:
+        stream.seek(info.byte_offset + 4)
+        stream.write(b"\xff" * (info.size - 8))
+
+
+def write_rows(folder: Path) -> list[str]:
+    for number in range(5):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            values = RNG.integers(0, 99, (400 + number, 8))
+            file.create_dataset("data", data=values, chunks=(100, 8), compression="gzip")
+            file["label"] = np.arange(400 + number)
+    (folder / "1.h5").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    corrupt(folder / "3.h5", "data", 2)
+    return ["1.h5", "3.h5"]
+
+
+def write_clouds(folder: Path) -> list[str]:
+    for number in range(5):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            for axis in "xyz":
+                file[f"data/{axis}"] = RNG.random(300)
+            values = RNG.integers(0, 9, 300)
+            file.create_dataset("data/classification", data=values, chunks=(100,), compression="gzip")
+            file["segments/segment_0000/indices"] = np.arange(200)
+    with h5py.File(folder / "0.h5", "r+") as file:
+        del file["data/y"]
+    with h5py.File(folder / "2.h5", "r+") as file:
+        file["data/x"][7] = np.nan
+    corrupt(folder / "4.h5", "data/classification", 1)
+    return ["0.h5", "2.h5", "4.h5"]
+
+
+def write_volumes(folder: Path) -> list[str]:
+    for number in range(4):
+        case = folder / f"case{number}"
+        (case / "masks").mkdir(parents=True)
+        np.save(case / "ct_original.npy", RNG.integers(-1000, 1000, (6, 8, 9), "i2"))
+        np.save(case / f"masks/case{number}_binary.npy", RNG.integers(0, 2, (6, 8, 9), "u1"))
+    whole = (folder / "case1/ct_original.npy").read_bytes()
+    (folder / "case1/ct_original.npy").write_bytes(whole[:-7])
+    np.save(folder / "case3/masks/case3_binary.npy", np.full((6, 8, 9), 2, "u1"))
+    return ["case1", "case3"]
+
+
+def write_streams(folder: Path) -> list[str]:
+    import cv2
+
+    for split, frames in (("train/a", 4), ("train/b", 2), ("test/c", 3)):
+        for role in ("spike", "sharp"):
+            (folder / split / role).mkdir(parents=True)
+        for number in range(frames):
+            bits = RNG.integers(1, 255, 24 * 5 * (8 + number), "u1").tobytes()
+            (folder / f"{split}/spike/{number:03d}.dat").write_bytes(bits)
+            image = RNG.integers(0, 255, (48, 80, 3), "u1")
+            cv2.imwrite(str(folder / f"{split}/sharp/{number:03d}.png"), image)
+    with (folder / "train/a/spike/003.dat").open("ab") as file:
+        file.write(b"over")
+    picture = folder / "test/c/sharp/000.png"
+    picture.write_bytes(picture.read_bytes()[:-4000])  # its header is sound
+    return ["train/a/spike/003.dat", "test/c/spike/000.dat"]
+
+
+def write_episodes(folder: Path) -> list[str]:
+    for number in range(3):
+        with h5py.File(folder / f"{number}.hdf5", "w") as file:
+            for demo in range(11):
+                group = file.create_group(f"data/demo_{demo}")
+                group["actions"] = RNG.random((40 + demo, 2))
+                values = RNG.random((40 + demo, 16))
+                group.create_dataset("obs/eef", data=values, chunks=(10, 16), compression="gzip")
+                group.create_dataset("next_obs/eef", data=np.roll(values, -1, 0), chunks=(10, 16))
+    with h5py.File(folder / "0.hdf5", "r+") as file:
+        del file["data/demo_1/actions"]
+        file["data/demo_1/actions"] = RNG.random((3, 2))
+    corrupt(folder / "1.hdf5", "data/demo_1/obs/eef", 3)
+    corrupt(folder / "1.hdf5", "data/demo_4/obs/eef", 0)
+    (folder / "2.hdf5").write_bytes(b"")
+    return ["0.hdf5: data/demo_1", "1.hdf5: data/demo_1", "1.hdf5: data/demo_4", "2.hdf5"]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Sources of which some are bad, at every stage that the family has."""
+
+    write: Callable[[Path], list[str]]
+    options: Mapping[str, Any]
+    shard: int
+
+
+FAMILIES = {
+    "rows": Family(write_rows, {}, 8 << 10),
+    "point_cloud": Family(write_clouds, {"voxel_size": (0.5,)}, 4 << 10),
+    "ct": Family(write_volumes, {"windows": ("lung",), "sparse": "coords"}, 1 << 10),
+    "spike": Family(write_streams, {"height": 24, "width": 40, "layout": "packed"}, 1 << 10),
+    "trajectory": Family(write_episodes, {}, 8 << 10),
+}
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", FAMILIES[request.param].shard)
+    return str(request.param)
+
+
+def write_family(family: str, folder: Path) -> list[str]:
+    folder.mkdir()
+    return FAMILIES[family].write(folder)
+
+
+def without(folder: Path, bad: Sequence[str], good: Path) -> Path:
+    """A copy of the sources from which somebody removed what is bad by hand."""
+    shutil.copytree(folder, good)
+    for name in bad:
+        file, _, group = name.partition(": ")
+        if group:
+            with h5py.File(good / file, "r+") as opened:
+                del opened[group]
+        elif (good / file).is_dir():
+            shutil.rmtree(good / file)
+        else:
+            for path in good.glob(file.replace("/spike/", "/*/").replace(".dat", ".*")):
+                path.unlink()
+    return good
+
+
+def test_what_is_left_equals_the_good_sources_alone(tmp_path: Path, family: str) -> None:
+    bad = write_family(family, tmp_path / "all")
+    options = FAMILIES[family].options
+    with pytest.raises(InputError):
+        convert(tmp_path / "all", tmp_path / "none", family, **options)
+    assert not (tmp_path / "none").exists()
+    report = convert(tmp_path / "all", tmp_path / "some", family, on_error="skip", **options)
+    good = without(tmp_path / "all", bad, tmp_path / "good")
+    alone = convert(good, tmp_path / "alone", family, **options)
+    assert files_of(tmp_path / "some") == files_of(tmp_path / "alone")
+    assert root_of(tmp_path / "some") == root_of(tmp_path / "alone")
+    assert report.tasks == alone.tasks
+    assert {entry["left_out"] for entry in report.skipped} == set(bad)
+    assert alone.skipped == ()
+
+
+def test_the_store_says_what_was_left_out(tmp_path: Path, family: str) -> None:
+    bad = write_family(family, tmp_path / "all")
+    report = convert(tmp_path / "all", tmp_path / "out", family, on_error="skip", **FAMILIES[family].options)
+    written = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert written == {"skipped": len(bad), "left_out": sorted(bad), "problems": list(report.skipped)}
+    for entry in written["problems"]:
+        assert set(entry) == {"file", "dataset", "reason", "cure", "kind", "left_out"}
+        assert (tmp_path / "all" / entry["file"]).exists()
+        assert entry["reason"]
+    attributes = Store(tmp_path / "out").attributes
+    assert attributes["skipped"] == len(bad)
+    assert sorted(attributes["options"]["exclude"]) == sorted(bad)
+    lines = parse_manifest((tmp_path / "out/unistore-manifest.jsonl").read_bytes(), "out")
+    assert REPORT in {line.key for line in lines}
+
+
+class Interrupted(Serial):
+    """Is killed, so to speak, after some steps, whatever they had to say."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:  # type: ignore[override]
+        for each in super().run(job, items):
+            if self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            yield each
+
+
+def test_interrupted_at_every_step_the_same_command_ends_the_same(tmp_path: Path, family: str) -> None:
+    write_family(family, tmp_path / "all")
+    converter = make_converter(family, FAMILIES[family].options)
+    whole = run(converter, [tmp_path / "all"], tmp_path / "whole", on_error="skip")
+    for after in (0, 1, 3, 8):
+        out = tmp_path / f"out{after}"
+        runs = 0
+        while not out.exists():
+            runs += 1
+            try:
+                report = run(
+                    converter, [tmp_path / "all"], out, on_error="skip", executor=Interrupted(after + runs)
+                )
+            except KeyboardInterrupt:
+                continue
+        assert report.digest == whole.digest
+        assert report.skipped == whole.skipped
+        assert not out.with_name(f"{out.name}.unistore-build").exists()
+
+
+def test_on_workers_too(tmp_path: Path, family: str) -> None:
+    write_family(family, tmp_path / "all")
+    converter = make_converter(family, FAMILIES[family].options)
+    serial = run(converter, [tmp_path / "all"], tmp_path / "serial", on_error="skip")
+    with Processes(2) as executor:
+        parallel = run(
+            converter, [tmp_path / "all"], tmp_path / "parallel", on_error="skip", executor=executor
+        )
+    assert parallel.digest == serial.digest
+    assert parallel.skipped == serial.skipped
+
+
+def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -> None:
+    fail = run(toy(), [toys], tmp_path / "fail")
+    skip = run(toy(), [toys], tmp_path / "skip", on_error="skip")
+    assert skip.digest == fail.digest
+    assert (tmp_path / "skip/zarr.json").read_bytes() == (tmp_path / "fail/zarr.json").read_bytes()
+    assert Store(tmp_path / "skip").attributes["skipped"] == 0
+    assert not (tmp_path / "skip" / REPORT).exists()
+
+
+def test_everything_bad_is_an_error_that_says_it_all(tmp_path: Path) -> None:
+    for name in ("a.h5", "b.h5"):
+        (tmp_path / name).write_bytes(b"nothing")
+    with pytest.raises(InputError) as caught:
+        convert(tmp_path, tmp_path / "../out", "rows", on_error="skip")
+    assert [problem.location for problem in caught.value.problems[:2]] == ["a.h5", "b.h5"]
+    assert len(caught.value.problems) == 3
+
+
+def test_contradictions_are_refused_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    np.savez(tmp_path / "in/0.npz", data=np.zeros((4, 3)))
+    np.savez(tmp_path / "in/1.npz", other=np.zeros((4, 3)))
+    (tmp_path / "in/2.npz").write_bytes(b"bad")
+    with pytest.raises(InputError, match="columns differ"):
+        convert(tmp_path / "in", tmp_path / "out", "rows", on_error="skip")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
+
+
+def test_an_unknown_mode(tmp_path: Path, toys: Path, toy: Any) -> None:
+    with pytest.raises(InputError, match=r"--on-error ignore: expected one of fail, skip"):
+        run(toy(), [toys], tmp_path / "out", on_error="ignore")
+
+
+def toy_without(toy: Any) -> Any:
+    """The toy family, which can leave sources out."""
+
+    @dataclass(frozen=True)
+    class Leaving(toy):  # type: ignore[misc]
+        exclude: tuple[str, ...] = ()
+
+        def scan(self, paths: Sequence[Path]) -> Any:
+            exclusion = Exclusion(self.exclude)
+            try:
+                found = super().scan(paths)
+            except InputError as error:
+                raise InputError(
+                    [about(problem.location, [problem])[0] for problem in error.problems]
+                ) from error
+            kept = tuple(source for source in found.sources if not exclusion.covers(source.name))
+            options = {**found.options, "exclude": list(self.exclude)}
+            return replace(found, sources=kept, options=options)
+
+    Leaving.__name__ = "Toy"
+    return Leaving()
+
+
+def spoil(path: Path, row: int = 7) -> None:
+    """A value that is found when values are read."""
+    with np.load(path) as members:
+        arrays: dict[str, NDArray[Any]] = dict(members)
+    arrays["value"][row] = np.nan
+    np.savez(path, **arrays)
+
+
+class Counting(Serial):
+    """Counts the steps."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:  # type: ignore[override]
+        items = list(items)
+        self.items.append(items)
+        yield from super().run(job, items)
+
+
+def test_what_is_still_valid_is_taken_over(tmp_path: Path, toy: Any, make_toys: Any) -> None:
+    """The last of many sources is bad: whatever lies before it is neither read nor written again."""
+    toys = make_toys(tmp_path / "in", sources=9, rows=300)
+    spoil(toys / "val/s8.npz")
+    executor = Counting()
+    report = run(toy_without(toy), [toys], tmp_path / "out", on_error="skip", executor=executor)
+    derived, again, written = executor.items
+    assert (len(derived), len(again)) == (9, 0)
+    assert len(written) == report.tasks
+
+    rows_only = replace(toy_without(toy), tables=("rows",))
+    executor = Counting()
+    report = run(rows_only, [toys], tmp_path / "rows", on_error="skip", executor=executor)
+    first, second = executor.items
+    spoiled = max(number for number, task in enumerate(first) if task.id in {each.id for each in second})
+    assert len(second) <= 2, "only the shard in which the bad source began is written again"
+    assert spoiled > len(first) // 2
+    alone = run(replace(rows_only, exclude=("val/s8.npz",)), [toys], tmp_path / "alone", executor=Counting())
+    assert files_of(tmp_path / "rows") == files_of(tmp_path / "alone")
+    assert report.tasks == alone.tasks
+
+
+def test_several_bad_sources_in_one_shard_are_found_at_once(tmp_path: Path, toy: Any, make_toys: Any) -> None:
+    toys = make_toys(tmp_path / "in", sources=6, rows=2)
+    for name in ("train/s0.npz", "train/s3.npz", "val/s2.npz"):
+        spoil(toys / name, row=1)
+    executor = Counting()
+    converter = replace(toy_without(toy), tables=("rows",))
+    report = run(converter, [toys], tmp_path / "out", on_error="skip", executor=executor)
+    assert len(executor.items) == 2, "one round finds them all"
+    assert [entry["left_out"] for entry in report.skipped] == ["train/s0.npz", "train/s3.npz", "val/s2.npz"]
+
+
+def test_more_bad_sources_than_a_refusal_would_list(tmp_path: Path, toy: Any) -> None:
+    (tmp_path / "in/train").mkdir(parents=True)
+    for number in range(70):
+        value = np.full((2, 3), 1.0 if number in (0, 69) else np.nan)
+        arrays = {"value": value, "image": np.zeros((2, 3, 3), "u1"), "label": np.zeros(2, "i8")}
+        np.savez(tmp_path / f"in/train/s{number}.npz", **arrays)
+    executor = Counting()
+    report = run(toy_without(toy), [tmp_path / "in"], tmp_path / "out", on_error="skip", executor=executor)
+    assert len(report.skipped) == 68
+    assert report.sources == 2
+    assert len(executor.items) == 3
+
+
+def test_keys_name_what_decides(tmp_path: Path, toys: Path, toy: Any) -> None:
+    scan = toy_without(toy).scan([toys])
+    keys = keys_of(scan)
+    assert len(set(keys)) == 4
+    fewer = replace(toy_without(toy), exclude=("train/s3.npz",)).scan([toys])
+    assert keys_of(fewer)[:2] == keys[:2], "the largest image decides the form: it is still there"
+    bright = replace(toy_without(toy), brightness=1).scan([toys])
+    assert not set(keys_of(bright)) & set(keys)
+
+
+def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(
+    tmp_path: Path, toy: Any, toys: Path
+) -> None:
+    (toys / "train/s0.npz").rename(tmp_path / "sound.npz")
+    (toys / "train/s0.npz").write_bytes(b"bad")
+    converter = toy_without(toy)
+
+    class Located(type(converter)):  # type: ignore[misc]
+        def scan(self, paths: Sequence[Path]) -> Any:
+            if Exclusion(self.exclude).covers("s0.npz"):
+                (toys / "train/s0.npz").rename(toys / "hidden")
+                try:
+                    return super().scan(paths)
+                finally:
+                    (toys / "hidden").rename(toys / "train/s0.npz")
+            return super().scan(paths)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Located(), [toys], tmp_path / "out", on_error="skip", executor=Interrupted(3))
+    (tmp_path / "sound.npz").rename(toys / "train/s0.npz")
+    with pytest.raises(Exception, match=re.escape("options.exclude: ['s0.npz'] before, [] now")):
+        run(Located(), [toys], tmp_path / "out", on_error="skip")
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_family("rows", tmp_path / "in")
+    command = ["convert", "rows", str(tmp_path / "in"), str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    assert left.value.code == 2
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--on-error", "skip"])
+    assert left.value.code == 3
+    shown = capsys.readouterr().out
+    assert "left out because of problems: 2 (listed in unistore-report.json)" in shown
+    assert re.search(r"1\.h5 +is a Git-LFS pointer", shown)
+    assert re.search(r"3\.h5 +data +rows \d+:\d+ cannot be read", shown)
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--overwrite", "--exclude", "1.h5", "--exclude", "3.h5", "--json"])
+    assert left.value.code == 0
+    assert json.loads(capsys.readouterr().out)["skipped"] == []
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--on-error", "skip", "--dry-run", "--json"])
+    assert left.value.code == 3
+    plain = json.loads(capsys.readouterr().out)
+    assert [entry["left_out"] for entry in plain["options"]["skipped"]] == ["1.h5"]
+
+
+def kill_at_sync(number: int, out: Path) -> None:
+    """Let this process be killed at its n-th fsync once something was left out."""
+    journal = out.with_name("out.unistore-build") / "journal.jsonl"
+    left = number
+
+    def fsync(descriptor: int, original: Callable[[int], None] = os.fsync) -> None:
+        nonlocal left
+        if journal.exists() and b'"skip"' in journal.read_bytes():
+            left -= 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+        original(descriptor)
+
+    os.fsync = fsync
+    unistore.zarr3.durable.fsync = fsync
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_after_leaving_out(tmp_path: Path, toy: Any, toys: Path) -> None:
+    """At many operations of the second round: the same bytes."""
+    spoil(toys / "train/s3.npz")
+    converter = toy_without(toy)
+    whole = run(converter, [toys], tmp_path / "whole", on_error="skip")
+    killed = 0
+    for number in (*range(1, 12), *range(12, 100, 8)):
+        out = tmp_path / f"k{number}" / "out"
+        pid = os.fork()
+        if pid == 0:
+            kill_at_sync(number, out)
+            try:
+                run(converter, [toys], out, on_error="skip")
+            finally:
+                os._exit(0)
+        killed += os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+        if not out.exists():
+            run(converter, [toys], out, on_error="skip")
+        assert Store(out).attributes["seal"]["digest"] == whole.digest
+        assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert killed > 15

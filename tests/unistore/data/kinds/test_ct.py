@@ -1,0 +1,182 @@
+"""Volumes, patches and sparse points, against the volumes they were written from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unistore
+from unistore.data.kinds.bits import every_point, points_of_ranks
+from unistore.errors import InputError
+from unistore.order.permutation import At
+
+FORMS = ["coords", "mask"]
+
+
+@pytest.mark.parametrize("sparse", FORMS)
+def test_volumes_have_their_true_extent(make_scans: Callable[..., Any], sparse: str) -> None:
+    scans = make_scans(sparse=sparse)
+    dataset = unistore.Dataset(scans.path)
+    assert isinstance(dataset.samples, unistore.Volumes)
+    for number, sample in enumerate(dataset):
+        assert list(sample) == ["index", "image", "low", "spacing"]
+        assert sample["image"].dtype == torch.int16
+        assert np.array_equal(sample["image"].numpy(), scans.volumes[number])
+        assert sample["low"].dtype == torch.uint8
+        assert np.array_equal(sample["low"].numpy(), scans.inside(number))
+    named = unistore.Dataset(scans.path, fields=["name", "extent", "source"])[2]
+    assert (named["name"], named["source"], named["extent"].tolist()) == ("case2", "case2", [8, 9, 10])
+
+
+def test_volumes_of_different_extents_are_ragged(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans()
+    samples = unistore.Dataset(scans.path).__getitems__([2, 0])
+    packed = unistore.collate(samples)
+    assert packed["shapes"].tolist() == [[8, 9, 10], [20, 30, 41]]
+    lo, hi = packed["offsets"][1:]
+    assert np.array_equal(packed["image"][lo:hi].reshape(20, 30, 41).numpy(), scans.volumes[0])
+    padded = unistore.collate(samples, ragged="padded")
+    assert padded["image"].shape == padded["low"].shape == (2, 20, 30, 41)
+    assert np.array_equal(padded["image"][0, :8, :9, :10].numpy(), scans.volumes[2])
+    assert padded["image"][0].count_nonzero() == np.count_nonzero(scans.volumes[2])
+    assert [image.shape for image in unistore.collate(samples, ragged="list")["image"]] == [
+        (8, 9, 10),
+        (20, 30, 41),
+    ]
+    single = unistore.Dataset(scans.path)
+    assert unistore.collate([single[2], single[0]]).keys() == packed.keys()
+
+
+def test_volumes_of_one_extent_are_dense(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans([(9, 8, 7)] * 2)
+    batch = unistore.collate(unistore.Dataset(scans.path).__getitems__([1, 0]))
+    assert batch.keys() == {"index", "image", "low", "spacing"}
+    assert np.array_equal(batch["image"][0].numpy(), scans.volumes[1])
+
+
+@pytest.mark.parametrize("sparse", FORMS)
+def test_random_patches_are_boxes_of_their_volume(make_scans: Callable[..., Any], sparse: str) -> None:
+    scans = make_scans(sparse=sparse)
+    dataset = unistore.Dataset(scans.path, unistore.Patches((8, 9, 11), per_volume=20), seed=1)
+    assert len(dataset) == 60
+    corners = set()
+    for sample in dataset.__getitems__([At(i, 2) for i in range(40)]):
+        number = int(sample["index"]) // 20
+        box = tuple(slice(int(lo), int(lo) + n) for lo, n in zip(sample["corner"], (8, 9, 11), strict=True))
+        assert np.array_equal(sample["image"].numpy(), scans.volumes[number][box])
+        assert np.array_equal(sample["low"].numpy(), scans.inside(number)[box])
+        corners.add((number, *sample["corner"].tolist()))
+    assert len(corners) > 30
+    assert torch.equal(dataset[At(7, 2)]["corner"], dataset.__getitems__([At(9, 1), At(7, 2)])[1]["corner"])
+    assert not torch.equal(dataset[At(7, 2)]["image"], dataset[At(7, 3)]["image"])
+
+
+def test_random_corners_reach_both_ends(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans([(6, 8, 9)])
+    dataset = unistore.Dataset(scans.path, unistore.Patches((4, 8, 7)), fields=["corner"])
+    drawn = {tuple(dataset[At(0, epoch)]["corner"].tolist()) for epoch in range(200)}
+    assert drawn == {(z, 0, x) for z in range(3) for x in range(3)}
+
+
+def test_a_grid_covers_each_volume(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans()
+    dataset = unistore.Dataset(scans.path, unistore.Patches((8, 16, 16), random=False))
+    assert len(dataset) == 3 * 2 * 3 + 3 * 3 * 2 + 1
+    seen = [np.zeros(volume.shape, bool) for volume in scans.volumes]
+    bounds = [0, 18, 36, 37]
+    for sample in dataset:
+        number = int(np.searchsorted(bounds, int(sample["index"]), side="right")) - 1
+        box = tuple(slice(int(lo), int(lo) + n) for lo, n in zip(sample["corner"], (8, 16, 16), strict=True))
+        expected = scans.volumes[number][box]
+        inside = tuple(slice(n) for n in expected.shape)
+        assert np.array_equal(sample["image"].numpy()[inside], expected)
+        seen[number][box] = True
+        assert sample["image"].shape == sample["low"].shape == (8, 16, 16)
+    assert all(part.all() for part in seen)
+
+
+@pytest.mark.parametrize("sparse", FORMS)
+def test_patches_larger_than_their_volume_are_filled(make_scans: Callable[..., Any], sparse: str) -> None:
+    scans = make_scans([(5, 6, 7)], sparse=sparse)
+    sample = unistore.Dataset(scans.path, unistore.Patches(8))[0]
+    assert sample["corner"].tolist() == [0, 0, 0]
+    expected = np.zeros((8, 8, 8), np.int16)
+    expected[:5, :6, :7] = scans.volumes[0]
+    assert np.array_equal(sample["image"].numpy(), expected)
+    assert int(sample["low"].sum()) == np.count_nonzero(scans.inside(0))
+
+
+@pytest.mark.parametrize("sparse", FORMS)
+@pytest.mark.parametrize("image", [True, False])
+def test_sparse_points_equal_argwhere(make_scans: Callable[..., Any], sparse: str, image: bool) -> None:
+    scans = make_scans(sparse=sparse, image=image)
+    dataset = unistore.Dataset(scans.path, unistore.SparsePoints("low"))
+    for number, sample in enumerate(dataset):
+        expected = np.argwhere(scans.inside(number))
+        assert sample["coords"].dtype == torch.int32
+        assert np.array_equal(sample["coords"].numpy(), expected)
+        values = scans.volumes[number][scans.inside(number)] if image else np.ones(len(expected), np.uint8)
+        assert sample["values"].numpy().dtype == values.dtype
+        assert np.array_equal(sample["values"].numpy(), values[:, None])
+    natural = unistore.Dataset(scans.path).samples
+    assert isinstance(natural, unistore.Volumes if image else unistore.SparsePoints)
+
+
+def test_both_forms_give_equal_subsets(make_scans: Callable[..., Any]) -> None:
+    kind = unistore.SparsePoints(max_points=500)
+    batches = []
+    for sparse in FORMS:
+        dataset = unistore.Dataset(make_scans(sparse=sparse).path, kind, seed=4)
+        batches.append(unistore.collate(dataset.__getitems__([At(1, 3), At(2, 3), At(0, 3)])))
+    points, mask = batches
+    assert points.keys() == mask.keys() == {"index", "coords", "values", "offsets"}
+    assert all(torch.equal(points[key], mask[key]) for key in points)
+    assert points["offsets"].diff().tolist()[::2] == [500, 500]
+    flat = points["coords"][:500].long() @ torch.tensor([10_000, 100, 1])
+    assert (flat.diff() > 0).all()
+
+
+def test_volumes_with_too_few_points_are_left_out(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans()
+    counts = [int(scans.inside(number).sum()) for number in range(3)]
+    dataset = unistore.Dataset(
+        scans.path, unistore.SparsePoints(min_points=counts[1]), fields=["name", "coords"]
+    )
+    assert [sample["name"] for sample in dataset] == ["case0", "case1"]
+    assert dataset[1]["index"] == 1
+    split = make_scans(splits={"train": [2, 1], "val": [0]})
+    kept = unistore.Dataset(split.path, unistore.SparsePoints(min_points=200), ["name"], "train")
+    assert [sample["name"] for sample in kept] == ["case1"]
+
+
+def test_windows_are_checked(make_scans: Callable[..., Any]) -> None:
+    path = make_scans().path
+    with pytest.raises(InputError, match="no window 'bone'; the store holds: low"):
+        unistore.Dataset(path, unistore.SparsePoints("bone"))
+    with pytest.raises(InputError, match="max_points: is 5, below min_points, 6"):
+        unistore.SparsePoints(min_points=6, max_points=5)
+    for wrong in ((3, 3), 0, (1, 2, -1)):
+        with pytest.raises(InputError, match="size: must be"):
+            unistore.Patches(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="per_volume"):
+        unistore.Patches(8, random=False, per_volume=2)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 8), (2, 3, 11), (4, 7, 64), (1, 1, 1), (5, 300, 70)])
+@pytest.mark.parametrize("density", [0.0, 0.05, 0.9, 1.0])
+def test_points_of_a_mask(shape: tuple[int, int, int], density: float) -> None:
+    rng = np.random.default_rng(2)
+    mask = rng.random(shape) < density
+    bits = np.packbits(mask, axis=-1, bitorder="little")
+    expected = np.argwhere(mask)
+    out = np.empty(expected.shape, np.int32)
+    every_point(bits, out)
+    assert np.array_equal(out, expected)
+    ranks = np.flatnonzero(rng.random(len(expected)) < 0.3)
+    some = np.empty((len(ranks), 3), np.int32)
+    points_of_ranks(bits, ranks, some)
+    assert np.array_equal(some, expected[ranks])

@@ -1,0 +1,168 @@
+"""Segments: exact coordinates, subsets, voxel grids, columns; against the definitions in plain numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unistore
+from unistore.data.kinds.coordinates import Dequantiser, relative, staging
+from unistore.errors import InputError
+from unistore.order.permutation import At
+
+
+def test_keys_and_shapes(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud()
+    dataset = unistore.Dataset(cloud.path)
+    assert isinstance(dataset.samples, unistore.Segments)
+    assert len(dataset) == 4
+    sample = dataset[3]
+    assert {key: (tuple(value.shape), value.dtype) for key, value in sample.items()} == {
+        "index": ((), torch.int64),
+        "xyz": ((300, 3), torch.float32),
+        "origin": ((3,), torch.float64),
+        "classification": ((300,), torch.int32),
+        "intensity": ((300,), torch.uint16),
+        "rgb": ((300, 3), torch.uint8),
+    }
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_coordinates_are_exact(make_cloud: Callable[..., Any], batched: bool) -> None:
+    cloud = make_cloud()
+    absolute = unistore.Dataset(cloud.path, unistore.Segments(coordinates="absolute"))
+    local = unistore.Dataset(cloud.path, unistore.Segments())
+    order = [2, 0, 3, 1, 0]
+    far = absolute.__getitems__(order) if batched else [absolute[i] for i in order]
+    near = local.__getitems__(order) if batched else [local[i] for i in order]
+    for at, sample in enumerate(order):
+        expected = cloud.absolute(sample)
+        origin = cloud.origin[cloud.samples[sample]]
+        assert far[at]["xyz"].numpy().tobytes() == expected.tobytes()
+        assert near[at]["xyz"].numpy().tobytes() == (expected - origin).astype(np.float32).tobytes()
+        assert np.array_equal(near[at]["origin"].numpy(), origin)
+        for name in cloud.columns:
+            assert np.array_equal(near[at][name].numpy(), cloud.column(name, sample))
+
+
+def test_pseudo_segments_are_no_samples(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud()
+    dataset = unistore.Dataset(cloud.path, fields=["number", "source", "bounds", "source_row"])
+    assert [int(sample["number"]) for sample in dataset] == [0, 1, 0, 1]
+    assert [sample["source"] for sample in dataset] == ["a/one.h5"] * 2 + ["b/two.h5"] * 2
+    assert np.array_equal(dataset[0]["bounds"][0].numpy(), cloud.origin[0])
+    assert dataset[0]["source_row"][0] == len(cloud.quantised) - 1
+
+
+def test_splits_count_samples(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud(splits={"train": [0, 2], "val": [1, 3]})
+    dataset = unistore.Dataset(cloud.path, split="val")
+    assert [len(sample["xyz"]) for sample in dataset] == [0, 300]
+
+
+def test_max_points_keeps_order_and_small_segments(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud((500, 3, 1, 4000, 20, 5))
+    dataset = unistore.Dataset(cloud.path, unistore.Segments(coordinates="absolute", max_points=100), seed=3)
+    samples = dataset.__getitems__([At(i, 1) for i in range(4)])
+    assert [len(sample["xyz"]) for sample in samples] == [100, 3, 100, 20]
+    for number, sample in enumerate(samples):
+        whole = {row.tobytes(): place for place, row in enumerate(cloud.absolute(number))}
+        places = [whole[row.tobytes()] for row in sample["xyz"].numpy()]
+        assert (np.diff(places) > 0).all()
+        assert np.array_equal(sample["intensity"].numpy(), cloud.column("intensity", number)[places])
+
+
+def test_subsets_depend_on_seed_epoch_and_index_alone(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud()
+    kind = unistore.Segments(max_points=40)
+    dataset = unistore.Dataset(cloud.path, kind)
+    alone = dataset[At(0, 1)]["xyz"]
+    together = dataset.__getitems__([At(2, 0), At(3, 1), At(0, 1)])[2]["xyz"]
+    assert torch.equal(alone, together)
+    dataset.set_epoch(1)
+    assert torch.equal(dataset[0]["xyz"], alone)
+    dataset.set_epoch(2)
+    assert not torch.equal(dataset[0]["xyz"], alone)
+    assert not torch.equal(unistore.Dataset(cloud.path, kind, seed=1)[At(0, 1)]["xyz"], alone)
+
+
+def test_voxels_are_those_of_the_store(make_cloud: Callable[..., Any]) -> None:
+    cloud = make_cloud()
+    dataset = unistore.Dataset(cloud.path, unistore.Segments(coordinates="absolute", voxel=500))
+    batch = unistore.collate(dataset.__getitems__([3, 0]))
+    for at, sample in enumerate([3, 0]):
+        expected = np.floor((cloud.absolute(sample) - cloud.origin[cloud.samples[sample]]) / 500).astype(
+            np.int32
+        )
+        lo, hi = batch["voxel_offsets"][at : at + 2]
+        coords, counts = batch["voxel_coords"][lo:hi], batch["voxel_counts"][lo:hi]
+        lo, hi = batch["offsets"][at : at + 2]
+        point_voxel = batch["point_voxel"][lo:hi]
+        assert np.array_equal(coords[point_voxel].numpy(), expected)
+        assert np.array_equal(np.bincount(point_voxel.numpy(), minlength=len(coords)), counts.numpy())
+    assert batch["voxel_counts"].dtype == torch.int32
+    with pytest.raises(InputError, match=r"no voxel grid of size 0\.5; the store holds: 500"):
+        unistore.Dataset(cloud.path, unistore.Segments(voxel=0.5))
+    some = unistore.Dataset(cloud.path, unistore.Segments(voxel=500.0), fields=["voxel_coords"])[0]
+    assert some.keys() == {"index", "voxel_coords"}
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(InputError, match="coordinates"):
+        unistore.Segments(coordinates="global")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="max_points: must be a whole number of at least 1, got 0"):
+        unistore.Segments(max_points=0)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_unquantised_coordinates(make_store: Any, dtype: str) -> None:
+    rng = np.random.default_rng(5)
+    xyz = (rng.random((6000, 3)) * 1000).astype(dtype)
+    origin = np.array([xyz[:5000].min(axis=0), xyz[5000:].min(axis=0)], np.float64)
+    path = make_store(
+        "point_cloud",
+        {
+            "points/xyz": xyz,
+            "points/label": np.arange(6000, dtype=np.uint8),
+            "segments/offsets": np.array([0, 5000, 6000]),
+            "segments/origin": origin,
+            "segments/source": np.zeros(2, np.int32),
+            "segments/number": np.arange(2),
+            "segments/label": np.array([4, 5], np.uint8),
+            "sources/path": ["a.h5"],
+        },
+        count=2,
+        table="segments",
+    )
+    absolute = unistore.Dataset(path, unistore.Segments("absolute")).__getitems__([1, 0])
+    assert absolute[1]["xyz"].dtype == torch.float64
+    assert np.array_equal(absolute[1]["xyz"].numpy(), xyz[:5000].astype(np.float64))
+    local = unistore.Dataset(path).__getitems__([1, 0])
+    expected = (xyz[5000:].astype(np.float64) - origin[1]).astype(np.float32)
+    assert np.array_equal(local[0]["xyz"].numpy(), expected)
+    assert (local[0]["segment_label"], local[0]["label"][0]) == (5, 5000 % 256)
+
+
+@pytest.mark.parametrize("points", [0, 1, 4095, 4096, 10_000])
+@pytest.mark.parametrize("scale", [(0.01, 0.01, 0.01), (0.1, 0.001, 3.0)])
+def test_conversion_in_place(points: int, scale: tuple[float, float, float]) -> None:
+    rng = np.random.default_rng(points)
+    q = rng.integers(-(2**31), 2**31, (points, 3)).astype(np.int32)
+    offset, origin = np.array([1e5, -2e6, 0.3]), np.array([7.7, 1e3, -1e-3])
+    expected = q * np.array(scale) + offset
+    convert = Dequantiser(np.array(scale), offset)
+    absolute = np.empty((points, 3))
+    staging(absolute)[...] = q
+    convert.absolute(staging(absolute), absolute)
+    assert absolute.tobytes() == expected.tobytes()
+    local = np.empty((points, 3), np.float32)
+    staging(local)[...] = q
+    convert.local(staging(local), origin, local)
+    assert local.tobytes() == (expected - origin).astype(np.float32).tobytes()
+    single = q.astype(np.float32)
+    relative(single, origin, local)
+    assert local.tobytes() == (single.astype(np.float64) - origin).astype(np.float32).tobytes()

@@ -1,0 +1,324 @@
+"""Transitions, windows and the replay buffer, against episodes kept in plain arrays."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import unistore
+from unistore.errors import InputError
+from unistore.schemas.trajectory.fields import IMAGE_AXES
+
+LENGTHS = (5, 1, 8, 3)
+FLAT_IMAGES = ("left_wrist_image", "right_image", "global_image")
+
+
+@dataclass
+class Episodes:
+    """A trajectory store and what is in it."""
+
+    path: Path
+    columns: dict[str, NDArray[Any]]
+    final: dict[str, NDArray[Any]]
+    offsets: NDArray[np.int64]
+    following: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def after(self, key: str, step: int) -> NDArray[Any]:
+        """Next observation, by the rules of the format."""
+        episode = int(np.searchsorted(self.offsets, step, side="right")) - 1
+        if key in self.following:
+            return self.following[key][step]
+        if step + 1 < self.offsets[episode + 1]:
+            return self.columns[f"observation/{key}"][step + 1]
+        if self.columns["next_valid"][step]:
+            return self.final[key][episode]
+        return self.columns[f"observation/{key}"][step]
+
+
+def record(
+    make_store: Any, *, final: bool = True, stored_next: bool = False, jpeg: bool = False, splits: Any = None
+) -> Episodes:
+    rng = np.random.default_rng(6)
+    offsets = np.cumsum([0, *LENGTHS])
+    total = int(offsets[-1])
+    last = offsets[1:] - 1
+    valid = np.ones(total, np.bool_)
+    valid[last] = False
+    if final:
+        valid[last[[0, 2]]] = True
+    terminated = np.zeros(total, np.bool_)
+    terminated[last[[0, 3]]] = True
+    columns: dict[str, NDArray[Any]] = {
+        "action": rng.random((total, 4)),
+        "reward": rng.random(total).astype(np.float32),
+        "terminated": terminated,
+        "truncated": np.zeros(total, np.bool_),
+        "next_valid": valid,
+        "observation/joint": rng.random((total, 6)).astype(np.float32),
+        "step": np.arange(total, dtype=np.int64),
+    }
+    for name in FLAT_IMAGES:
+        columns[f"observation/{name}"] = rng.integers(0, 255, (total, 6, 7, 3)).astype(np.uint8)
+    keys = [name.removeprefix("observation/") for name in columns if name.startswith("observation/")]
+    last_seen = {
+        key: np.stack([columns[f"observation/{key}"][0] + 1 + e for e in range(len(LENGTHS))]) for key in keys
+    }
+    arrays: dict[str, Any] = {f"steps/{name}": values for name, values in columns.items()}
+    axes = {f"steps/observation/{name}": IMAGE_AXES for name in FLAT_IMAGES}
+    following = {}
+    if final:
+        arrays |= {f"episodes/final_observation/{key}": values for key, values in last_seen.items()}
+    if stored_next:
+        following = {"joint": rng.random((total, 6)).astype(np.float32)}
+        arrays["steps/next_observation/joint"] = following["joint"]
+    attributes = {}
+    if jpeg:
+        frames = arrays.pop("steps/observation/global_image")
+        encoded = [cv2.imencode(".png", frame[:, :, ::-1])[1] for frame in frames]
+        group = "steps/observation/global_image_jpeg"
+        arrays[f"{group}/data"] = np.concatenate(encoded)
+        arrays[f"{group}/offsets"] = np.cumsum([0, *map(len, encoded)])
+        attributes[f"{group}/data"] = {"shape": [6, 7, 3], "colour": "standard", "dtype": "uint8"}
+    arrays |= {
+        "episodes/offsets": offsets,
+        "episodes/source": np.array([0, 0, 1, 1], np.int32),
+        "episodes/name": ["demo_0", "demo_1", "demo_0", "demo_1"],
+        "sources/path": ["a.hdf5", "b.hdf5"],
+    }
+    path = make_store(
+        "trajectory",
+        arrays,
+        count=len(LENGTHS),
+        table="episodes",
+        splits=splits,
+        axes=axes,
+        attributes=attributes,
+    )
+    return Episodes(path, columns, last_seen, offsets, following)
+
+
+@pytest.mark.parametrize("stored_next", [False, True])
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("jpeg", [False, True])
+def test_transitions(make_store: Any, stored_next: bool, final: bool, jpeg: bool) -> None:
+    episodes = record(make_store, final=final, stored_next=stored_next, jpeg=jpeg)
+    dataset = unistore.Dataset(episodes.path)
+    assert dataset.samples == unistore.Transitions()
+    assert len(dataset) == sum(LENGTHS)
+    order = [16, 3, 4, 5, 4, 0, 13, 12]
+    for sample, step in zip(dataset.__getitems__(order), order, strict=True):
+        for name, values in episodes.columns.items():
+            found = sample["steps.step" if name == "step" else name.replace("/", ".")]
+            expected = np.moveaxis(values[step], -1, 0) if values.ndim == 4 else values[step]
+            assert np.array_equal(found.numpy(), expected), name
+        for key in ("joint", *FLAT_IMAGES):
+            expected = episodes.after(key, step)
+            found = sample[f"next.observation.{key}"].numpy()
+            assert np.array_equal(found, np.moveaxis(expected, -1, 0) if expected.ndim == 3 else expected)
+    keys = {f"{prefix}observation.{key}" for prefix in ("", "next.") for key in ("joint", *FLAT_IMAGES)}
+    rest = {"index", "action", "reward", "terminated", "truncated", "next_valid", "steps.step"}
+    assert set(dataset[0]) == keys | rest
+
+
+def test_fields_of_transitions(make_store: Any) -> None:
+    episodes = record(make_store)
+    wanted = ["next.observation.global_image", "source", "episode", "episode_name", "step"]
+    sample = unistore.Dataset(episodes.path, fields=wanted)[7]
+    assert list(sample) == ["index", *wanted]
+    assert (sample["source"], sample["episode"], sample["episode_name"], sample["step"]) == (
+        "b.hdf5",
+        2,
+        "demo_0",
+        1,
+    )
+    expected = episodes.after("global_image", 7)
+    assert np.array_equal(sample["next.observation.global_image"].permute(1, 2, 0).numpy(), expected)
+    single = unistore.Dataset(episodes.path, fields=["next.observation.joint", "observation.joint"])
+    assert np.array_equal(single[4]["next.observation.joint"].numpy(), episodes.after("joint", 4))
+
+
+def test_only_valid_transitions_and_splits(make_store: Any) -> None:
+    path = record(make_store, splits={"train": [2, 0], "val": [1, 3]}).path
+    kept = unistore.Dataset(path, unistore.Transitions(only_valid=True), ["steps.step"])
+    assert [int(sample["steps.step"]) for sample in kept] == [0, 1, 2, 3, 4, *range(6, 17)]
+    train = unistore.Dataset(path, fields=["steps.step"], split="train")
+    assert [int(sample["steps.step"]) for sample in train] == [0, 1, 2, 3, 4, *range(6, 14)]
+
+
+@pytest.mark.parametrize("pad", ["repeat", "zero", "drop"])
+@pytest.mark.parametrize("stride", [1, 3])
+def test_windows(make_store: Any, pad: Any, stride: int) -> None:
+    episodes = record(make_store)
+    kind = unistore.Windows(3, 4, stride, pad)
+    dataset = unistore.Dataset(
+        episodes.path, kind, ["observation.joint", "observation.global_image", "action"]
+    )
+    masks = unistore.Dataset(episodes.path, kind, ["history_valid", "horizon_valid", "episode", "step"])
+    expected = []
+    for episode, length in enumerate(LENGTHS):
+        first, last = (2, length - 3) if pad == "drop" else (0, length)
+        expected += [(episode, t) for t in range(first, last, stride)]
+    assert [(int(sample["episode"]), int(sample["step"])) for sample in masks] == expected
+    for sample, mask, (episode, step) in zip(dataset, masks, expected, strict=True):
+        for key, around in (
+            ("observation/joint", [-2, -1, 0]),
+            ("observation/global_image", [-2, -1, 0]),
+            ("action", [0, 1, 2, 3]),
+        ):
+            found = sample[key.replace("/", ".")]
+            found = (found.permute(0, 2, 3, 1) if found.ndim == 4 else found).numpy()
+            for place, offset in enumerate(around):
+                inside = 0 <= step + offset < LENGTHS[episode]
+                near = min(max(step + offset, 0), LENGTHS[episode] - 1)
+                value = episodes.columns[key][episodes.offsets[episode] + near]
+                assert np.array_equal(found[place], value if inside or pad != "zero" else value * 0)
+                valid = mask["horizon_valid" if key == "action" else "history_valid"][place]
+                assert bool(valid) == inside
+    assert dataset[0]["observation.global_image"].shape == (3, 3, 6, 7)
+
+
+def test_window_options_are_checked() -> None:
+    with pytest.raises(InputError, match="horizon: must be a whole number of at least 1, got 0"):
+        unistore.Windows(1, 0)
+    with pytest.raises(InputError, match="pad: must be"):
+        unistore.Windows(1, 1, pad="edge")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_replay_tuple(make_store: Any, prefetch: int) -> None:
+    episodes = record(make_store)
+    with unistore.ReplayBuffer(episodes.path, seed=3, prefetch=prefetch) as replay:
+        assert len(replay) == 16
+        left, right, far, joint, action, next_left, _, _, next_joint, reward, not_done = replay.sample(40)
+        actions = episodes.columns["action"]
+        assert torch.equal(replay.action_mean, torch.from_numpy(actions.mean(axis=0)).float())
+        assert torch.equal(replay.action_std, torch.from_numpy(actions.std(axis=0)).float())
+    assert left.shape == right.shape == far.shape == (40, 3, 6, 7)
+    assert left.dtype == torch.uint8
+    assert (joint.dtype, action.dtype, reward.shape, not_done.shape) == (
+        torch.float32,
+        torch.float32,
+        (40, 1),
+        (40, 1),
+    )
+    step_of = {row.tobytes(): step for step, row in enumerate(episodes.columns["observation/joint"])}
+    steps = [step_of[row.numpy().tobytes()] for row in joint]
+    assert 5 not in steps
+    assert len(set(steps)) > 10
+    for at, step in enumerate(steps):
+        assert np.array_equal(
+            left[at].permute(1, 2, 0).numpy(), episodes.columns["observation/left_wrist_image"][step]
+        )
+        assert np.array_equal(
+            next_left[at].permute(1, 2, 0).numpy(), episodes.after("left_wrist_image", step)
+        )
+        assert np.array_equal(next_joint[at].numpy(), episodes.after("joint", step))
+        assert np.array_equal(action[at].numpy(), episodes.columns["action"][step].astype(np.float32))
+        assert reward[at, 0] == episodes.columns["reward"][step]
+        assert not_done[at, 0] == 1 - episodes.columns["terminated"][step]
+
+
+def test_replay_is_seeded_whatever_is_prefetched(make_store: Any) -> None:
+    path = record(make_store).path
+
+    def drawn(seed: int, prefetch: int) -> list[list[int]]:
+        fields = ["steps.step"]
+        with unistore.ReplayBuffer(path, fields=fields, seed=seed, prefetch=prefetch, limit=9) as replay:
+            return [replay.sample(size)["steps.step"].tolist() for size in (8, 8, 5, 8)]
+
+    assert drawn(1, 0) == drawn(1, 3)
+    assert drawn(1, 0) != drawn(2, 0)
+    assert max(map(max, drawn(1, 2))) <= 9
+
+
+def test_replay_batches_that_are_held_stay_as_they_are(make_store: Any) -> None:
+    with unistore.ReplayBuffer(record(make_store).path, output="dict", device="cpu") as replay:
+        views, copies = [], []
+        for _ in range(30):
+            view = replay.sample(16)["observation.global_image"][2:, :, 1:]
+            views.append(view)
+            copies.append(view.clone())
+            if len(views) > 5:
+                assert torch.equal(views.pop(0), copies.pop(0))
+    assert all(torch.equal(view, copy) for view, copy in zip(views, copies, strict=True))
+
+
+def test_replay_dict_close_and_errors(make_store: Any) -> None:
+    path = record(make_store).path
+    replay = unistore.ReplayBuffer(unistore.Store(path), output="dict", split=None)
+    batch = replay.sample(4)
+    assert batch["next.observation.joint"].shape == (4, 6)
+    replay.close()
+    replay.close()
+    with pytest.raises(ValueError, match="closed"):
+        replay.sample(4)
+    with pytest.raises(InputError, match=r"a tuple needs the observations left_image\|left_wrist_image"):
+        unistore.ReplayBuffer(path, image_size=224)
+
+
+def test_replay_refuses_options_that_cannot_be(make_store: Any) -> None:
+    path = record(make_store).path
+    with pytest.raises(InputError) as refused:
+        unistore.ReplayBuffer(path, output="pairs", limit=0, prefetch=-1)  # type: ignore[arg-type]
+    assert [problem.location for problem in refused.value.problems] == ["output", "limit", "prefetch"]
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 2.0, 10**30, None])
+def test_replay_refuses_sizes_that_cannot_be(make_store: Any, size: Any) -> None:
+    with (
+        unistore.ReplayBuffer(record(make_store).path) as replay,
+        pytest.raises(InputError, match=r"batch_size: must be a whole number of at (least 1|most)"),
+    ):
+        replay.sample(size)
+
+
+@pytest.mark.timeout(60)
+def test_threads_share_a_replay_buffer(make_store: Any) -> None:
+    path = record(make_store).path
+    with unistore.ReplayBuffer(path, output="dict", fields=["action"], seed=5) as replay:
+        expected = sorted(replay.sample(4)["action"].tolist() for _ in range(90))
+    with unistore.ReplayBuffer(path, output="dict", fields=["action"], seed=5) as replay:
+        with ThreadPoolExecutor(3) as threads:
+            jobs = [threads.submit(replay.sample, 4) for _ in range(90)]
+        assert sorted(job.result()["action"].tolist() for job in jobs) == expected
+
+
+@pytest.mark.timeout(60)
+def test_a_forked_child_is_told_to_make_its_own_buffer(make_store: Any) -> None:
+    with unistore.ReplayBuffer(record(make_store).path, output="dict", seed=5) as replay:
+        replay.sample(4)
+        reader, writer = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                replay.sample(4)
+            except ValueError as error:
+                os.write(writer, str(error).encode())
+            replay.close()
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as answer:
+            assert answer.read().startswith("this ReplayBuffer was made in another process: make one in each")
+        assert os.waitpid(pid, 0)[1] == 0
+        assert len(replay.sample(4)["action"]) == 4
+
+
+def test_replay_hands_errors_on(make_store: Any) -> None:
+    episodes = record(make_store)
+    for shard in (episodes.path / "steps" / "action" / "c").rglob("*"):
+        if shard.is_file():
+            shard.write_bytes(shard.read_bytes()[:-60])
+    with (
+        pytest.raises(unistore.CorruptionError, match="steps/action"),
+        unistore.ReplayBuffer(episodes.path, fields=["action"]) as replay,
+    ):
+        replay.sample(4)

@@ -1,0 +1,200 @@
+"""Dataset: indices, fields, splits, sources, transforms, pickling; rows as the plainest samples."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import unistore
+from unistore.errors import InputError, StoreError
+from unistore.order.permutation import At
+
+DATA = np.random.default_rng(0).random((50, 3, 4)).astype(np.float32)
+LABEL = np.arange(50, dtype=np.int64) * 3
+
+
+@pytest.fixture
+def rows(make_store: Any) -> Path:
+    return make_store(
+        "rows",
+        {
+            "rows/data": DATA,
+            "rows/label": LABEL,
+            "rows/group/flag": LABEL % 2 == 0,
+            "rows/index": LABEL + 1,
+            "sources/path": ["a.npz", "empty.npz", "b.npz"],
+            "sources/first_row": np.array([0, 20, 20]),
+        },
+        count=50,
+        splits={"train": range(30), "val": range(30, 45), "test": range(45, 50)},
+    )
+
+
+def test_a_sample_is_a_row_of_every_array(rows: Path) -> None:
+    dataset = unistore.Dataset(rows)
+    sample = dataset[7]
+    assert list(sample) == ["index", "data", "group/flag", "rows.index", "label"]
+    assert all(isinstance(value, torch.Tensor) for value in sample.values())
+    assert np.array_equal(sample["data"].numpy(), DATA[7])
+    assert (sample["label"], sample["rows.index"], sample["index"]) == (21, 22, 7)
+    assert sample["group/flag"].dtype == torch.bool
+
+
+def test_negative_indices_and_the_range(rows: Path) -> None:
+    dataset = unistore.Dataset(rows)
+    assert len(dataset) == 50
+    assert dataset[-1]["index"] == 49
+    assert dataset[np.int64(-50)]["label"] == 0
+    for wrong in (50, -51):
+        with pytest.raises(IndexError, match=rf"sample {wrong} .* 50 samples \(0 to 49, or -50 to -1\)"):
+            dataset[wrong]
+    with pytest.raises(IndexError, match="sample 99 "):
+        dataset.__getitems__([1, 99])
+    with pytest.raises(TypeError):
+        dataset["label"]
+    with pytest.raises(IndexError, match="float64"):
+        dataset.read_batch(np.array([0.5]))
+
+
+def test_batches_equal_single_samples(rows: Path) -> None:
+    dataset = unistore.Dataset(rows)
+    wanted = [5, -1, 5, 0, 33]
+    samples = dataset.__getitems__(wanted)
+    assert len(samples) == 5
+    for sample, index in zip(samples, wanted, strict=True):
+        single = dataset[index]
+        assert all(torch.equal(sample[key], single[key]) for key in single)
+    for indices in (np.array(wanted), np.array([[i, 3] for i in wanted]), [At(i, 3) for i in wanted]):
+        batch = dataset.read_batch(indices)
+        assert np.array_equal(batch["label"].values, LABEL[wanted])
+        assert batch["data"].offsets is None
+    assert len(dataset.read_batch([])["data"]) == 0
+
+
+def test_samples_are_views_of_one_batch(rows: Path) -> None:
+    samples = unistore.Dataset(rows).__getitems__([1, 2, 3])
+    storages = {sample["data"].untyped_storage().data_ptr() for sample in samples}
+    assert len(storages) == 1
+    assert samples[-1]["index"] == 3
+    assert [sample["index"] for sample in samples[1:]] == [2, 3]
+    assert type(pickle.loads(pickle.dumps(samples))) is list
+
+
+def test_read_batch_fills_allocated_memory(rows: Path) -> None:
+    slab = np.zeros(1 << 16, np.uint8)
+    used = 0
+
+    def allocate(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        nonlocal used
+        size = int(np.prod(shape)) * dtype.itemsize
+        part = slab[used : used + size].view(dtype).reshape(shape)
+        used += -(-size // 64) * 64
+        return part
+
+    batch = unistore.Dataset(rows, fields=["data", "label", "source"]).read_batch([3, 1], allocate)
+    assert set(batch) == {"index", "data", "label", "source"}
+    assert all(np.shares_memory(packed.values, slab) for packed in batch.values())
+
+
+def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
+    sample = unistore.Dataset(rows, fields=("label", "source"))[25]
+    assert list(sample) == ["index", "label", "source"]
+    assert sample["source"] == "b.npz"
+    assert unistore.Dataset(rows, fields=["index"])[3].keys() == {"index"}
+    with pytest.raises(InputError, match=r"unknown field 'colour': samples have .*data.*on request: source"):
+        unistore.Dataset(rows, fields=["label", "colour"])
+
+
+def test_source_of_a_sample(rows: Path) -> None:
+    dataset = unistore.Dataset(rows)
+    assert [dataset.source_of(index) for index in (0, 19, 20, -1)] == ["a.npz", "a.npz", "b.npz", "b.npz"]
+
+
+def test_splits(rows: Path) -> None:
+    assert len(unistore.Dataset(rows, split="train")) == 30
+    val = unistore.Dataset(rows, split="val")
+    assert [int(val[i]["label"]) for i in (0, -1)] == [90, 132]
+    assert val[3]["index"] == 3
+    assert len(unistore.Dataset(rows, split=("val", "test"))) == 20
+    with pytest.raises(InputError, match="no split 'dev'; it has train, val, test"):
+        unistore.Dataset(rows, split="dev")
+
+
+def test_a_store_without_splits(make_store: Any) -> None:
+    path = make_store("rows", {"rows/data": DATA}, count=50)
+    with pytest.raises(InputError, match="no split 'train'; it has none"):
+        unistore.Dataset(path, split="train")
+
+
+def test_transform_is_the_last_step(rows: Path) -> None:
+    def double(sample: dict[str, Any]) -> dict[str, Any]:
+        return {"twice": sample["label"] * 2, "index": sample["index"]}
+
+    dataset = unistore.Dataset(rows, transform=double)
+    assert dataset[4] == {"twice": 24, "index": 4}
+    batch = unistore.collate(dataset.__getitems__([4, 5]))
+    assert batch["twice"].tolist() == [24, 30]
+    assert "label" in dataset.read_batch([4])
+
+
+def test_pickles_small_and_opens_nothing(rows: Path) -> None:
+    def handles() -> set[str]:
+        found = set()
+        for link in Path("/proc/self/fd").iterdir():
+            try:
+                found.add(str(link.readlink()))
+            except OSError:
+                continue  # the descriptor of the listing itself
+        return {name for name in found if str(rows) in name}
+
+    dataset = unistore.Dataset(rows, split="train")
+    assert handles() == set()
+    dataset[3]
+    dataset.set_epoch(4)
+    frozen = pickle.dumps(dataset)
+    assert len(frozen) < 800 + len(str(rows))
+    thawed = pickle.loads(frozen)
+    assert (len(thawed), thawed.epoch, repr(thawed)) == (30, 4, repr(dataset))
+    assert torch.equal(thawed[5]["data"], dataset[5]["data"])
+
+
+@pytest.mark.parametrize("kind", [unistore.Rows, "rows", 3])
+def test_what_is_no_kind_of_samples(make_store: Any, kind: Any) -> None:
+    path = make_store("rows", {"rows/x": np.arange(9)}, count=9)
+    with pytest.raises(InputError, match=r"no kind of samples \(make one, as in samples=unistore.Rows\(\)\)"):
+        unistore.Dataset(path, kind)
+
+
+def test_a_kind_of_another_modality_is_refused(rows: Path) -> None:
+    with pytest.raises(InputError, match="Segments reads point_cloud stores, and this is a rows store"):
+        unistore.Dataset(rows, unistore.Segments())
+
+
+def test_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such store"):
+        unistore.Dataset(tmp_path / "absent.zarr")
+
+
+def test_threads_read_alike(make_cloud: Callable[..., Any]) -> None:
+    dataset = unistore.Dataset(make_cloud().path, unistore.Segments(max_points=40))
+    wanted = [[at % 4, (at + 1) % 4] for at in range(40)]
+    serial = [dataset.read_batch(indices)["xyz"].values for indices in wanted]
+    with ThreadPoolExecutor(4) as threads:
+        parallel = [batch["xyz"].values for batch in threads.map(dataset.read_batch, wanted)]
+    assert all(np.array_equal(one, other) for one, other in zip(serial, parallel, strict=True))
+
+
+def test_damage_is_an_error(rows: Path, make_cloud: Callable[..., Any]) -> None:
+    shard = next(path for path in (rows / "rows" / "data" / "c").rglob("*") if path.is_file())
+    content = bytearray(shard.read_bytes())
+    content[40] ^= 0x10
+    shard.write_bytes(content)
+    with pytest.raises(StoreError, match="rows/data"):
+        list(unistore.Dataset(rows))

@@ -1,0 +1,168 @@
+"""Where an export goes: never into what is there, never outside, never half."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.errors import ConversionError, InputError, StoreError
+from unistore.exporting import export
+from unistore.exporting.naming import Names, check_name
+
+HOSTILE = [
+    "",
+    "/etc/passwd",
+    "../out.h5",
+    "a/../../out.h5",
+    "a//b.h5",
+    "./a.h5",
+    "a/.",
+    "a/..",
+    "..\\out.h5",
+    "C:/out.h5",
+    "C:out.h5",
+    "a\nb.h5",
+    "a\x00b.h5",
+    "x" * 300,
+]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_names(name: str) -> None:
+    with pytest.raises(StoreError, match="not written"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["a.h5", "train/a.h5", "höhe/…/x", "..a/b..", "stem:0.npy", "a b"])
+def test_harmless_names(name: str) -> None:
+    assert "/".join(check_name(name)) == name
+
+
+@pytest.mark.parametrize("second", ["a/b.h5", "a", "a/b.h5/c.h5"])
+def test_names_are_taken_once(second: str) -> None:
+    names = Names("a.zarr")
+    names.take("a/b.h5")
+    with pytest.raises(StoreError, match="only one can be written"):
+        names.take(second)
+
+
+@pytest.mark.parametrize("hostile", ["../escaped.npy", "/tmp/escaped.npy", "a/../../escaped.npy"])
+def test_a_store_cannot_name_files_outside(make_store: Any, tmp_path: Path, hostile: str) -> None:
+    store = make_store(
+        "rows",
+        {
+            "rows/data": np.arange(10),
+            "sources/path": ["good.npy", hostile],
+            "sources/rows": np.array([5, 5]),
+            "sources/first_row": np.array([0, 5]),
+            "sources/bytes": np.array([10, 10]),
+        },
+        count=10,
+    )
+    document = json.loads((store / "zarr.json").read_text())
+    document["attributes"]["unistore"]["options"] = {"map": {}}
+    (store / "zarr.json").write_text(json.dumps(document))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreError, match="not written"):
+        export(store, tmp_path / "out")
+    assert sorted(tmp_path.rglob("*")) == before, "something was left behind"
+
+
+def test_what_is_there_is_not_touched(make_case: Callable[..., Any], tmp_path: Path) -> None:
+    _, store = make_case("rows_real")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for taken in ("file", "empty", "link"):
+        with pytest.raises(InputError, match="exists"):
+            export(store, tmp_path / taken)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["empty", "file", "link"]
+
+
+def test_not_into_the_store(make_case: Callable[..., Any]) -> None:
+    _, store = make_case("rows_real")
+    with pytest.raises(InputError, match="lies in the store"):
+        export(store, store / "out")
+
+
+def test_a_failure_leaves_nothing(
+    make_case: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, store = make_case("spike_tiles")
+    written: list[Path] = []
+
+    def failing(file: Any, path: Path) -> None:
+        path.write_bytes(b"half")
+        written.append(path)
+        if len(written) == 3:
+            raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("unistore.exporting.run.write", failing)
+    with pytest.raises(ConversionError, match="No space left on device; free space there"):
+        export(store, tmp_path / "out")
+    assert len(written) == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damage_is_an_error_and_leaves_nothing(make_case: Callable[..., Any], tmp_path: Path) -> None:
+    case, _ = make_case("ct_real")
+    store = case.convert(tmp_path / "store.zarr")
+    shard = store / "volumes" / "image" / "c" / "0" / "0" / "0" / "0"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 3] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(StoreError, match="volumes/image"):
+        export(store, tmp_path / "out")
+    assert [p.name for p in tmp_path.iterdir()] == ["store.zarr"]
+
+
+def test_killed_and_exported_again(make_case: Callable[..., Any], tmp_path: Path) -> None:
+    _, store = make_case("spike_tiles")
+    code = (
+        "import os, sys, unistore.exporting.run as run\n"
+        "original = run.write\n"
+        "def write(file, path):\n"
+        "    original(file, path)\n"
+        "    if 'test' in path.parts: os.kill(os.getpid(), 9)\n"
+        "run.write = write\n"
+        "run.export(sys.argv[1], sys.argv[2])\n"
+    )
+    arguments = [os.fspath(store), os.fspath(tmp_path / "out")]
+    killed = subprocess.run([sys.executable, "-c", code, *arguments])
+    assert killed.returncode == -9
+    assert not (tmp_path / "out").exists()
+    done = export(store, tmp_path / "out")
+    assert done.files == 12
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_unfinished_and_missing_stores(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no such store"):
+        export(tmp_path / "nothing.zarr", tmp_path / "out")
+
+
+def test_the_command(
+    make_case: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from unistore.cli.main import main
+
+    _, store = make_case("rows_real")
+    with pytest.raises(SystemExit) as left:
+        main(["export", str(store), str(tmp_path / "out"), "--json"])
+    assert left.value.code == 0
+    done = json.loads(capsys.readouterr().out)
+    assert done["files"] == 1
+    assert done["modality"] == "rows"
+    with pytest.raises(SystemExit) as left:
+        main(["export", str(store), str(tmp_path / "out")])
+    assert left.value.code == 2
+    assert "exists" in capsys.readouterr().err

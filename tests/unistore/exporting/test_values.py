@@ -1,0 +1,178 @@
+"""Exported files beside the originals, file by file, read by h5py, numpy and OpenCV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+from unistore.exporting import export
+
+Make = Callable[[str], Any]
+
+HDF5 = {
+    "rows_hdf5": set(),
+    "rows_structured": set(),
+    "rows_real": set(),
+    "cloud_real": set(),
+    "cloud_indices": set(),
+    "cloud_batches": set(),
+    "robot_real": set(),
+    "robot_robomimic": set(),
+    "robot_flat": set(),
+    "robot_d4rl": set(),
+    "robot_act_keep": {"compress_len"},
+    "robot_variable": set(),
+}
+"""Cases whose export has the layout of the sources, and what it leaves out."""
+FLAGS = ("dones", "terminals", "timeouts")
+
+
+def exported(name: str, make_case: Make, folder: Path) -> tuple[Path, Path]:
+    """Folder of the originals and folder of the export."""
+    case, store = make_case(name)
+    export(store, folder / "export")
+    first = case.sources[0]
+    return (first if first.is_dir() else first.parent), folder / "export"
+
+
+def datasets(path: Path) -> dict[str, Any]:
+    """Every dataset of a file."""
+    found: dict[str, Any] = {}
+    with h5py.File(path, "r") as file:
+        file.visititems(
+            lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None
+        )
+    return found
+
+
+def assert_same(name: str, one: np.ndarray, two: np.ndarray) -> None:
+    """Equal bits; flags and padding may have another width."""
+    if one.dtype == object:
+        assert [np.asarray(row).tobytes() for row in one] == [np.asarray(row).tobytes() for row in two], name
+        return
+    if name.rpartition("/")[2] in FLAGS:
+        np.testing.assert_array_equal(one, two.astype(one.dtype), name)
+        return
+    if one.ndim == 2 and one.dtype == np.uint8 and one.shape != two.shape:
+        assert not one[:, two.shape[1] :].any(), name
+        one = one[:, : two.shape[1]]
+    assert one.dtype == two.dtype, name
+    assert one.tobytes() == two.tobytes(), name
+
+
+@pytest.mark.parametrize("name", HDF5)
+def test_hdf5_datasets(name: str, make_case: Make, tmp_path: Path) -> None:
+    before, after = exported(name, make_case, tmp_path)
+    files = sorted(path for path in after.rglob("*") if path.is_file())
+    assert files
+    for path in files:
+        original, found = datasets(before / path.relative_to(after)), datasets(path)
+        assert set(original) - set(found) == HDF5[name]
+        assert {n for n in set(found) - set(original) if not n.endswith("/unique_labels")} == set()
+        for dataset, values in original.items():
+            if dataset in found:
+                one, two = np.asarray(values), np.asarray(found[dataset])
+                if one.shape == (*two.shape, 1):
+                    one = one[..., 0]
+                assert_same(dataset, one, two)
+
+
+@pytest.mark.parametrize(
+    "name", ["cloud_real", "cloud_indices", "robot_real", "robot_robomimic", "robot_act"]
+)
+def test_attributes(name: str, make_case: Make, tmp_path: Path) -> None:
+    before, after = exported(name, make_case, tmp_path)
+    groups = ("header", "data/demo_1", "data/demo_10", "")
+    for path in (path for path in after.rglob("*") if path.is_file()):
+        with h5py.File(before / path.relative_to(after)) as one, h5py.File(path) as two:
+            for group in (group for group in groups if not group or group in one):
+                original = dict((one[group] if group else one).attrs)
+                found = dict((two[group] if group else two).attrs)
+                assert {key: np.asarray(value).tolist() for key, value in original.items()} == {
+                    key: np.asarray(found[key]).tolist() for key in original
+                }
+
+
+def test_point_clouds_of_other_layouts_become_pointsuite(make_case: Make, tmp_path: Path) -> None:
+    before, after = exported("cloud_in_segments", make_case, tmp_path)
+    original, found = datasets(before / "scene.h5"), datasets(after / "scene.h5")
+    for axis in "xyz":
+        whole = np.concatenate([original[f"segments/segment_{n:04d}/{axis}"] for n in range(3)])
+        assert_same(axis, whole, found[f"data/{axis}"])
+    np.testing.assert_array_equal(found["segments/segment_0001/indices"], np.arange(12, 42))
+    labels = original["segments/segment_0001/classification"]
+    np.testing.assert_array_equal(found["segments/segment_0001/unique_labels"], np.unique(labels))
+
+
+def test_coordinates_in_the_dtype_of_each_source(make_case: Make, tmp_path: Path) -> None:
+    before, after = exported("cloud_mixed", make_case, tmp_path)
+    for number in range(2):
+        original, found = datasets(before / f"cloud_{number}.h5"), datasets(after / f"cloud_{number}.h5")
+        for axis in "xyz":
+            assert_same(axis, original[axis], found[f"data/{axis}"])
+
+
+@pytest.mark.parametrize("name", ["rows_npz", "rows_npy", "rows_side_by_side", "ct_cases", "ct_sparse"])
+def test_numpy_files(name: str, make_case: Make, tmp_path: Path) -> None:
+    before, after = exported(name, make_case, tmp_path)
+    compared = 0
+    for path in (path for path in before.rglob("*.np?") if path.is_file()):
+        relative = path.relative_to(before)
+        target = after / relative.with_name(relative.name.replace("ct_original_512", "ct_original"))
+        one, two = np.load(path), np.load(target)
+        pairs = [(one[key], two[key]) for key in one.files] if path.suffix == ".npz" else [(one, two)]
+        if name == "ct_sparse":  # points come in C order
+            order = np.lexsort(one["indices"].T[::-1])
+            pairs = [(one[key][order], two[key]) for key in one.files]
+        for original, found in pairs:
+            if "masks" not in relative.parts:
+                assert original.dtype == found.dtype or original.shape in ((), (1,))
+            np.testing.assert_array_equal(original.reshape(found.shape), found)
+            compared += 1
+    assert compared >= 2
+
+
+def test_ct_files_beside_the_volumes(make_case: Make, tmp_path: Path) -> None:
+    before, after = exported("ct_cases", make_case, tmp_path)
+    for number in range(2):
+        case = ["train/case_0", "test/case_1"][number]
+        assert (after / case / "info.json").read_bytes() == (before / case / "info.json").read_bytes()
+        image = np.load(after / case / "ct_original.npy")
+        lung = np.load(after / case / "windows" / "lung_w1500_l-600.npy")
+        assert lung.dtype == np.uint8
+        np.testing.assert_array_equal(lung, (image >= -1350) & (image <= 150))
+
+
+def test_windows_that_were_computed(make_case: Make, tmp_path: Path) -> None:
+    before, after = exported("ct_real", make_case, tmp_path)
+    for path in before.glob("*.npy"):
+        image = np.load(path)
+        np.testing.assert_array_equal(np.load(after / path.stem / "ct_original.npy"), image)
+        mine = np.load(after / path.stem / "windows" / "mine_w300_l40.npy")
+        np.testing.assert_array_equal(mine, (image >= -110) & (image <= 190))
+
+
+@pytest.mark.parametrize(
+    "name", ["spike_real", "spike_tiles", "spike_keep", "spike_bytes", "spike_stream", "spike_arrays"]
+)
+def test_spike_files(name: str, make_case: Make, tmp_path: Path) -> None:
+    case, _ = make_case(name)
+    before, after = exported(name, make_case, tmp_path)
+    originals = case.sources if case.sources[0].is_file() else [p for p in before.rglob("*") if p.is_file()]
+    for path in originals:
+        found = after / path.relative_to(before)
+        if path.suffix == ".png" and name != "spike_keep":
+            np.testing.assert_array_equal(cv2.imread(str(path)), cv2.imread(str(found)))
+        elif path.suffix == ".npz":
+            np.testing.assert_array_equal(np.load(path)["spk"], np.load(found)["spk"])
+        elif path.suffix == ".npy":
+            np.testing.assert_array_equal(np.load(path), np.load(found))
+        else:
+            assert path.read_bytes() == found.read_bytes()
+    assert len(originals) == len([p for p in after.rglob("*") if p.is_file()])

@@ -1,0 +1,247 @@
+"""Stores against their sources: the receipt, and every kind of difference."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import zarr
+
+from unistore.conversion.convert import recorded_converter
+from unistore.errors import ConversionError, InputError
+from unistore.integrity import verify
+
+Make = Callable[[str], Any]
+
+VALUES = {
+    "rows_hdf5": 2 * 50 * 3 + 3 + 50 + 51 + 51 - 150 + 150,
+    "rows_npz": 30 * 5 + 20 * 5,
+    "rows_npy": 37 * 4,
+    "cloud_indices": 2 * (60 * (3 + 1 + 3) + 15 + 25 + 10),
+    "cloud_batches": 2 * 5 * (16 * 7 + 1),
+    "cloud_in_segments": 47 * 4,
+    "ct_sparse": 2 * 50 * 4,
+    "spike_real": 23 * 250 * 400,
+    "spike_tiles": 2 * (15 * 12 * 24 + 2 * 2 * 20 * 30 * 3),
+    "robot_d4rl": 20 * (11 + 3 + 1 + 1 + 1 + 6),
+    "robot_robomimic": 16 * (7 + 1 + 1 + 2 * 3 + 2 * 6 * 8 * 3),
+}
+"""Values of the sources, counted by hand."""
+FILES = {
+    "rows_hdf5": 2,
+    "cloud_real": 2,
+    "ct_cases": 9,
+    "ct_real": 2,
+    "spike_tiles": 12,
+    "spike_arrays": 4,
+    "robot_act": 2,
+}
+LEFT_OUT = {
+    "cloud_real": ("segments/segment_N/unique_labels",),
+    "robot_act": ("compress_len",),
+    "robot_act_keep": ("compress_len",),
+    "robot_robomimic": (
+        "data/demo_N/next_obs/nothing",
+        "data/demo_N/obs/nothing",
+        "mask/train",
+        "mask/valid",
+    ),
+}
+
+
+def test_the_receipt(case_name: str, make_case: Make) -> None:
+    case, store = make_case(case_name)
+    verified = verify(store, against=case.sources)
+    assert verified.problems == ()
+    assert verified.receipt is not None
+    receipt = verified.receipt
+    assert receipt.line == f"lossless: {receipt.values:,} values of {receipt.files:,} files equal"
+    assert receipt.values == VALUES.get(case_name, receipt.values) > 0
+    assert receipt.files == FILES.get(case_name, receipt.files) > 0
+    assert receipt.left_out == LEFT_OUT.get(case_name, ())
+    fields = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]["fields"]
+    stored = sum(zarr.open_array(store / path, mode="r").size for path in fields)
+    stored -= zarr.open_array(store / "sources/bytes", mode="r").size
+    assert receipt.stored_values == stored, "every value of the store was compared"
+
+
+def test_options_make_the_same_converter(case_name: str, make_case: Make) -> None:
+    """The root's options are those of the converter that made the store, with their defaults."""
+    case, store = make_case(case_name)
+    attributes = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    converter = recorded_converter(attributes["modality"], attributes["options"])
+    again = converter.scan(case.sources).options
+    recorded = {k: v for k, v in attributes["options"].items() if k not in ("codec", "split")}
+    assert json.loads(json.dumps(again)) == recorded
+    assert recorded_converter(attributes["modality"], again) == converter
+
+
+def test_a_sample(make_case: Make) -> None:
+    case, store = make_case("cloud_real")
+    whole = verify(store, against=case.sources).receipt
+    part = verify(store, against=case.sources, sample=0.01).receipt
+    assert whole is not None
+    assert part is not None
+    assert part.files == 1
+    assert 0 < part.values < whole.values
+    assert part.line.endswith("(a sample of 1 %)")
+    assert part == verify(store, against=case.sources, sample=0.01).receipt, "the same every time"
+
+
+def test_a_damaged_store_is_not_compared(copy_case: Callable[[str], Any]) -> None:
+    case, store = copy_case("rows_real")
+    document = store / "rows" / "zarr.json"
+    document.write_bytes(document.read_bytes()[:-1])
+    verified = verify(store, against=case.sources)
+    assert not verified.ok
+    assert verified.receipt is None
+
+
+def with_sources(case: Any, folder: Path) -> list[Path]:
+    """A copy of the sources, to be changed."""
+    copies = []
+    for source in case.sources:
+        copy = shutil.copytree if source.is_dir() else shutil.copy2
+        copies.append(Path(copy(source, folder / source.name)))
+    return copies
+
+
+def test_sources_that_were_packed_anew(make_case: Make, tmp_path: Path) -> None:
+    """Another size and other chunks, the same values."""
+    case, store = make_case("robot_d4rl")
+    (source,) = with_sources(case, tmp_path)
+    with h5py.File(source, "r+") as file:
+        values = file["actions"][()]
+        del file["actions"]
+        file.create_dataset("actions", data=values, chunks=(4, 3), compression="gzip")
+    assert source.stat().st_size != case.sources[0].stat().st_size
+    assert verify(store, against=[source]).receipt == verify(store, against=case.sources).receipt
+
+
+def edit(path: Path, dataset: str, at: Any, value: Any) -> None:
+    with h5py.File(path, "r+") as file:
+        data = file[dataset]
+        values = data[()]
+        values[at] = value
+        data[...] = values
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "dataset", "at", "value", "where"),
+    [
+        ("rows_hdf5", "part_1.h5", "data/value", (7, 1), 0.5, "rows/data/value"),
+        ("rows_hdf5", "part_0.h5", "data/value", (0, 1), 0.0, "rows/data/value"),
+        ("cloud_indices", "tile_1.h5", "data/y", 3, 99_000.5, "points/xyz"),
+        ("cloud_indices", "tile_0.h5", "data/rgb", (3, 2), 1, "points/rgb"),
+        ("cloud_indices", "tile_0.h5", "segments/segment_0012/indices", 0, 49, "points/source_row"),
+        ("robot_flat", "run_1.h5", "actions", (11, 6), 3.5, "steps/action"),
+        (
+            "robot_flat",
+            "run_1.h5",
+            "observations/left_image",
+            (0, 0, 0, 0),
+            7,
+            "steps/observation/left_image",
+        ),
+    ],
+)
+def test_one_changed_value(
+    name: str, file: str, dataset: str, at: Any, value: Any, where: str, make_case: Make, tmp_path: Path
+) -> None:
+    case, store = make_case(name)
+    (source,) = with_sources(case, tmp_path)
+    edit(source / file, dataset, at, value)
+    verified = verify(store, against=[source])
+    assert verified.receipt is None
+    problems = {problem.location: problem for problem in verified.problems}
+    assert where in problems
+    assert "1 of" in problems[where].message or where in ("points/xyz", "points/source_row")
+    assert problems[where].kind == "source"
+
+
+def test_a_changed_voxel_bit_and_pixel(make_case: Make, tmp_path: Path) -> None:
+    import cv2
+
+    case, store = make_case("ct_real")
+    copies = with_sources(case, tmp_path)
+    volume = next(copies[0].glob("*.npy"))
+    voxels = np.load(volume)
+    voxels[0, 0, 0] += 1
+    np.save(volume, voxels)
+    assert {p.location for p in verify(store, against=copies).problems} >= {"volumes/image"}
+
+    case, store = make_case("spike_tiles")
+    (source,) = with_sources(case, tmp_path)
+    stream = source / "test" / "seq_a" / "spike" / "001.dat"
+    data = bytearray(stream.read_bytes())
+    data[17] ^= 4
+    stream.write_bytes(data)
+    locations = {p.location for p in verify(store, against=[source]).problems}
+    assert locations == {"frames/spike", "frames/voxel/3", "sources/digest"}
+    data[17] ^= 4
+    stream.write_bytes(data)
+    image = source / "train" / "seq_a" / "blur" / "000.png"
+    pixels = cv2.imread(str(image))
+    pixels[3, 4, 1] ^= 1
+    cv2.imwrite(str(image), pixels)
+    locations = {p.location for p in verify(store, against=[source]).problems}
+    assert (
+        {"frames/blur", "sources/digest"} <= locations <= {"frames/blur", "sources/digest", "sources/bytes"}
+    )
+
+
+def test_other_sources_are_named(make_case: Make, tmp_path: Path) -> None:
+    case, store = make_case("cloud_real")
+    with pytest.raises(InputError, match=r"source thin_b\.h5: not among those given"):
+        verify(store, against=case.sources[:1])
+    more = Path(shutil.copy2(case.sources[0], tmp_path / "thin_c.h5"))
+    with pytest.raises(InputError, match=r"thin_c\.h5: not one of the store's"):
+        verify(store, against=[*case.sources, more])
+    (source,) = with_sources(make_case("robot_d4rl")[0], tmp_path)
+    with h5py.File(source, "r+") as file:
+        file["extra"] = np.zeros(20)
+    with pytest.raises(InputError, match="array steps/extra: only now has it"):
+        verify(make_case("robot_d4rl")[1], against=[source])
+
+
+def test_a_mistake_of_the_converter_shows(
+    make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A converter that reads wrongly, when converting and now, is caught by the plain readers."""
+    from unistore.converters.spike import rows as spike_rows
+
+    case, _ = make_case("spike_tiles")
+    right = spike_rows.read_dat
+
+    def wrong(path: Path, name: str, layout: str, width: int, flip: bool, out: np.ndarray) -> None:
+        right(path, name, layout, width, not flip, out)
+
+    monkeypatch.setattr(spike_rows, "read_dat", wrong)
+    store = case.convert(tmp_path / "wrong.zarr")
+    verified = verify(store, against=case.sources)
+    assert verified.receipt is None
+    assert {problem.location.partition(":")[0] for problem in verified.problems} == {
+        f"{split}/seq_a/spike/{number:03d}.dat" for split in ("train", "test") for number in range(2)
+    }
+
+
+@pytest.mark.parametrize("what", ["tempfile.mkdtemp", "unistore.conversion.spill.sync_files"])
+def test_a_full_folder_for_temporary_files(
+    make_case: Make, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    case, store = make_case("cloud_real")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(what, full)
+    with pytest.raises(
+        ConversionError, match=r"/.*: No space left on device; free space there, or set TMPDIR"
+    ):
+        verify(store, against=case.sources)

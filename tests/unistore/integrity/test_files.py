@@ -1,0 +1,192 @@
+"""Every file against the manifest, the manifest and the root against their digests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unistore.errors import StoreError
+from unistore.integrity import verify
+from unistore.integrity.files import PIECE, check_file
+from unistore.store.manifest import Entry
+from unistore.zarr3.storage import LocalStorage
+
+Copy = Callable[[str], Any]
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def found(store: Path) -> list[tuple[str, str]]:
+    return [(problem.kind, problem.location) for problem in verify(store).problems]
+
+
+def test_sound_stores(case_name: str, make_case: Callable[..., Any]) -> None:
+    _, store = make_case(case_name)
+    verified = verify(store)
+    assert verified.ok
+    assert verified.problems == ()
+    assert verified.unchecked == ()
+    seal = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]["seal"]
+    assert (verified.files, verified.bytes) == (seal["files"], seal["bytes"])
+    assert verified.files == len([p for p in store.rglob("*") if p.is_file()]) - 2
+
+
+def test_a_flipped_bit_in_a_shard_names_the_chunk(copy_case: Copy) -> None:
+    _, store = copy_case("cloud_real")
+    flip(store / "points" / "source_row" / "c" / "0", 100)
+    (problem,) = verify(store).problems
+    assert problem.kind == "checksum"
+    assert problem.location == "points/source_row/c/0"
+    assert "damaged: chunk (0,), in rows 0:" in problem.message
+    assert "--repair" in problem.cure
+
+
+def test_a_flipped_bit_in_a_shard_index(copy_case: Copy) -> None:
+    _, store = copy_case("cloud_real")
+    shard = store / "points" / "source_row" / "c" / "0"
+    flip(shard, shard.stat().st_size - 10)
+    (problem,) = verify(store).problems
+    assert "none of its chunks can be found" in problem.message
+
+
+def test_what_is_damaged_is_not_checked_further(copy_case: Copy) -> None:
+    _, store = copy_case("cloud_real")
+    flip(store / "segments" / "offsets" / "c" / "0", 5)
+    verified = verify(store)
+    assert [problem.kind for problem in verified.problems] == ["checksum"]
+    assert set(verified.unchecked) == {"indices", "segments", "voxels"}
+
+
+def test_missing_short_long_and_extra_files(copy_case: Copy) -> None:
+    _, store = copy_case("rows_real")
+    data = store / "rows" / "data"
+    shards = sorted((store / "rows").rglob("c/0*"))
+    shard = next(path for path in shards if path.is_file())
+    key = shard.relative_to(store).as_posix()
+    content = shard.read_bytes()
+    shard.unlink()
+    assert found(store) == [("missing", key)]
+    shard.write_bytes(content[:-1])
+    assert found(store) == [("size", key)]
+    shard.write_bytes(content + b"\0")
+    assert found(store) == [("size", key)]
+    shard.write_bytes(content)
+    (store / "rows" / "notes.txt").write_text("mine")
+    left = shard.with_name(".0.1-abc.part")
+    left.write_text("half")
+    verified = verify(store)
+    assert [problem.kind for problem in verified.problems] == ["extra", "extra"]
+    assert "killed" in next(p for p in verified.problems if p.location.endswith(".part")).message
+    assert verified.ok, "what is beside the store takes nothing from it"
+    assert not data.is_file()
+
+
+def test_every_problem_at_once(copy_case: Copy) -> None:
+    _, store = copy_case("robot_robomimic")
+    flip(store / "steps" / "action" / "c" / "0" / "0", 3)
+    (store / "steps" / "reward" / "zarr.json").unlink()
+    flip(store / "episodes" / "zarr.json", 20)
+    assert sorted(found(store)) == [
+        ("checksum", "episodes/zarr.json"),
+        ("checksum", "steps/action/c/0/0"),
+        ("missing", "steps/reward/zarr.json"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "step"), [("zarr.json", "root", 7), ("unistore-manifest.jsonl", "manifest", 31)]
+)
+def test_every_bit_of_root_and_manifest(copy_case: Copy, name: str, kind: str, step: int) -> None:
+    _, store = copy_case("rows_real")
+    data = (store / name).read_bytes()
+    for at in range(0, len(data), step):
+        changed = bytearray(data)
+        changed[at] ^= 1 << at % 8
+        (store / name).write_bytes(changed)
+        kinds = {problem.kind for problem in verify(store).problems}
+        assert kind in kinds, f"byte {at} of {name}"
+
+
+def test_a_store_without_a_manifest(copy_case: Copy) -> None:
+    _, store = copy_case("rows_real")
+    (store / "unistore-manifest.jsonl").unlink()
+    assert found(store) == [("missing", "unistore-manifest.jsonl")]
+
+
+def test_a_manifest_that_is_another_ones(copy_case: Copy, make_case: Callable[..., Any]) -> None:
+    _, store = copy_case("rows_real")
+    _, other = make_case("ct_real")
+    (store / "unistore-manifest.jsonl").write_bytes((other / "unistore-manifest.jsonl").read_bytes())
+    assert ("manifest", "unistore-manifest.jsonl") in found(store)
+
+
+def test_hostile_lines_are_not_followed(copy_case: Copy, forge: Callable[..., None], tmp_path: Path) -> None:
+    """A manifest that is sealed and names files outside the store."""
+    _, store = copy_case("rows_real")
+    manifest = store / "unistore-manifest.jsonl"
+    secret = tmp_path / "secret"
+    secret.write_text("x")
+    lines = [
+        {"key": "../secret", "bytes": 1, "checksum": "0" * 32},
+        {"key": str(secret), "bytes": 1, "checksum": "0" * 32},
+        {"key": ["a"], "bytes": 1, "checksum": "0" * 32},
+        {"key": "a", "bytes": -1, "checksum": "0" * 32},
+        {"key": "b", "bytes": 1, "checksum": "0" * 32, "rows": [1]},
+    ]
+    import xxhash
+
+    from unistore.store.manifest import sign_root
+
+    data = manifest.read_bytes() + "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+    manifest.write_bytes(data)
+    root = json.loads((store / "zarr.json").read_text())
+    seal = root["attributes"]["unistore"]["seal"]
+    seal["digest"], seal["root"] = xxhash.xxh3_128_hexdigest(data), "0" * 32
+    (store / "zarr.json").write_bytes(sign_root(json.dumps(root, indent=1).encode()))
+    problems = [p for p in verify(store).problems if p.location.startswith("unistore-manifest.jsonl: line")]
+    assert len(problems) == len(lines)
+
+
+def test_large_files_are_read_in_pieces(tmp_path: Path) -> None:
+    import xxhash
+
+    data = os.urandom(2 * PIECE + 12345)
+    (tmp_path / "big").write_bytes(data)
+    entry = Entry(key="big", bytes=len(data), checksum=xxhash.xxh3_128_hexdigest(data))
+    assert check_file(LocalStorage(tmp_path), entry) is None
+    for at in (0, PIECE - 1, PIECE, len(data) - 1):
+        flip(tmp_path / "big", at)
+        problem = check_file(LocalStorage(tmp_path), entry)
+        assert problem is not None
+        flip(tmp_path / "big", at)
+
+
+def test_a_pipe_in_place_of_a_file_does_not_block(copy_case: Copy) -> None:
+    _, store = copy_case("rows_real")
+    document = store / "rows" / "zarr.json"
+    document.unlink()
+    os.mkfifo(document)
+    assert ("unreadable", "rows/zarr.json") in found(store)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [("nothing", "no such store"), ("empty", "not a unistore store"), ("group", "not a unistore store")],
+)
+def test_what_is_no_store(what: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    if what != "nothing":
+        path.mkdir()
+    if what == "group":
+        (path / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
+    with pytest.raises(StoreError, match=message):
+        verify(path)

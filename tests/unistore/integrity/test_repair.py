@@ -1,0 +1,296 @@
+"""What is damaged is made again, byte for byte; what is sound is not touched; other sources are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.errors import ConversionError, InputError, StoreError
+from unistore.integrity import repair, verify
+from unistore.integrity.roots import mended_root
+from unistore.report import inspection as inspect
+
+Copy = Callable[[str], Any]
+Tree = Callable[[Path], dict[str, bytes]]
+
+ROOT, MANIFEST = "zarr.json", "unistore-manifest.jsonl"
+
+
+def damage(store: Path, key: str, rng: random.Random) -> None:
+    path = store / key
+    data = bytearray(path.read_bytes())
+    if not data:
+        return
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+def test_one_damaged_file_of_every_kind(family_case: str, copy_case: Copy, tree: Tree) -> None:
+    case, store = copy_case(family_case)
+    before = tree(store)
+    rng = random.Random(family_case)
+    keys = sorted(before)
+    chosen = [ROOT, MANIFEST, "sources/digest/c/0/0", "sources/zarr.json", *rng.sample(keys, 4)]
+    for key in dict.fromkeys(chosen):
+        damage(store, key, rng)
+        assert not verify(store).ok
+        repaired = repair(store, case.sources)
+        assert repaired.ok
+        assert repaired.repaired == (key,)
+        assert tree(store) == before
+    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
+
+
+def test_everything_damaged(family_case: str, copy_case: Copy, tree: Tree) -> None:
+    """Every file but the root: damaged, emptied or gone."""
+    case, store = copy_case(family_case)
+    before = tree(store)
+    rng = random.Random(1)
+    for number, key in enumerate(sorted(before)):
+        if key == ROOT:
+            continue
+        if number % 3 == 0:
+            (store / key).unlink()
+        elif number % 3 == 1:
+            (store / key).write_bytes(b"")
+        else:
+            damage(store, key, rng)
+    shutil.rmtree(store / "splits")
+    assert repair(store, case.sources).ok
+    assert tree(store) == before
+
+
+def test_root_and_manifest_and_shards(copy_case: Copy, tree: Tree) -> None:
+    case, store = copy_case("cloud_real")
+    before = tree(store)
+    rng = random.Random(2)
+    for key in (ROOT, MANIFEST, "points/xyz/c/0/0", "points/rgb/zarr.json"):
+        if (store / key).exists():
+            damage(store, key, rng)
+    repaired = repair(store, case.sources)
+    assert repaired.repaired[-2:] == (MANIFEST, ROOT)
+    assert tree(store) == before
+
+
+def test_sound_files_keep_their_time(copy_case: Copy) -> None:
+    case, store = copy_case("cloud_real")
+    times = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    key = "points/intensity/c/0"
+    damage(store, key, random.Random(0))
+    os.utime(store / key, ns=(0, 0))
+    repair(store, case.sources)
+    now = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
+    assert {path for path in times if times[path] != now[path]} == {store / key}
+
+
+def test_nothing_to_repair(copy_case: Copy) -> None:
+    case, store = copy_case("rows_real")
+    assert repair(store, case.sources).repaired == ()
+
+
+def test_a_root_of_many_wrong_bytes_that_still_tells_the_options(copy_case: Copy, tree: Tree) -> None:
+    """Statistics and descriptions are made again, from all sources."""
+    case, store = copy_case("robot_robomimic")
+    before = tree(store)
+    root = json.loads(before[ROOT])
+    unistore = root["attributes"]["unistore"]
+    unistore["statistics"] = {}
+    unistore["seal"]["content_digest"] = "0" * 32
+    unistore["fields"]["steps/action"]["unit"] = "parsec"
+    (store / ROOT).write_text(json.dumps(root, indent=1))
+    damage(store, "steps/reward/c/0", random.Random(3))
+    repaired = repair(store, case.sources)
+    assert set(repaired.repaired) >= {"steps/reward/c/0", ROOT}
+    assert tree(store) == before
+
+
+def test_a_root_beyond_repair(copy_case: Copy, tree: Tree) -> None:
+    case, store = copy_case("rows_real")
+    (store / ROOT).write_bytes(b"\0" * 500)
+    before = tree(store)
+    with pytest.raises(StoreError, match="convert the sources again with --overwrite"):
+        repair(store, case.sources)
+    assert tree(store) == before
+
+
+def test_roots_of_one_wrong_byte(family_case: str, make_case: Callable[..., Any]) -> None:
+    _, store = make_case(family_case)
+    document = (store / ROOT).read_bytes()
+    rng = random.Random(0)
+    tail = range(len(document) - 70, len(document), 4)
+    for at in [*rng.sample(range(len(document)), 10), *tail]:
+        changed = bytearray(document)
+        changed[at] ^= 1 << rng.randrange(8)
+        assert mended_root(bytes(changed)) == document, at
+    changed = bytearray(document)
+    changed[200] ^= 0x55
+    assert mended_root(bytes(changed)) == document, "more than one bit of the byte"
+    changed[900] ^= 1
+    assert mended_root(bytes(changed)) is None
+    assert mended_root(b"") is None
+
+
+def copied(case: Any, folder: Path) -> list[Path]:
+    return [Path(shutil.copy2(source, folder / source.name)) for source in case.sources]
+
+
+def test_sources_of_other_values_are_refused(copy_case: Copy, tree: Tree, tmp_path: Path) -> None:
+    case, store = copy_case("robot_d4rl")
+    (source,) = copied(case, tmp_path)
+    with h5py.File(source, "r+") as file:
+        file["actions"][3, 1] += 1
+    before = tree(store)
+    damage(store, "steps/action/c/0/0", random.Random(4))
+    damaged = tree(store)
+    with pytest.raises(ConversionError, match="no longer give the same values"):
+        repair(store, [source])
+    assert tree(store) == damaged, "nothing was changed"
+    repair(store, case.sources)
+    assert tree(store) == before
+    assert not [path for path in tmp_path.iterdir() if "repair" in path.name]
+
+
+def test_sources_of_another_form_are_refused_and_named(copy_case: Copy, tmp_path: Path) -> None:
+    case, store = copy_case("robot_d4rl")
+    damage(store, "steps/action/c/0/0", random.Random(4))
+    (source,) = copied(case, tmp_path)
+    with h5py.File(source, "r+") as file:
+        values = file["actions"][()]
+        del file["actions"]
+        file["actions"] = np.concatenate([values, values], axis=1)
+    with pytest.raises(
+        InputError, match=r"array steps/action: float32 \(20, 3\) in the store, .* \(20, 6\) now"
+    ):
+        repair(store, [source])
+    (tmp_path / "renamed").mkdir()
+    other = source.rename(tmp_path / "renamed" / "walker.hdf5")
+    with pytest.raises(InputError, match=r"source hopper\.hdf5: not among those given"):
+        repair(store, [other])
+
+
+def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, store = copy_case("rows_real")
+    damage(store, "sources/rows/c/0", random.Random(0))
+    now = {"unistore": "0.1.0", "numcodecs": "99.0"}
+    monkeypatch.setattr("unistore.conversion.planning.versions", lambda: now)
+    monkeypatch.setattr("unistore.integrity.rebuilt.versions", lambda: now)
+    with pytest.raises(InputError, match=r"numcodecs: .* made the store, this is 99\.0"):
+        repair(store, case.sources)
+
+
+def test_killed_and_repaired_again(copy_case: Copy, tree: Tree) -> None:
+    case, store = copy_case("cloud_real")
+    before = tree(store)
+    for key in ("points/xyz/c/0/0", "points/intensity/c/0", "segments/origin/c/0/0"):
+        damage(store, key, random.Random(5))
+    code = (
+        "import os, sys, pathlib\n"
+        "from unistore.integrity import repair\n"
+        "original = pathlib.Path.replace\n"
+        "def replace(path, target):\n"
+        "    original(path, target)\n"
+        "    if str(target).endswith('points/intensity/c/0'): os.kill(os.getpid(), 9)\n"
+        "pathlib.Path.replace = replace\n"
+        "repair(sys.argv[1], sys.argv[2:])\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(store), *map(str, case.sources)])
+    assert killed.returncode == -9
+    repaired = repair(store, case.sources)
+    assert repaired.ok
+    assert "points/intensity/c/0" not in repaired.repaired
+    assert tree(store) == before
+    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
+
+
+def test_killed_when_the_store_was_whole_again(copy_case: Copy, tree: Tree) -> None:
+    """What it left is told by inspect and verify, and removed by the next repair."""
+    case, store = copy_case("rows_real")
+    before = tree(store)
+    damage(store, "sources/rows/c/0", random.Random(0))
+    code = (
+        "import importlib, os, sys\n"
+        "module = importlib.import_module('unistore.integrity.repair')\n"
+        "original = module._Repair.run\n"
+        "def run(self, sources):\n"
+        "    original(self, sources)\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "module._Repair.run = run\n"
+        "module.repair(sys.argv[1], sys.argv[2:])\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, str(store), *map(str, case.sources)])
+    assert killed.returncode == -9
+    left = store.with_name(f"{store.name}.unistore-repair")
+    found = verify(store)
+    assert found.ok
+    assert [(problem.location, problem.kind) for problem in found.problems] == [(left.name, "extra")]
+    assert "left by a repair" in found.problems[0].message
+    assert f"{left.name}; repair again, or remove it" in "".join(inspect(store).details["remarks"])
+    assert f"in which a repair of {store.name} works" in str(inspect(left))
+    assert repair(store, case.sources) == verify(store)
+    assert tree(store) == before
+    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
+
+
+def test_a_full_disk(copy_case: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, store = copy_case("rows_real")
+    damage(store, "sources/rows/c/0", random.Random(0))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_module("unistore.integrity.repair")._Repair, "run", full)
+        with pytest.raises(ConversionError, match="No space left on device; free space there, then repair"):
+            repair(store, case.sources)
+    assert sorted(path.name for path in store.parent.iterdir()) == [store.name]
+    assert repair(store, case.sources).ok
+
+
+def test_only_local_stores(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="only a store in a local folder"):
+        repair("s3://bucket/store.zarr", [tmp_path])
+
+
+def test_nothing_is_repaired_through_a_link(copy_case: Copy, tree: Tree, tmp_path: Path) -> None:
+    case, store = copy_case("rows_real")
+    outside = tmp_path / "outside"
+    (store / "rows").rename(outside)
+    (store / "rows").symlink_to(outside)
+    (outside / "zarr.json").write_bytes(b"the user's own")
+    before = tree(outside)
+    with pytest.raises(
+        StoreError, match=r"rows: is a link, and a store consists of regular files and folders"
+    ):
+        repair(store, case.sources)
+    assert tree(outside) == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("key", [MANIFEST, "rows/zarr.json"])
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_what_is_no_regular_file_is_made_again(
+    copy_case: Copy, tree: Tree, tmp_path: Path, key: str, kind: str
+) -> None:
+    case, store = copy_case("rows_real")
+    before = tree(store)
+    (tmp_path / "victim").write_bytes(b"the user's own")
+    (store / key).unlink()
+    if kind == "pipe":
+        os.mkfifo(store / key)
+    else:
+        (store / key).symlink_to(tmp_path / "victim")
+    assert repair(store, case.sources).ok
+    assert tree(store) == before
+    assert (tmp_path / "victim").read_bytes() == b"the user's own"

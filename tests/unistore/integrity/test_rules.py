@@ -1,0 +1,173 @@
+"""Stores whose bytes are as sealed, but whose documents or values contradict each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from unistore.errors import CorruptionError
+from unistore.integrity import verify
+
+Copy = Callable[[str], Any]
+
+
+def read(store: Path, path: str) -> np.ndarray:
+    return np.asarray(zarr.open_array(store / path, mode="r")[...])
+
+
+def changed(values: np.ndarray, at: Any, to: Any) -> np.ndarray:
+    copy = values.copy()
+    copy[at] = to
+    return copy
+
+
+VALUES: list[tuple[str, str, Callable[[np.ndarray], np.ndarray], str]] = [
+    ("rows_real", "sources/path/offsets", lambda v: changed(v, 0, 1), "begins with 1"),
+    ("rows_real", "sources/path/data", lambda v: changed(v, 0, 255), "not UTF-8"),
+    ("rows_real", "sources/rows", lambda v: v + 1, "sums up to"),
+    ("rows_real", "sources/first_row", lambda v: v + 1, "begins at 1"),
+    ("rows_real", "splits/code", lambda v: changed(v, 3, 9), "holds code 9"),
+    ("cloud_real", "segments/offsets", lambda v: changed(v, 2, v[-1] + 5), "less than"),
+    ("cloud_real", "segments/offsets", lambda v: changed(v, -1, v[-1] + 1), "but there are"),
+    ("cloud_real", "segments/source", lambda v: changed(v, 0, 7), "expected at most 1"),
+    ("cloud_real", "segments/source", lambda v: changed(v, np.argmax(v), 0), "points in its segments"),
+    ("cloud_real", "segments/number", lambda v: changed(v, 0, -1), "not its source's last"),
+    ("cloud_real", "segments/number", lambda v: changed(v, -1, 400), "numbers"),
+    ("cloud_real", "segments/origin", lambda v: v + 1, "origin"),
+    ("cloud_real", "segments/bounds", lambda v: v[:, ::-1], "bounds"),
+    ("cloud_real", "points/source_row", lambda v: changed(v, 5, v[6]), "is nowhere"),
+    ("cloud_real", "points/source_row", lambda v: changed(v, 5, 10**6), "0 to 1000000 in"),
+    ("cloud_real", "voxels/50/point_voxel", lambda v: changed(v, 0, 10**6), "its segment 0 has"),
+    ("cloud_real", "voxels/50/counts", lambda v: changed(v, 0, v[0] + 1), "counted otherwise"),
+    ("cloud_real", "voxels/50/offsets", lambda v: changed(v, -1, v[-1] - 1), "but there are"),
+    ("ct_cases", "volumes/extent", lambda v: changed(v, (0, 0), 99), "stored in volumes/image"),
+    ("ct_cases", "windows/lung/coords", lambda v: changed(v, 4, v[3]), "does not follow"),
+    ("ct_cases", "windows/lung/coords", lambda v: changed(v, (0, 2), 5000), "outside volume 0"),
+    ("ct_cases", "windows/lung/offsets", lambda v: changed(v, -1, v[-1] + 1), "but there are"),
+    ("ct_cases", "sdf/bone_sdf/coords", lambda v: changed(v, (0, 0), 64), "outside volume 0"),
+    ("ct_cases", "masks/liver/mask", lambda v: changed(v, (0, -1, -1, -1), 255), "outside its extent"),
+    ("ct_real", "windows/lung/offsets", lambda v: changed(v, 1, v[1] - 1), "its offsets count"),
+    ("spike_tiles", "frames/spike_length", lambda v: changed(v, 1, 0), "row 1 is 0, expected 1 or more"),
+    ("spike_tiles", "frames/spike_extent", lambda v: changed(v, (1, 1), 99), "stored in frames/"),
+    ("spike_tiles", "frames/image_extent", lambda v: changed(v, (1, 0), 99), "stored in frames/"),
+    ("spike_tiles", "sequences/offsets", lambda v: changed(v, -1, 9), "but there are 4 rows in frames/"),
+    ("spike_keep", "frames/blur_file/offsets", lambda v: changed(v, 2, 0), "row 2 is 0"),
+    ("robot_robomimic", "episodes/offsets", lambda v: changed(v, 1, 0), "has no step"),
+    ("robot_robomimic", "episodes/source", lambda v: changed(v, 0, 1), "expected at most 0"),
+    ("robot_flat", "steps/next_valid", lambda v: changed(v, 4, True), "ends an episode, and no next"),
+    ("robot_flat", "steps/next_valid", lambda v: changed(v, 1, False), "is inside an episode"),
+    ("robot_flat", "steps/terminated", lambda v: v & False, "neither terminated nor truncated"),
+    ("robot_act_keep", "steps/observation/images/cam_high_jpeg/offsets", lambda v: v + 1, "begins with 1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "change", "message"), VALUES, ids=[f"{v[1]}-{n}" for n, v in enumerate(VALUES)]
+)
+def test_a_broken_value_rule(
+    name: str,
+    path: str,
+    change: Callable[[np.ndarray], np.ndarray],
+    message: str,
+    copy_case: Copy,
+    forge: Callable[..., None],
+) -> None:
+    _, store = copy_case(name)
+    forge(store, {path: change(read(store, path))})
+    problems = verify(store).problems
+    assert {problem.kind for problem in problems} == {"values"}, problems
+    assert any(message in problem.message for problem in problems), problems
+
+
+def test_a_row_that_falls(copy_case: Copy, forge: Callable[..., None]) -> None:
+    _, store = copy_case("spike_keep")
+    offsets = read(store, "frames/blur_file/offsets")
+    forge(store, {"frames/blur_file/offsets": changed(offsets, 2, 1)})
+    (problem,) = verify(store).problems
+    assert problem.location == "frames/blur_file/offsets"
+    assert problem.message == f"row 2 is 1, less than {offsets[1]} before it"
+
+
+def sealed_with(store: Path, forge: Callable[..., None], **attributes: Any) -> list[tuple[str, str, str]]:
+    forge(store, {}, attributes)
+    return [(problem.kind, problem.location, problem.message) for problem in verify(store).problems]
+
+
+def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:
+    _, store = copy_case("rows_real")
+    root = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    name = next(path for path in root["fields"] if path.startswith("rows/"))
+    fields = {**root["fields"], name: {**root["fields"][name], "axes": ["voxel"]}}
+    assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", f"{name}/zarr.json")
+    fields = {**root["fields"], "rows/ghost": root["fields"][name]}
+    assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", "rows/ghost/zarr.json")
+    wrong = sealed_with(store, forge, fields=root["fields"], statistics={"rows/ghost": {}})
+    assert wrong[0][:2] == ("metadata", "zarr.json")
+    wrong = sealed_with(store, forge, statistics={}, samples={"count": 1, "table": "rows"})
+    assert ("schema", name) in [each[:2] for each in wrong]
+    with pytest.raises(CorruptionError, match="'modality' is 'sonar', expected one of"):
+        sealed_with(store, forge, modality="sonar")
+
+
+def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:
+    """A manifest, sealed, that lacks a shard, gives wrong rows, or lists one too many."""
+    from unistore.store.manifest import parse_manifest
+
+    _, store = copy_case("rows_real")
+    manifest = store / "unistore-manifest.jsonl"
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    shard = next(line for line in lines if b"rows/" in line and b"/c/0" in line)
+    (entry,) = parse_manifest(shard, "here")
+    manifest.write_bytes(b"".join(line for line in lines if line != shard))
+    forge(store, {})
+    kinds = {(problem.kind, problem.location) for problem in verify(store).problems}
+    assert ("metadata", entry.key) in kinds
+    assert ("extra", entry.key) in kinds
+    rows = b'"rows":[0,%d]' % entry.rows[1]
+    assert rows in shard
+    manifest.write_bytes(b"".join(lines).replace(shard, shard.replace(rows, b'"rows":[0,1]')))
+    forge(store, {})
+    (problem,) = verify(store).problems
+    assert "the manifest says (0, 1)" in problem.message
+    one_more = shard.replace(entry.key.encode(), entry.key.removesuffix("0").encode() + b"7")
+    (store / (entry.key.removesuffix("0") + "7")).write_bytes((store / entry.key).read_bytes())
+    manifest.write_bytes(b"".join([*lines, one_more]))
+    forge(store, {})
+    (problem,) = verify(store).problems
+    assert "belongs to no array" in problem.message
+
+
+def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., None]) -> None:
+    from unistore.zarr3.metadata import ArrayMetadata
+    from unistore.zarr3.writer import content_digest, encode_shard, write_shard
+
+    _, store = copy_case("cloud_real")
+    path, key = "points/source_row", "points/source_row/c/0"
+    metadata = ArrayMetadata.from_json(json.loads((store / path / "zarr.json").read_text()), path)
+    values = read(store, path)
+    shard = b"".join(map(bytes, encode_shard(metadata, (0,), values)))
+    nbytes = metadata.index.nbytes(metadata.chunks_per_object[0])
+    padded = shard[:-nbytes] + b"unused" + shard[-nbytes:]
+    written = write_shard(store, key, [padded])
+    from unistore.store.manifest import Entry, manifest_bytes, parse_manifest
+
+    manifest = store / "unistore-manifest.jsonl"
+    entries = {entry.key: entry for entry in parse_manifest(manifest.read_bytes(), "here")}
+    entries[key] = Entry(
+        key=key,
+        bytes=written.bytes,
+        checksum=written.checksum,
+        rows=(0, len(values)),
+        content=content_digest(values),
+    )
+    manifest.write_bytes(manifest_bytes(entries.values()))
+    forge(store, {})
+    (problem,) = verify(store).problems
+    assert (problem.kind, problem.location) == ("index", key)
+    assert "unused" in problem.message

@@ -1,0 +1,108 @@
+"""Verification and repair by workers: the same findings in the same order, the same bytes."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unistore.cli.main import main
+from unistore.conversion.job import Outcome
+from unistore.integrity import repair, verify
+from unistore.integrity.run import verify_with
+from unistore.integrity.steps import in_order
+
+Copy = Callable[[str], tuple[Any, Path]]
+Tree = Callable[[Path], dict[str, bytes]]
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step for a few files, as in a large store."""
+    monkeypatch.setattr("unistore.integrity.files.PART", 1 << 17)
+
+
+class Backwards:
+    """Stands for workers: everything is pickled on its way, and what comes last is done first."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def run(self, job: Any, items: Any) -> Iterator[Any]:
+        for item in reversed(list(items)):
+            self.steps += 1
+            there = pickle.loads(pickle.dumps((job, item)))
+            yield item, pickle.loads(pickle.dumps(there[0](there[1])))
+
+
+def damage(store: Path) -> None:
+    """Change a byte of every third shard, and remove one."""
+    shards = sorted(path for path in store.rglob("c/*") if path.is_file() or path.is_symlink())
+    shards += sorted(path for path in store.rglob("c/*/*") if path.is_file())
+    for path in shards[1::3]:
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    shards[0].unlink()
+
+
+def test_the_same_receipt(family_case: str, make_case: Copy) -> None:
+    case, store = make_case(family_case)
+    backwards = Backwards()
+    found = verify_with(backwards, str(store), case.sources)
+    assert backwards.steps > 3
+    assert found == verify(store, against=case.sources)
+    assert found.receipt is not None
+
+
+def test_the_same_problems(family_case: str, copy_case: Copy) -> None:
+    _, store = copy_case(family_case)
+    damage(store)
+    found = verify_with(Backwards(), str(store))
+    assert found == verify(store)
+    assert len(found.problems) > 1
+
+
+class Squares:
+    """Steps with numbers for outcomes."""
+
+    def __call__(self, item: int) -> Outcome:
+        return Outcome({"square": item * item})
+
+    def describe(self, item: int) -> str:
+        return f"square of {item}"
+
+
+def test_stopping_early_stops_the_workers() -> None:
+    closed = []
+
+    class Forwards:
+        def run(self, job: Any, items: Any) -> Iterator[Any]:
+            try:
+                for item in items:
+                    yield item, job(item)
+            finally:
+                closed.append(True)
+
+    steps = in_order(Forwards(), Squares(), range(3, 9))  # type: ignore[arg-type]
+    assert [next(steps).record["square"] for _ in range(3)] == [9, 16, 25]
+    assert not closed
+    steps.close()
+    assert closed
+
+
+def test_processes(copy_case: Copy, tree: Tree, capsys: pytest.CaptureFixture[str]) -> None:
+    case, store = copy_case("ct_real")
+    sound = tree(store)
+    whole = json.dumps(verify(store, against=case.sources).to_json())
+    sources = [str(source) for source in case.sources]
+    with pytest.raises(SystemExit) as left:
+        main(["verify", str(store), *sources, "--against", "--workers", "2", "--json"])
+    assert left.value.code == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(whole)
+    damage(store)
+    assert repair(store, case.sources, workers=2).ok
+    assert tree(store) == sound

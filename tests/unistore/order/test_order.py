@@ -1,0 +1,117 @@
+"""Orders and counter-based draws: bijective, spread evenly, functions of their arguments alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unistore.order import randomness
+from unistore.order.permutation import At, Permutation, Shuffle
+from unistore.order.randomness import below, generator, subset, words
+
+
+@given(length=st.integers(0, 5000), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 10**6))
+@settings(max_examples=60)
+def test_a_permutation_is_a_bijection(length: int, seed: int, epoch: int) -> None:
+    found = Permutation(length, seed, epoch)(np.arange(length))
+    assert np.array_equal(np.sort(found), np.arange(length))
+
+
+def test_any_position_of_a_huge_permutation_is_found_alone() -> None:
+    permutation = Permutation(10**12, seed=3, epoch=1)
+    positions = np.array([0, 5, 10**12 - 1])
+    together = permutation(positions)
+    assert [permutation(positions[i : i + 1])[0] for i in range(3)] == together.tolist()
+    assert (together < 10**12).all()
+
+
+def test_small_permutations_are_spread_evenly() -> None:
+    draws = 24_000
+    seen = Counter(tuple(Permutation(4, seed=0, epoch=e)(np.arange(4)).tolist()) for e in range(draws))
+    expected = draws / 24
+    assert len(seen) == 24
+    chi_squared = sum((count - expected) ** 2 / expected for count in seen.values())
+    assert chi_squared < 70  # 23 degrees of freedom; the 0.999999 quantile is 71
+
+
+def test_neighbours_are_torn_apart() -> None:
+    found = Permutation(100_000, seed=1)(np.arange(100_000))
+    jumps = np.abs(np.diff(found))
+    assert abs(jumps.mean() - 100_000 / 3) < 1000  # mean distance of two uniform draws
+    assert (jumps == 1).sum() < 20
+
+
+def test_shuffle_yields_each_sample_once_with_its_epoch() -> None:
+    order = Shuffle(20_000, seed=7)
+    first = list(order)
+    assert isinstance(first[0], At)
+    assert sorted(at.index for at in first) == list(range(20_000))
+    assert {at.epoch for at in first} == {0}
+    assert list(order) == first
+    order.set_epoch(1)
+    second = list(order)
+    assert {at.epoch for at in second} == {1}
+    assert [at.index for at in second] != [at.index for at in first]
+    assert len(order) == len(Shuffle(range(20_000))) == 20_000
+
+
+def test_words_depend_on_seed_epoch_and_index_alone() -> None:
+    index, epoch = np.array([3, 9, 3]), np.array([0, 0, 1])
+    drawn = words(5, epoch, index, 4)
+    assert np.array_equal(words(5, epoch[1:2], index[1:2], 4)[0], drawn[1])
+    assert np.array_equal(words(5, epoch, index, 2), drawn[:, :2])
+    assert len(np.unique(drawn)) == drawn.size
+    assert not np.array_equal(words(6, epoch, index, 4), drawn)
+
+
+def test_below_covers_its_range_evenly() -> None:
+    count = 60_000
+    drawn = below(words(0, np.zeros(count, np.int64), np.arange(count), 1)[:, 0], np.int64(6))
+    assert (np.abs(np.bincount(drawn, minlength=6) - count / 6) < 400).all()
+
+
+@given(total=st.integers(0, 400), data=st.data(), seed=st.integers(0, 2**64 - 1))
+@settings(max_examples=100)
+def test_a_subset_is_ascending_and_of_its_size(total: int, data: st.DataObject, seed: int) -> None:
+    count = data.draw(st.integers(0, total))
+    found = subset(total, count, generator(seed, 0, 0))
+    assert len(found) == count
+    assert (np.diff(found) > 0).all()
+    assert count == 0 or (found[0] >= 0 and found[-1] < total)
+
+
+@pytest.mark.parametrize("seed", [2**63 + 1, 2**64 - 1, -1])
+def test_large_seeds_are_not_rounded(seed: int) -> None:
+    drawn = [generator(near, 0, 5).integers(0, 2**60, 4).tolist() for near in (seed, seed - 1)]
+    assert drawn[0] != drawn[1]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_every_subset_is_equally_likely(count: int) -> None:
+    draws = 20_000
+    rng = generator(1, 2, 3)
+    seen = Counter(tuple(subset(5, count, rng).tolist()) for _ in range(draws))
+    assert set(seen) == set(itertools.combinations(range(5), count))
+    expected = draws / 10
+    assert sum((n - expected) ** 2 / expected for n in seen.values()) < 45  # 9 degrees of freedom
+
+
+def test_a_subset_is_the_same_whether_draws_are_marked_or_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for total, count in ((1, 1), (9, 4), (5_000, 40), (70_000, 9_000)):
+        found = []
+        for marked in (0, 10**9):
+            monkeypatch.setattr(randomness, "_MARKED", marked)
+            found.append(subset(total, count, generator(1, 2, 3)))
+        np.testing.assert_array_equal(*found)
+        assert found[0].dtype == found[1].dtype == np.int64
+
+
+def test_a_subset_of_a_large_population() -> None:
+    found = subset(734_222, 100_000, generator(0, 0, 0))
+    assert len(found) == 100_000
+    assert abs(found.mean() / 734_222 - 0.5) < 0.01

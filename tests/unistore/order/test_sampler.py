@@ -1,0 +1,50 @@
+"""Sequences in torch's own DataLoader deliver what Loader delivers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch.utils.data import DataLoader
+
+import unistore
+from unistore.loader import Loader
+from unistore.order.blocks import BlockShuffle
+from unistore.order.sampler import SequenceSampler
+from unistore.order.sequences import InOrder, Shuffled
+
+
+@pytest.fixture
+def dataset(make_store):
+    return unistore.Dataset(make_store("rows", {"rows/data": np.arange(203)}, count=203))
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+@pytest.mark.parametrize("world", [1, 3])
+def test_same_batches_as_the_loader(dataset, world, drop_last):
+    for sequence in (Shuffled(203, 4), BlockShuffle(dataset.block_offsets(), 4), InOrder(203)):
+        for rank in range(world):
+            options = {"rank": rank, "world_size": world, "drop_last": drop_last}
+            sampler = SequenceSampler(sequence, 10, **options)
+            theirs = DataLoader(dataset, 10, sampler=sampler, collate_fn=unistore.collate)
+            with Loader(dataset, 10, sequence, workers=0, **options) as ours:
+                for epoch in range(2):
+                    sampler.set_epoch(epoch)
+                    expected = [batch["data"].tolist() for batch in theirs]
+                    assert [batch["data"].tolist() for batch in ours] == expected
+                    assert len(sampler) == sum(map(len, expected))
+
+
+def test_a_state_of_the_loader_continues_in_a_dataloader(dataset):
+    with Loader(dataset, 10, seed=2, workers=0) as loader:
+        whole = [batch["data"].tolist() for batch in loader]
+        rest = [batch["data"].tolist() for batch in loader]
+    with Loader(dataset, 10, seed=2, workers=0) as loader:
+        for batch, _ in zip(loader, range(7), strict=False):
+            del batch
+        state = loader.state_dict()
+        done = state["delivered"] // 10
+    sampler = SequenceSampler(Shuffled(203, 2), 10, start=state["delivered"])
+    theirs = DataLoader(dataset, 10, sampler=sampler, collate_fn=unistore.collate, num_workers=1)
+    assert [batch["data"].tolist() for batch in theirs] == whole[done:]
+    sampler.set_epoch(1)
+    assert [batch["data"].tolist() for batch in theirs] == rest

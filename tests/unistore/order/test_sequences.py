@@ -1,0 +1,159 @@
+"""Sequences of an epoch: pure functions of (seed, epoch), any stretch on its own, every sample once."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from unistore.order.blocks import BlockShuffle, mixing, uniform_blocks
+from unistore.order.sequences import InOrder, Shuffled, Subset, Weighted
+
+
+def sequences():
+    ragged = np.cumsum([0, 3, 0, 50, 7, 1, 20, 119])
+    return [
+        InOrder(200),
+        Shuffled(200, 3),
+        BlockShuffle(uniform_blocks(200, 7), 3, group=4, lanes=3, deal=5),
+        BlockShuffle(ragged, 3, group=2, lanes=2, deal=8),
+        Subset(Shuffled(200, 3), np.random.default_rng(0).permutation(1000)[:200]),
+        Weighted(np.arange(200.0), seed=3),
+        Weighted([1, 2, 0, 1], offsets=[0, 10, 150, 160, 200], seed=3),
+    ]
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_any_stretch_is_part_of_the_whole(number):
+    sequence = sequences()[number]
+    rng = np.random.default_rng(number)
+    for epoch in (0, 1, 5):
+        whole = sequence.indices(epoch, 0, len(sequence))
+        assert whole.dtype == np.int64
+        for _ in range(30):
+            start, stop = np.sort(rng.integers(0, len(sequence) + 1, 2)).tolist()
+            again = sequences()[number]
+            assert np.array_equal(again.indices(epoch, start, stop), whole[start:stop])
+    assert json.loads(json.dumps(sequence.describe())) == sequences()[number].describe()
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_every_sample_once_an_epoch(number):
+    sequence = sequences()[number]
+    whole = [sequence.indices(epoch, 0, 200) for epoch in range(3)]
+    assert all(len(np.unique(order)) == 200 for order in whole)
+    assert all(np.array_equal(np.sort(order), np.sort(whole[0])) for order in whole)
+    if number > 0:
+        assert not np.array_equal(whole[0], whole[1])
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.integers(0, 30), max_size=40),
+    group=st.integers(1, 6),
+    lanes=st.integers(1, 5),
+    deal=st.integers(1, 20),
+    epoch=st.integers(0, 3),
+)
+def test_block_shuffle_is_a_permutation_of_closed_groups(sizes, group, lanes, deal, epoch):
+    offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    order = BlockShuffle(offsets, 7, group=group, lanes=lanes, deal=deal)
+    found = order.indices(epoch, 0, len(order))
+    assert np.array_equal(np.sort(found), np.arange(offsets[-1]))
+    blocks = np.searchsorted(offsets, found, side="right")
+    # closed: while a set of groups is open, no block of another set occurs
+    first_seen = list(dict.fromkeys(blocks.tolist()))
+    last = {block: int(np.flatnonzero(blocks == block)[-1]) for block in first_seen}
+    first = {block: int(np.flatnonzero(blocks == block)[0]) for block in first_seen}
+    for block in first_seen:
+        assert sum(first[other] <= last[block] and last[other] >= first[block] for other in first_seen) <= (
+            group * lanes
+        )
+
+
+def test_workers_that_take_batches_in_turn_never_share_blocks():
+    offsets = uniform_blocks(64 * 64, 64)
+    order = BlockShuffle(offsets, 1, group=4, lanes=4, deal=16)
+    blocks = order.indices(0, 0, len(order)) // 64
+    turns = blocks.reshape(-1, 16)
+    for workers in (2, 4):
+        seen = [set(turns[worker::workers].ravel().tolist()) for worker in range(workers)]
+        assert all(seen[a].isdisjoint(seen[b]) for a in range(workers) for b in range(a))
+
+
+def test_chunks_are_decoded_once_where_the_groups_fit_into_the_cache():
+    order = BlockShuffle(uniform_blocks(100_000, 50), 1, group=16, lanes=4, deal=64)
+    blocks = order.indices(0, 0, 100_000) // 50
+    cache: dict[int, None] = {}
+    decoded = 0
+    for block in blocks.tolist():
+        if block not in cache:
+            decoded += 1
+            if len(cache) == 64:
+                cache.pop(next(iter(cache)))
+        cache.pop(block, None)
+        cache[block] = None
+    assert decoded < 1.15 * 2000
+
+
+def test_mixing_is_the_stated_measure():
+    offsets = uniform_blocks(100_000, 50)
+    many = BlockShuffle(offsets, 1, group=64, lanes=8, deal=1)
+    few = BlockShuffle(offsets, 1, group=2, lanes=1, deal=64)
+    assert mixing(many, 64) > 0.9
+    assert mixing(few, 64) < 0.06
+    everything = BlockShuffle(offsets, 1, group=2000, lanes=1)
+    assert mixing(everything, 64, samples=300) == pytest.approx(1, abs=0.02)
+    assert mixing(BlockShuffle(offsets, 1), 64) > 0.2
+    assert mixing(BlockShuffle(offsets, 1), 1024) < mixing(many, 1024) <= 1.02
+
+
+def test_arrangement_of_a_saved_order_is_taken_over():
+    offsets = uniform_blocks(1000, 10)
+    saved = BlockShuffle(offsets, 1, group=3, lanes=5, deal=7)
+    other = BlockShuffle(offsets, 1, deal=64)
+    assert other.arranged(saved.describe()).describe() == saved.describe()
+    assert BlockShuffle(offsets, 2).arranged(saved.describe()).describe() != saved.describe()
+
+
+def test_weighted_draws_follow_the_weights():
+    weights = np.array([0, 1, 2, 0, 5.0])
+    drawn = Weighted(weights, length=80_000, seed=1).indices(0, 0, 80_000)
+    assert np.allclose(np.bincount(drawn, minlength=5) / 80_000, weights / 8, atol=0.01)
+    runs = Weighted([3, 1], offsets=[0, 10, 1000], length=80_000, seed=1).indices(2, 0, 80_000)
+    assert np.mean(runs < 10) == pytest.approx(0.75, abs=0.01)
+    assert np.allclose(np.bincount(runs[runs < 10]) / 60_000, 0.1, atol=0.01)
+    assert runs.max() == 999
+
+
+@pytest.mark.parametrize("weights", [[], [-1.0, 2], [0.0, 0], [np.nan, 1], [np.inf]])
+def test_weights_that_are_none(weights):
+    with pytest.raises(ValueError, match="weights"):
+        Weighted(weights)
+
+
+def test_wrong_blocks_are_refused():
+    with pytest.raises(ValueError, match="ascend from 0"):
+        BlockShuffle(np.array([0, 5, 3]))
+    with pytest.raises(ValueError, match="lanes must be at least 1, got 0"):
+        BlockShuffle(uniform_blocks(10, 3), lanes=0)
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "blocks"])
+def test_a_hundred_million_samples_cost_nothing(kind):
+    """A table of all indices would take 800 MB, and one of half of them 400 MB."""
+    tracemalloc.start()
+    if kind == "shuffled":
+        order: Shuffled | BlockShuffle = Shuffled(100_000_000, 1)
+    else:
+        order = BlockShuffle(uniform_blocks(100_000_000, 256), 1)
+    for epoch in range(3):
+        found = order.indices(epoch, 50_000_000, 50_004_096)
+        assert len(np.unique(found)) == 4096
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 100e6

@@ -1,0 +1,234 @@
+"""doctor: facts of the machine and of a store, and a line that runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.loader.machine import available_memory
+from unistore.report.advice import advise, remarks
+from unistore.report.checkup import Checkup, check_up
+from unistore.report.machine import look_at_machine
+from unistore.report.place import file_system
+from unistore.report.speed import forks_safely, measure
+
+
+@pytest.fixture
+def store(make_store: Any) -> Path:
+    path: Path = make_store("rows", {"rows/data": np.arange(6000).reshape(300, 20)}, count=300)
+    root = path / "zarr.json"
+    document = json.loads(root.read_text())
+    document["attributes"]["unistore"]["seal"]["bytes"] = 12345
+    root.write_text(json.dumps(document))
+    return path
+
+
+@pytest.fixture
+def checkup(store: Path, monkeypatch: pytest.MonkeyPatch) -> Checkup:
+    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+    return check_up(store)
+
+
+def argument(checkup: Checkup, name: str, machine: Any = None, **store: Any) -> tuple[Any, str]:
+    """Value and reason of an argument under changed facts."""
+    assert checkup.store is not None
+    machine = checkup.machine if machine is None else machine
+    found = {advice.name: advice for advice in advise(machine, replace(checkup.store, **store))}
+    return (found[name].value, found[name].reason) if name in found else (None, "")
+
+
+def test_the_recommended_line_runs(checkup: Checkup) -> None:
+    loader = eval(checkup.line, {"unistore": unistore})
+    with loader:
+        assert sum(len(batch["index"]) for batch in loader) == 300
+
+
+def test_facts_of_a_store(checkup: Checkup, store: Path) -> None:
+    found = checkup.store
+    assert found is not None
+    assert (found.samples, found.modality, found.place.stored) == (300, "rows", 12345)
+    assert found.samples_a_chunk == unistore.Dataset(store).store.array("rows/data").chunk_shape[0]
+    assert found.fits_page_cache
+    assert found.speed is not None
+    assert found.speed.batch_size == 64
+    assert found.speed.sample_bytes == 20 * 8 + 8
+    assert min(found.speed.found, found.speed.shuffled, found.speed.blocks) > 0
+    assert not found.speed.random
+    space = os.statvfs(store)
+    assert found.place.free == pytest.approx(space.f_bavail * space.f_frsize, rel=0.5)
+    shown = str(checkup)
+    for part in ("usable of", "12.3 kB of files", "fits", "samples a chunk", "samples/s", "because"):
+        assert part in shown
+
+
+def test_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = look_at_machine()
+    assert 0 < found.usable_cores <= found.all_cores
+    assert found.available_memory > 1 << 20
+    assert found.start_method in found.start_methods
+    assert found.memfd == hasattr(os, "memfd_create")
+
+    def forbidden(*_: Any) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "memfd_create", forbidden, raising=False)
+    assert not look_at_machine().memfd
+
+
+def test_without_a_store() -> None:
+    found = check_up()
+    assert found.store is None
+    assert found.line.startswith("unistore.Loader(dataset, batch_size=64, workers=")
+    assert [advice.name for advice in found.advice][:3] == ["batch_size", "workers", "start_method"]
+
+
+def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
+    found = json.loads(json.dumps(checkup.to_json()))
+    assert list(found) == ["machine", "store", "remarks", "line", "arguments", "reasons"]
+    assert found["line"] == checkup.line
+    assert found["arguments"].keys() == found["reasons"].keys()
+    assert found["store"]["place"]["stored"] == 12345
+    assert found["store"]["speed"]["batch_size"] == 64
+    bare = check_up().to_json()
+    assert list(bare) == list(found)
+    assert bare["machine"].keys() == found["machine"].keys()
+
+
+def test_blocks_where_they_pay(checkup: Checkup) -> None:
+    assert checkup.store is not None
+    assert checkup.store.speed is not None
+    speed = replace(checkup.store.speed, shuffled=100.0, blocks=100.0)
+    assert argument(checkup, "shuffle", speed=speed)[0] is True
+    value, reason = argument(checkup, "shuffle", speed=replace(speed, blocks=250.0))
+    assert value == "blocks"
+    assert "2.5× as fast" in reason
+    one_batch = {"speed": replace(speed, blocks=250.0), "samples": speed.batch_size}
+    assert argument(checkup, "shuffle", **one_batch)[0] is True
+    away = replace(checkup.store.place, network=True, file_system="nfs4")
+    assert argument(checkup, "shuffle", speed=speed, place=away)[0] == "blocks"
+    assert argument(checkup, "shuffle", speed=speed, place=away, samples_a_chunk=0.5)[0] is True
+    assert argument(checkup, "shuffle", speed=speed, fits_page_cache=False)[0] == "blocks"
+
+
+def test_start_methods(checkup: Checkup) -> None:
+    assert argument(checkup, "start_method", fork_seconds=0.012)[0] == "fork"
+    assert "12 ms" in argument(checkup, "start_method", fork_seconds=0.012)[1]
+    assert argument(checkup, "start_method", fork_seconds=None)[0] == "spawn"
+    assert "client of object stores" in argument(checkup, "start_method", fork_safe=False)[1]
+    elsewhere = replace(checkup.machine, start_method="spawn")
+    assert argument(checkup, "start_method", elsewhere)[0] == "spawn"
+
+
+def test_workers_accelerators_and_caches(checkup: Checkup) -> None:
+    assert checkup.store is not None
+    assert checkup.store.speed is not None
+    machine = replace(checkup.machine, usable_cores=10.0, accelerator="NVIDIA", available_memory=10**9)
+    assert argument(checkup, "workers", machine) == (8, "10 usable cores × 0.8 = 8")
+    assert argument(checkup, "workers", machine, samples=30)[0] == 2
+    assert argument(checkup, "workers", replace(machine, usable_cores=1.0))[0] == 0
+    assert argument(checkup, "pin_memory", machine)[0] is True
+    assert argument(checkup, "pin_memory", replace(machine, accelerator=None))[0] is None
+    slow = replace(checkup.store.speed, sample_bytes=100_000.0, shuffled=500.0)
+    assert argument(checkup, "cache", machine, speed=slow)[0] == "all"
+    assert argument(checkup, "cache", machine, speed=replace(slow, random=True))[0] is None
+    assert argument(checkup, "cache", machine, speed=replace(slow, shuffled=5000.0))[0] is None
+    assert argument(checkup, "cache", machine, speed=slow, samples=10_000)[0] is None
+
+
+def test_what_stands_in_the_way_is_said(checkup: Checkup) -> None:
+    assert checkup.store is not None
+    machine = replace(
+        checkup.machine,
+        usable_cores=0.5,
+        all_cores=4,
+        affinity=2,
+        quota=0.5,
+        descriptors=256,
+        shared_memory=64 << 20,
+        memfd=False,
+    )
+    away = replace(checkup.store.place, network=True, file_system="nfs4")
+    said = " ".join(remarks(machine, replace(checkup.store, place=away)))
+    for part in (
+        "0.5 of 4",
+        "mask allows 2",
+        "cgroup grants 0.5",
+        "ulimit -n",
+        "cache_dir",
+        "nfs4",
+        "--shm-size",
+    ):
+        assert part in said
+    full = replace(checkup.store, fits_page_cache=False, speed=None, samples=0)
+    said = " ".join(remarks(checkup.machine, full))
+    assert "page cache" in said
+    assert "no samples" in said
+    inside = replace(checkup.store, place=replace(checkup.store.place, file_system="overlay"))
+    assert "docker run -v" in " ".join(remarks(checkup.machine, inside))
+
+
+def test_a_store_without_samples(make_store: Any) -> None:
+    found = check_up(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0))
+    assert found.store is not None
+    assert found.store.speed is None
+    assert "the store has no samples" in str(found)
+
+
+def test_measuring_slow_and_large_samples(make_scans: Any) -> None:
+    speed = measure(unistore.Dataset(make_scans().path), seconds=0.01)
+    assert speed.batch_size == 2
+    assert speed.sample_bytes > 1000
+    clipped = unistore.Dataset(make_scans().path, unistore.Patches(4))
+    assert measure(clipped, seconds=0.01).random
+
+
+def test_a_fork_that_dies_is_noticed(store: Path) -> None:
+    parent = os.getpid()
+
+    class Dies(unistore.Dataset):
+        def read_batch(self, *arguments: Any, **options: Any) -> Any:
+            if os.getpid() != parent:
+                os._exit(3)
+            return super().read_batch(*arguments, **options)
+
+    assert forks_safely(Dies(store), np.arange(3)) is None
+    taken = forks_safely(unistore.Dataset(store), np.arange(3))
+    assert taken is not None
+    assert taken > 0
+
+
+def test_file_systems_by_the_longest_mount_point(tmp_path: Path) -> None:
+    mounts = tmp_path / "mounts"
+    inside = tmp_path / "a b" / "c"
+    escaped = str(tmp_path / "a b").replace(" ", "\\040")
+    mounts.write_text(f"/dev/x / ext4 rw 0 0\nserver:/y {escaped} nfs4 rw 0 0\n")
+    assert file_system(inside, mounts) == ("nfs4", str(tmp_path / "a b"))
+    assert file_system(tmp_path, mounts) == ("ext4", "/")
+    assert file_system(tmp_path, tmp_path / "absent") == ("?", None)
+
+
+def test_memory_of_a_container(tmp_path: Path) -> None:
+    proc, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (cgroups / "job" / "step").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 800 kB\n")
+    assert available_memory(proc, cgroups) == 800 * 1024
+    (proc / "self" / "cgroup").write_text("0::/job/step\n")
+    assert available_memory(proc, cgroups) == 800 * 1024
+    (cgroups / "job" / "memory.max").write_text("300000\n")
+    (cgroups / "job" / "memory.current").write_text("100000\n")
+    (cgroups / "job" / "step" / "memory.max").write_text("max\n")
+    assert available_memory(proc, cgroups) == 200_000
+    (proc / "self" / "cgroup").write_text("9:memory:/old\n")
+    (cgroups / "memory" / "old").mkdir(parents=True)
+    (cgroups / "memory" / "old" / "memory.limit_in_bytes").write_text(str(2**63 - 4096))
+    assert available_memory(proc, cgroups) == 800 * 1024
+    (cgroups / "memory" / "old" / "memory.limit_in_bytes").write_text("5000")
+    assert available_memory(proc, cgroups) == 5000

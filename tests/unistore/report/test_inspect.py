@@ -1,0 +1,366 @@
+"""What inspect says of stores of every family, of unfinished conversions, of sources and of anything else."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import unistore
+from unistore.cli.main import cli, main
+from unistore.conversion.executors.local import Serial
+from unistore.conversion.lock import Lock
+from unistore.conversion.runner import run
+from unistore.errors import InputError, StoreError
+from unistore.report.commands import convert_command
+from unistore.store.names import build_folder
+
+DATA = Path(__file__).parents[2] / "data"
+FAMILIES: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "rows": (["rows/autzen_returns.h5"], {}),
+    "point_cloud": (["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"], {"voxel_size": (20.0,)}),
+    "ct": (["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"], {"windows": ("lung",)}),
+    "spike": (["spike/reds_frames_140_162.dat"], {}),
+    "trajectory": (["trajectory/robosuite100_lift_panda_demo.hdf5"], {}),
+}
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A store of every family."""
+    folder = tmp_path_factory.mktemp("stores")
+    found = {}
+    for family, (names, options) in FAMILIES.items():
+        found[family] = folder / f"{family}.zarr"
+        unistore.convert([DATA / name for name in names], found[family], family, **options)
+    return found
+
+
+def tree(folder: Path) -> dict[str, int]:
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_store(stores: dict[str, Path], family: str) -> None:
+    """Every figure against zarr-python and the files themselves."""
+    path = stores[family]
+    before = tree(path)
+    about = unistore.inspect(path).to_json()
+    assert tree(path) == before, "looking changes nothing"
+    attributes = json.loads((path / "zarr.json").read_text())["attributes"]["unistore"]
+    assert (about["kind"], about["path"], about["problems"]) == ("store", str(path), [])
+    assert about["modality"] == family
+    assert about["samples"] == attributes["samples"]
+    assert about["sources"]["count"] == len(FAMILIES[family][0])
+    sources = [DATA / name for name in FAMILIES[family][0]]
+    assert about["sources"]["bytes"] == sum(source.stat().st_size for source in sources)
+    assert {each["path"] for each in about["sources"]["first"]} == {source.name for source in sources}
+    assert {array["path"] for array in about["arrays"]} == set(attributes["fields"])
+    for array in about["arrays"]:
+        stored = zarr.open_array(path / array["path"], mode="r")
+        files = [file for file in (path / array["path"]).rglob("*") if file.is_file()]
+        shards = [file for file in files if file.name != "zarr.json"]
+        assert array["shape"] == list(stored.shape)
+        assert array["dtype"] == stored.dtype.name
+        assert array["chunks"] == list(stored.chunks)
+        assert array["shards"] == list(stored.shards or ())
+        assert array["raw_bytes"] == stored.nbytes
+        assert array["stored_bytes"] == sum(file.stat().st_size for file in shards)
+        assert array["files"] == len(shards)
+        assert array["codec"].endswith("crc32c")
+        if array["stored_bytes"]:
+            assert array["ratio"] == pytest.approx(array["raw_bytes"] / array["stored_bytes"], abs=1e-3)
+    assert about["stored_bytes"] == sum(array["stored_bytes"] for array in about["arrays"])
+    assert about["seal"]["intact"] is True
+    assert about["seal"]["files"] == sum(file.is_file() for file in path.rglob("*")) - 2
+    assert json.loads(json.dumps(about)) == about
+
+
+def test_the_snippets_run_as_they_are(stores: dict[str, Path], tmp_path: Path) -> None:
+    """Each pasted into a file of its own and run as a script."""
+    for family, path in stores.items():
+        code = unistore.inspect(path).details["snippet"]
+        (tmp_path / f"{family}.py").write_text(code)
+    runner = "import runpy, sys; [runpy.run_path(path, run_name='__main__') for path in sys.argv[1:]]"
+    scripts = [str(tmp_path / f"{family}.py") for family in stores]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", runner, *scripts], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(stores)
+    for expected, line in zip(("data", "xyz", "image", "spike", "action"), lines, strict=True):
+        assert f"'{expected}': torch.Size" in line
+
+
+def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
+    text = str(unistore.inspect(stores["point_cloud"]))
+    for expected in (
+        "point cloud",
+        "2 sources",
+        "thin_a.h5, thin_b.h5",
+        "--voxel-size 20.0",
+        "points/xyz",
+        "blosc lz4 5 shuffle, crc32c",
+        "intact",
+        "unistore.Dataset(",
+        "# or: samples=unistore.Segments(max_points=4096)",
+    ):
+        assert expected in text
+
+
+def test_splits_are_counted_and_the_snippet_takes_one(tmp_path: Path, make_store: Any) -> None:
+    path = make_store(
+        "rows", {"rows/x": np.arange(9)}, count=9, splits={"empty": [], "val": range(2), "fit": range(2, 9)}
+    )
+    about = unistore.inspect(path).to_json()
+    assert about["splits"] == {"empty": 0, "val": 2, "fit": 7}
+    assert 'split="val"' in about["snippet"]
+    path = make_store("rows", {"rows/x": np.arange(9)}, count=9, splits={"val": [0], "train": range(1, 9)})
+    assert 'split="train"' in unistore.inspect(path).to_json()["snippet"]
+
+
+def test_an_unlabelled_cloud_is_remarked(tmp_path: Path) -> None:
+    import h5py
+
+    with h5py.File(tmp_path / "cloud.h5", "w") as file:
+        for name in "xyz":
+            file[f"data/{name}"] = np.linspace(0, 10, 50)
+        file["data/classification"] = np.zeros(50, np.int32)
+        file["segments/segment_0000/indices"] = np.arange(50)
+    unistore.convert(tmp_path / "cloud.h5", tmp_path / "cloud.zarr", "point_cloud")
+    remarks = unistore.inspect(tmp_path / "cloud.zarr").details["remarks"]
+    assert "points/classification: all zero: unlabelled?" in remarks
+
+
+def test_an_array_of_nothing_but_fill_is_remarked(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", data=np.arange(5000), dead=np.zeros(5000))
+    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
+    assert unistore.inspect(tmp_path / "a.zarr").details["remarks"] == ["rows/dead: nothing but zeros"]
+
+
+@pytest.mark.parametrize("damage", ["manifest", "root", "gone"])
+def test_damage_to_the_seal_is_remarked(tmp_path: Path, damage: str) -> None:
+    np.save(tmp_path / "a.npy", np.arange(20).reshape(10, 2))
+    store = tmp_path / "a.zarr"
+    unistore.convert(tmp_path / "a.npy", store, "rows")
+    manifest = store / "unistore-manifest.jsonl"
+    if damage == "manifest":
+        manifest.write_bytes(manifest.read_bytes().replace(b'"bytes":', b'"bytes": ', 1))
+    elif damage == "root":
+        root = store / "zarr.json"
+        digest = json.loads(root.read_text())["attributes"]["unistore"]["plan_digest"]
+        root.write_bytes(root.read_bytes().replace(digest.encode(), digest[::-1].encode()))
+    else:
+        manifest.unlink()
+    found = unistore.inspect(store)
+    assert found.details["seal"]["intact"] is False
+    assert "DAMAGED" in str(found)
+    assert any("unistore verify" in remark for remark in found.details["remarks"])
+    assert not found.is_good
+
+
+class Stopping(Serial):
+    def run(self, job: Any, items: Any) -> Any:
+        for number, pair in enumerate(super().run(job, items)):
+            if number == 1:
+                raise KeyboardInterrupt
+            yield pair
+
+
+@pytest.fixture
+def unfinished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Destination of a conversion that was stopped after its first of several shards."""
+    from unistore.conversion.convert import make_converter
+
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", 16 << 10)
+    np.save(tmp_path / "my data.npy", np.arange(100_000, dtype=np.int32).reshape(-1, 8))
+    converter = make_converter("rows", {"map": {"my data": "data"}})
+    sources = [tmp_path / "my data.npy"]
+    with pytest.raises(KeyboardInterrupt):
+        run(converter, sources, tmp_path / "out.zarr", codec="small", executor=Stopping())
+    return tmp_path / "out.zarr"
+
+
+@pytest.mark.parametrize("where", ["destination", "build"])
+def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
+    path = unfinished if where == "destination" else build_folder(unfinished)
+    before = tree(unfinished.parent)
+    found = unistore.inspect(path)
+    assert tree(unfinished.parent) == before
+    about = found.to_json()
+    assert (about["kind"], about["modality"], about["destination"]) == ("unfinished", "rows", str(unfinished))
+    assert (about["tasks_done"], about["sealed"], about["at_work"]) == (1, False, None)
+    assert about["tasks"] > 5
+    assert about["written_bytes"] > 0
+    words = shlex.split(about["command"])
+    assert words == [
+        *("unistore", "convert", "rows", str(unfinished.parent / "my data.npy"), str(unfinished)),
+        *("--map", "my data=data", "--codec", "small"),
+    ]
+    text = str(found)
+    assert f"1 of {about['tasks']} shards written" in text
+    assert about["command"] in text
+    assert found.is_good
+
+
+def test_a_conversion_at_work(unfinished: Path) -> None:
+    with Lock(build_folder(unfinished) / "lock"):
+        found = unistore.inspect(unfinished)
+    assert found.details["at_work"].startswith("process ")
+    assert "go on" not in str(found), "nobody is told to start it again while it runs"
+
+
+def test_the_command_of_an_unfinished_conversion_finishes_it(unfinished: Path) -> None:
+    words = shlex.split(unistore.inspect(unfinished).details["command"])
+    with pytest.raises(SystemExit) as left:
+        main(words[1:])
+    assert left.value.code == 0
+    assert unistore.inspect(unfinished).kind == "store"
+
+
+SPELLED: dict[str, dict[str, Any]] = {
+    "rows": {"map": {"a b": "data"}, "columns": "union"},
+    "point_cloud": {"voxel_size": [20.0, 0.5], "segment": "window:50", "max_points": 9, "min_points": 2},
+    "ct": {"windows": ["lung:1500.0:-600.0", "mine:400:50"], "sparse": "mask", "resolution": 512},
+    "spike": {"height": 96, "width": 160, "flip": False, "voxels": [5, 10], "convert_images": True},
+    "trajectory": {"image_size": 32, "images": "keep", "ignore": ["obs/a*", "b"], "colour": "swapped"},
+}
+
+
+@pytest.mark.parametrize("family", SPELLED)
+def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
+    """click reads the same options back out of the line, and nothing but them."""
+    from unistore.cli.convert import convert
+
+    recorded = {**SPELLED[family], "split": {"train": 0.8, "val": 0.2}, "exclude": ["a b", "c"]}
+    words = shlex.split(convert_command(family, ["in put"], "out.zarr", recorded))
+    command = convert.commands[words[2]]
+    parent = cli.make_context("unistore", ["convert"])  # a command keeps the help option of its first context
+    parsed = command.make_context(words[2], words[3:], parent).params
+    untouched = command.make_context(words[2], ["in put", "out.zarr"], parent).params
+    changed = {name: value for name, value in parsed.items() if value != untouched[name]}
+    assert changed.pop("split") == "train=0.8,val=0.2"
+    assert json.loads(json.dumps(changed)) == {**SPELLED[family], "exclude": ["a b", "c"]}
+
+
+def test_a_conversion_that_will_replace_a_store(unfinished: Path) -> None:
+    unistore.convert(unfinished.parent / "my data.npy", unfinished.parent / "other.zarr", "rows")
+    (unfinished.parent / "other.zarr").rename(unfinished)
+    assert any("unfinished" in remark for remark in unistore.inspect(unfinished).details["remarks"])
+    found = unistore.inspect(build_folder(unfinished))
+    assert found.details["replaces"] == str(unfinished)
+    assert "--overwrite" in str(found)
+
+
+def test_a_damaged_journal_is_no_obstacle(unfinished: Path) -> None:
+    journal = build_folder(unfinished) / "journal.jsonl"
+    journal.write_bytes(b"garbage\n\xff\n[]\n")
+    found = unistore.inspect(unfinished)
+    assert found.details["tasks_done"] == 0
+    assert "not known yet" in str(found)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_source(family: str) -> None:
+    path = DATA / FAMILIES[family][0][0]
+    found = unistore.inspect(path)
+    about = found.to_json()
+    assert (about["kind"], about["modality"], about["problems"]) == ("source", family, [])
+    assert about["sources"]["count"] == 1
+    assert about["sources"]["bytes"] == path.stat().st_size
+    assert about["reason"]
+    assert about["tables"][0]["arrays"]
+    stem = path.name.split(".")[0]
+    assert shlex.split(about["command"]) == [
+        *("unistore", "convert", family.replace("_", "-"), str(path), f"{stem}.zarr"),
+    ]
+    assert about["command"] in str(found)
+
+
+def test_a_folder_of_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From inside it, the destination is put beside it: nothing is written among sources."""
+    (tmp_path / "my clouds").mkdir()
+    for name in ("thin_a.h5", "thin_b.h5"):
+        (tmp_path / "my clouds" / name).write_bytes((DATA / "pointcloud" / name).read_bytes())
+    monkeypatch.chdir(tmp_path / "my clouds")
+    about = unistore.inspect(".").to_json()
+    assert about["sources"]["count"] == 2
+    words = shlex.split(about["command"])
+    assert words == ["unistore", "convert", "point-cloud", ".", str(tmp_path / "my clouds.zarr")]
+    unistore.convert(words[3:-1], words[-1], words[2])
+    assert unistore.inspect(tmp_path / "my clouds.zarr").kind == "store"
+
+
+def test_all_problems_of_sources(tmp_path: Path) -> None:
+    (tmp_path / "empty.h5").write_bytes(b"")
+    (tmp_path / "lfs.h5").write_text("version https://git-lfs.github.com/spec/v1\n")
+    (tmp_path / "cut.h5").write_bytes((DATA / "pointcloud/thin_a.h5").read_bytes()[:2000])
+    found = unistore.inspect(tmp_path)
+    about = found.to_json()
+    assert about["kind"] == "source"
+    assert {problem["location"] for problem in about["problems"]} == {"empty.h5", "lfs.h5", "cut.h5"}
+    assert all(problem["message"] and problem["kind"] for problem in about["problems"])
+    assert not found.is_good
+    assert "3 problems to mend before converting" in str(found)
+
+
+def test_other_zarr(tmp_path: Path) -> None:
+    group = zarr.create_group(tmp_path / "plain.zarr")
+    group.create_array("a/b", shape=(3, 4), dtype="f4")
+    found = unistore.inspect(tmp_path / "plain.zarr")
+    about = found.to_json()
+    assert (about["kind"], about["zarr_format"]) == ("zarr", 3)
+    assert about["arrays"] == [{"path": "a/b", "shape": [3, 4], "dtype": "float32"}]
+    assert "not a unistore store" in str(found)
+    assert found.is_good
+    zarr.create_array(tmp_path / "array.zarr", shape=(5,), dtype="i4")
+    assert unistore.inspect(tmp_path / "array.zarr").details["arrays"][0]["path"] == ""
+    zarr.create_group(tmp_path / "old.zarr", zarr_format=2).create_array("x", shape=(2,), dtype="i4")
+    about = unistore.inspect(tmp_path / "old.zarr").to_json()
+    assert (about["zarr_format"], about["arrays"][0]["path"]) == (2, "x")
+
+
+def test_anything_else(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("text")
+    found = unistore.inspect(tmp_path / "notes.txt")
+    assert (found.kind, found.is_good) == ("unknown", False)
+    assert "not recognised" in str(found)
+    found = unistore.inspect(tmp_path)
+    assert found.kind == "unknown"
+    zarr.create_group(tmp_path / "inner.zarr")
+    assert "inner.zarr" in str(unistore.inspect(tmp_path))
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file or folder"):
+        unistore.inspect(tmp_path / "nowhere")
+
+
+def test_a_store_that_cannot_be_read(make_store: Any) -> None:
+    path = make_store("rows", {"rows/x": np.arange(9)}, count=9)
+    document = json.loads((path / "zarr.json").read_text())
+    document["attributes"]["unistore"]["format_version"] = 99
+    (path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(StoreError, match="format version 99"):
+        unistore.inspect(path)
+
+
+def test_names_from_files_cannot_steer_a_terminal(tmp_path: Path, make_store: Callable[..., Path]) -> None:
+    path = make_store(
+        "rows",
+        {"rows/x": np.arange(9), "sources/path": ["evil\x1b[2J\n.h5"], "sources/bytes": np.array([7])},
+        count=9,
+        splits={"tr\x1bain": range(9)},
+    )
+    text = str(unistore.inspect(path))
+    assert "\x1b" not in text
+    assert "evil\\x1b[2J\\x0a.h5" in text

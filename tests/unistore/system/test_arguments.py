@@ -1,0 +1,330 @@
+"""Wrong arguments of everything public: each is told by its name, what it must be and what it was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import unistore
+from unistore.config import load as config
+from unistore.conversion.convert import make_converter
+from unistore.errors import InputError
+from unistore.order.blocks import BlockShuffle
+from unistore.system.arguments import is_whole
+from unistore.system.workers import plan
+
+NO_WHOLE: list[Any] = [True, 1.0, 2.5, float("nan"), "3", [1], object(), np.float64(1), np.array([1])]
+NO_COUNT: list[Any] = [*(value for value in NO_WHOLE), 0, -1, 10**30, None]
+NO_SEED: list[Any] = [*NO_WHOLE, None]
+NO_FLAG: list[Any] = [1, 0, "yes", 1.5, []]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("arguments")
+    np.save(folder / "a.npy", np.arange(200.0).reshape(50, 4))
+    unistore.convert(folder / "a.npy", folder / "a.zarr", "rows")
+    return folder / "a.zarr"
+
+
+def loader(store: Path) -> Callable[..., unistore.Loader]:
+    return lambda **options: unistore.Loader(unistore.Dataset(store), **({"workers": 0} | options))
+
+
+def dataset(store: Path) -> Callable[..., unistore.Dataset]:
+    return lambda **options: unistore.Dataset(**({"path": store} | options))
+
+
+def weighted(store: Path) -> Callable[..., unistore.Loader]:
+    return lambda **options: loader(store)(**({"weights": np.ones(50)} | options))
+
+
+def plainly(make: Any) -> Callable[[Path], Any]:
+    return lambda _: make
+
+
+KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
+    (
+        loader,
+        {
+            "batch_size": NO_COUNT,
+            "prefetch": NO_COUNT,
+            "seed": NO_SEED,
+            "rank": [-1, True, 1.0, 5, 10**30],
+            "world_size": [0, -1, True, 2.0, 10**30],
+            "workers": [-1, True, 1.5, "many", None, 10**30],
+            "start_method": ["thread", 3, True],
+            "drop_last": ["no", 0, 1],
+            "pin_memory": NO_FLAG,
+            "collate": [3, "default"],
+            "worker_init_fn": [3],
+            "log_every": [-1, True, 1.0, None],
+            "cache": [True, -1, "much", float("nan"), []],
+            "shuffle": ["rows", None, 3],
+            "subset": [[-1], [50], [0.5], [[1], [2, 3]], "all", 3, np.ones(7, bool), [10**30]],
+        },
+    ),
+    (
+        weighted,
+        {
+            "samples_per_epoch": [0, -1, True, 1.0, float("nan"), 10**30, "5"],
+            "weights": [
+                [float("nan")] * 50,
+                [float("inf")] * 50,
+                [-1.0] * 50,
+                [0.0] * 50,
+                [1e308] * 50,
+                [1.0] * 49,
+                [[1.0]] * 50,
+                [None] * 50,
+                ["a"] * 50,
+                3,
+                "even",
+            ],
+        },
+    ),
+    (
+        dataset,
+        {
+            "path": [None, 3, b"a.zarr", [3], [], object()],
+            "seed": NO_SEED,
+            "fields": [3, [3], "unknown"],
+            "split": [3, [3]],
+            "transform": [3],
+            "cache_dir": [3, "https://host/cache"],
+            "samples": [unistore.Rows, 3],
+            "weights": [[1.0], "even"],
+        },
+    ),
+    (
+        plainly(unistore.Shuffle),
+        {
+            "data": [-1, True, 1.5, None, 10**30],
+        },
+    ),
+    (
+        plainly(lambda **options: unistore.Shuffle(9, **options)),
+        {
+            "seed": NO_SEED,
+            "samples_per_epoch": [0, -1, True, 1.5],
+        },
+    ),
+    (
+        plainly(unistore.Clips),
+        {
+            "length": NO_COUNT,
+            "stride": NO_COUNT,
+            "crop": [0, -1, True, 1.5, (1,), (1, 2, 3), (1, 0), (True, 2), "a"],
+            "voxel_bins": [0, True, 1.5],
+            "fields": [3, [3]],
+            "random": NO_FLAG,
+        },
+    ),
+    (
+        plainly(unistore.Patches),
+        {
+            "size": [0, -1, True, 1.5, (1, 2), (1, 2, 0), None, "abc", {1: 2}],
+            "per_volume": NO_COUNT,
+            "random": NO_FLAG,
+        },
+    ),
+    (
+        plainly(unistore.Segments),
+        {"coordinates": ["global", 3, None], "max_points": [0, True, 1.5], "voxel": [0, -1, True, "0.5"]},
+    ),
+    (
+        plainly(unistore.SparsePoints),
+        {"window": [3, True], "min_points": [-1, True, 1.5], "max_points": [0, -1, True]},
+    ),
+    (plainly(unistore.Transitions), {"only_valid": NO_FLAG}),
+    (
+        plainly(lambda **options: unistore.Windows(**({"history": 1, "horizon": 1} | options))),
+        {"history": NO_COUNT, "horizon": NO_COUNT, "stride": NO_COUNT, "pad": ["edge", None, 3]},
+    ),
+    (plainly(unistore.Collate), {"ragged": ["flat", None, 3], "groups": [3, {"a": 3}, ["a"]]}),
+    (
+        plainly(lambda **options: unistore.ReplayBuffer("nothing", **options)),
+        {
+            "output": ["list", None, 3],
+            "limit": [0, -1, True, 1.5],
+            "image_size": [0, True, "84"],
+            "seed": NO_SEED,
+            "prefetch": [-1, True, 1.5, 10**30, None],
+            "device": ["nowhere", 1.5],
+        },
+    ),
+    (
+        plainly(plan),
+        {
+            "workers": [-1, True, 1.5, None, "cpu*0"],
+            "ranks": NO_COUNT,
+            "samples": [-1, True, 1.5],
+            "cores": [0, -1, True, float("nan"), float("inf"), "4"],
+        },
+    ),
+    (
+        plainly(lambda **options: unistore.convert(**({"sources": "a", "destination": "b"} | options))),
+        {
+            "sources": [3, None, [3], [], ""],
+            "destination": [3, None],
+            "modality": [3, "sound"],
+            "codec": ["zip", None, 3],
+            "split": [3, 0.5],
+            "overwrite": NO_FLAG,
+            "restart": NO_FLAG,
+            "work": [3],
+            "workers": [-1, True, 1.5, None, "4", 10**30],
+            "scheduler": [3],
+            "memory": [True, 0, "much"],
+            "on_error": ["ask", None],
+        },
+    ),
+]
+CASES = [
+    (make, name, value) for make, options in KINDS for name, values in options.items() for value in values
+]
+
+
+@pytest.mark.parametrize(("make", "name", "value"), CASES)
+def test_a_wrong_argument_is_told_by_its_name(
+    store: Path, make: Callable[[Path], Any], name: str, value: Any
+) -> None:
+    with pytest.raises(InputError) as caught:
+        make(store)(**{name: value})
+    told = str(caught.value).replace("-", "_")
+    assert name.rstrip("s") in told or (name == "path" and "no store was named" in told)
+
+
+OPTIONS: dict[str, dict[str, list[Any]]] = {
+    "rows": {"map": ["a=b", 3, {"a": 3}], "columns": [3, "some", None], "exclude": [3, None, (3,)]},
+    "point_cloud": {
+        "voxel_size": ["x", ("a",), None, True, (float("nan"),), b"x"],
+        "segment": [3, ()],
+        "min_points": [0, 1.5, "x", True],
+        "max_points": [0, 1.5, True],
+    },
+    "ct": {"windows": [3, None, (3,)], "tile": [None, "x"], "resolution": ["x", 1.5, True]},
+    "spike": {
+        "height": ["x", 1.5, float("nan"), True],
+        "flip": ["no", 1, None],
+        "voxels": ["x", (1.5,), None],
+        "spike_dir": [3, None],
+    },
+    "trajectory": {"image_size": ["x", 1.5, True, 0], "ignore": [None, (3,)], "colour": [3]},
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "value"),
+    [
+        (family, name, value)
+        for family, given in OPTIONS.items()
+        for name, each in given.items()
+        for value in each
+    ],
+)
+def test_a_wrong_option_of_a_converter_is_told_by_its_name(family: str, option: str, value: Any) -> None:
+    with pytest.raises(InputError) as caught:
+        unistore.convert("nothing", "nowhere", family, **{option: value})
+    assert option.rstrip("s").replace("_", "-") in str(caught.value).replace("_", "-")
+
+
+def test_options_of_numpy_are_options() -> None:
+    made: Any = make_converter("point_cloud", {"voxel_size": np.array([0.5, 2]), "min_points": np.int32(1)})
+    assert list(made.voxel_size) == [0.5, 2.0]
+
+
+def test_all_wrong_arguments_are_told_at_once(store: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        loader(store)(batch_size=0, prefetch=-1, seed=1.5, start_method="thread", rank=3)
+    assert [problem.location for problem in caught.value.problems] == [
+        *("batch_size", "prefetch", "seed", "start_method", "rank")
+    ]
+    assert str(caught.value.problems[0]) == "batch_size: must be a whole number of at least 1, got 0"
+
+
+@pytest.mark.parametrize("seed", [-1, -(10**30), 10**30, np.int64(-3), 2**64])
+def test_every_whole_number_is_a_seed(store: Path, seed: Any) -> None:
+    found = unistore.Dataset(store, seed=seed)
+    with unistore.Loader(found, 7, seed=seed, workers=0) as made:
+        assert sorted(int(index) for batch in made for index in batch["index"]) == list(range(50))
+    assert sorted(at.index for at in unistore.Shuffle(found, seed)) == list(range(50))
+
+
+def test_numbers_of_numpy_are_numbers(store: Path) -> None:
+    with loader(store)(batch_size=np.int32(7), prefetch=np.uint8(2), seed=np.int64(1)) as made:
+        assert len(list(made)) == 8
+        assert made.state_dict() == {**made.state_dict(), "epoch": 1}
+
+
+@pytest.mark.parametrize("epoch", [-1, True, 1.5, "1", None, 10**30])
+def test_epochs_are_whole_numbers(store: Path, epoch: Any) -> None:
+    for each in (unistore.Dataset(store), unistore.Shuffle(9), loader(store)()):
+        with pytest.raises(InputError, match=r"epoch: must be a whole number of at (least 0|most)"):
+            each.set_epoch(epoch)
+
+
+def test_the_last_epoch_is_read(store: Path) -> None:
+    with loader(store)(batch_size=50, drop_last=False) as made:
+        made.set_epoch(2**62)
+        assert sorted(next(iter(made))["index"].tolist()) == list(range(50))
+
+
+@pytest.mark.parametrize("index", [10**30, -(10**30), unistore.At(0, 10**30)])
+def test_a_sample_beyond_all_numbers_does_not_exist(store: Path, index: Any) -> None:
+    with pytest.raises(IndexError, match=r"there is no sample or epoch -?1000"):
+        unistore.Dataset(store)[index]
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"])
+@pytest.mark.parametrize("value", ["", "two", "-1", "1.5", "9" * 5000])
+def test_variables_of_the_environment_are_checked(
+    store: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=rf"^{name}: .*in the environment, expected a whole number"):
+        loader(store)()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DATA: {CACHE_SIZE_GB: .inf, USE_RAM_CACHE: true}",
+        "DATA: {CACHE_SIZE_GB: .nan, USE_RAM_CACHE: true}",
+        "SEED: 2026-99-99",
+        "{[1, 2]: 3}",
+        "[" * 5000,
+        f"SEED: {'9' * 5000}",
+    ],
+)
+def test_configuration_files_are_checked(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"a\.yaml"):
+        config.load(tmp_path / "a.yaml")
+
+
+def test_deep_json_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a":' + "[" * 100_000)
+    with pytest.raises(InputError, match="is no JSON"):
+        config.load(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize("group", [0, -1, True, 1.5, "8", 10**30, None])
+def test_a_block_shuffle_takes_no_impossible_arrangement(group: Any) -> None:
+    order = BlockShuffle(np.arange(0, 101, 10), deal=8)
+    assert order.arranged({"group": group}).describe() == order.describe()
+
+
+@given(st.integers() | st.booleans() | st.floats() | st.text() | st.none())
+def test_what_is_a_whole_number(value: Any) -> None:
+    assert is_whole(value) == (type(value) is int)
+    assert is_whole(value, 0, sys.maxsize) == (type(value) is int and 0 <= value <= sys.maxsize)

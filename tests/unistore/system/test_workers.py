@@ -1,0 +1,127 @@
+"""Worker counts against the documents' own numbers and hand-written cgroup trees."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from unistore.errors import InputError
+from unistore.system import workers
+from unistore.system.workers import plan, usable_cores
+
+
+@pytest.mark.parametrize(
+    ("asked", "cores", "ranks", "train"),
+    [
+        ("auto", 40, 3, 10),  # 32 in total, 10 for each of three GPUs
+        ("cpu*0.9", 40, 1, 36),
+        ("CPU * 0.5", 40, 2, 10),
+        (24, 40, 3, 8),
+        ("24", 40, 3, 8),
+        ("auto", 2, 1, 1),
+        ("auto", 1, 4, 1),
+        ("auto", 2.5, 1, 2),
+        ("auto", 0.5, 1, 1),
+        (0, 40, 1, 0),
+        ("cpu*0.3", 10, 1, 3),
+    ],
+)
+def test_counts(asked: str | int, cores: float, ranks: int, train: int) -> None:
+    result = plan(asked, ranks=ranks, cores=cores, quiet=True)
+    assert (result.train, result.validation) == (train, 0)
+    assert result.per_rank == train
+
+
+@pytest.mark.parametrize(
+    ("samples", "train"), [(1, 1), (20, 2), (49, 2), (50, 4), (199, 4), (200, 32), (2015, 32)]
+)
+def test_few_samples_want_few_workers(samples: int, train: int) -> None:
+    result = plan("auto", samples=samples, cores=40, quiet=True)
+    assert result.train == train
+    assert ("only" in result.reason) == (train < 32)
+
+
+def test_a_number_is_taken_as_it_is() -> None:
+    result = plan(32, samples=20, cores=2, quiet=True)
+    assert result.train == 32
+    assert "more than 2 usable cores" in result.reason
+
+
+def test_validation_takes_its_part_of_the_same_budget() -> None:
+    result = plan("auto", ranks=3, cores=40, validation=True, quiet=True)
+    assert (result.train, result.validation, result.per_rank) == (8, 2, 10)
+    alone = plan("auto", cores=1, validation=True, quiet=True)
+    assert (alone.train, alone.validation) == (1, 0)
+
+
+@pytest.mark.parametrize("asked", ["many", "cpu*", "cpu*0", "-3", -3, True, "gpu*0.5"])
+def test_nonsense_is_refused(asked: str | int) -> None:
+    with pytest.raises(InputError, match="workers"):
+        plan(asked, cores=8, quiet=True)
+
+
+def test_ranks_must_be_positive() -> None:
+    with pytest.raises(InputError, match="at least 1, got 0"):
+        plan(ranks=0, cores=8, quiet=True)
+
+
+def test_printed_once_and_by_rank_zero_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_announced", set())
+    first = plan("auto", cores=10)
+    plan("auto", cores=10)
+    assert capsys.readouterr().err == f"{first}\n"
+    monkeypatch.setenv("RANK", "1")
+    plan("auto", cores=20)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine of 16 cores with the given cgroup files."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+
+    def build(lines: str, files: dict[str, str]) -> float:
+        process, cgroups = tmp_path / "proc", tmp_path / "cgroup"
+        process.mkdir()
+        (process / "cgroup").write_text(lines)
+        for name, text in files.items():
+            file = cgroups / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return usable_cores(process, cgroups)
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("lines", "files", "cores"),
+    [
+        ("0::/\n", {}, 16),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, 16),
+        ("0::/\n", {"cpu.max": "250000 100000\n"}, 2.5),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "max 100000\n"}, 4),
+        ("0::/a/b\n", {"a/cpu.max": "400000 100000\n", "a/b/cpu.max": "200000 100000\n"}, 2),
+        (
+            "4:cpu,cpuacct:/job\n",
+            {"cpu,cpuacct/job/cpu.cfs_quota_us": "300000", "cpu,cpuacct/job/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        ("4:cpuacct,cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 16),
+        ("7:memory:/\n", {"memory/cpu.max": "100000 100000"}, 16),
+        ("0::/\n", {"cpu.max": "6400000 100000\n"}, 16),
+    ],
+)
+def test_quota_and_affinity(machine, lines: str, files: dict[str, str], cores: float) -> None:
+    assert machine(lines, files) == cores
+
+
+def test_no_cgroup_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    assert usable_cores(tmp_path, tmp_path) == 3
+
+
+def test_this_machine() -> None:
+    assert 0 < usable_cores() <= (os.cpu_count() or 1)

@@ -1,0 +1,1 @@
+"""Training configurations: YAML files as the documents of each family write them."""

@@ -1,0 +1,277 @@
+"""Configuration files as users have them, turned into arguments of `Dataset` and of loaders.
+
+Two kinds are read as they are: YAML with ``SEED``, ``DATA.*``, ``DATALOADER.*``, ``TRAIN.*`` (spike clips),
+and JSON with ``dataset.name`` and ``dataset.args`` (CT windows).
+
+>>> config = unistore.config.load.load("config.yaml", store="gopro.zarr")       # doctest: +SKIP
+>>> dataset = unistore.Dataset(**config.train.dataset)                      # doctest: +SKIP
+>>> loader = unistore.Loader(dataset, **config.train.loader)                # doctest: +SKIP
+>>> DataLoader(dataset, **config.train.dataloader, collate_fn=unistore.collate)  # doctest: +SKIP
+>>> config.unused                                                           # doctest: +SKIP
+('DATA.K', 'TRAIN.EPOCHS', …)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from unistore.config.keys import Keys, read_keys
+from unistore.errors import InputError
+from unistore.system.arguments import Arguments
+from unistore.system.workers import WorkerPlan, environment_number, plan
+
+__all__ = ["Config", "Side", "load"]
+
+_SPIKE = (
+    "DATA.CLIP_LEN",
+    "DATA.CROP_SIZE",
+    "DATA.NUM_VOXEL_BINS",
+    "DATA.USE_PRECOMPUTED_VOXELS",
+    "DATA.SPIKE_DIR",
+)
+_CT = ("CTWindowSparseSDF",)
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """Training or validation: arguments by name.
+
+    Attributes
+    ----------
+    dataset
+        Of `unistore.Dataset`; ``path`` only where the file or the caller names one.
+    loader
+        Of `unistore.Loader`, after the dataset.
+    dataloader
+        Of ``torch.utils.data.DataLoader``, after the dataset; add ``collate_fn=unistore.collate``.
+    """
+
+    dataset: Mapping[str, Any]
+    loader: Mapping[str, Any]
+    dataloader: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a configuration file says.
+
+    Attributes
+    ----------
+    train, validation
+        Arguments of each side; no validation where the file does not speak of one.
+    workers
+        How the numbers of workers came about.
+    seed
+        Seed of datasets and loaders.
+    unused
+        Dotted keys that decide nothing here, in the file's order: the training's own, and those of ways
+        that a store does not need (caches of converted voxels, precomputing).
+    """
+
+    train: Side
+    validation: Side | None
+    workers: WorkerPlan
+    seed: int
+    unused: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What both kinds of file are first brought to."""
+
+    path: str | None = None
+    samples: dict[str, Any] | None = None
+    kind: str = ""
+    seed: int = 0
+    split: str | None = None
+    validation_split: str | None = None
+    validates: bool = False
+    batch: int = 1
+    validation_batch: int = 1
+    workers: str | int = "auto"
+    train_workers: int | None = None
+    validation_workers: int | None = None
+    prefetch: int = 4
+    validation_prefetch: int = 2
+    pin_memory: bool = False
+    persistent: bool = False
+    cache: int | str | None = None
+    draws: bool = False
+    """Whether samples for training are drawn at random, those for validation not."""
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    store: str | os.PathLike[str] | None = None,
+    ranks: int | None = None,
+    samples: int | None = None,
+    cores: float | None = None,
+) -> Config:
+    """Read a configuration file.
+
+    Parameters
+    ----------
+    path
+        YAML or JSON file.
+    store
+        The store; in place of ``DATA.ROOT`` or ``dataset.args.roots``, which name the source files until
+        somebody changes them.
+    ranks
+        Training processes on this machine; None: ``LOCAL_WORLD_SIZE`` of the environment, else 1.
+    samples
+        Samples of the training set, if known: few samples get few workers.
+    cores
+        Usable cores, if not to be looked up.
+
+    Raises
+    ------
+    InputError
+        With every key that has a wrong type or contradicts another one.
+    """
+    check = Arguments()
+    check.path("path", path)
+    check.path("store", store, none=True)
+    check.settle()
+    keys = read_keys(Path(path))
+    draft = _read_json(keys) if keys.has("dataset.name", "dataset.args") else _read_yaml(keys)
+    if store is not None:
+        draft.path = os.fspath(store)
+    count = environment_number("LOCAL_WORLD_SIZE", 1) if ranks is None else ranks
+    workers = _plan_workers(draft, keys, count, samples, cores)
+    if keys.problems or workers is None:
+        raise InputError(keys.problems)
+    workers.announce()
+    return Config(
+        train=_side(draft, workers.train, train=True),
+        validation=_side(draft, workers.validation, train=False) if draft.validates else None,
+        workers=workers,
+        seed=draft.seed,
+        unused=keys.unused,
+    )
+
+
+def _read_yaml(keys: Keys) -> _Draft:
+    draft = _Draft(
+        path=keys.take("DATA.ROOT", str),
+        seed=keys.take("SEED", int, 0, least=0),
+        split=keys.take("DATA.TRAIN_SPLIT", str),
+        validation_split=keys.take("DATA.VAL_SPLIT", str),
+        validates=keys.has("DATA.VAL_SPLIT", "TRAIN.VAL_BATCH_SIZE", "DATALOADER.VAL_WORKERS"),
+        batch=keys.take("TRAIN.BATCH_SIZE", int, 1, least=1),
+        validation_batch=keys.take("TRAIN.VAL_BATCH_SIZE", int, 1, least=1),
+        prefetch=keys.take("DATALOADER.TRAIN_PREFETCH_FACTOR", int, 4, least=1),
+        validation_prefetch=keys.take("DATALOADER.VAL_PREFETCH_FACTOR", int, 2, least=1),
+        pin_memory=keys.take("DATALOADER.PIN_MEMORY", bool, default=False),
+        persistent=keys.take("DATALOADER.PERSISTENT_WORKERS", bool, default=False),
+    )
+    if draft.split is not None and draft.split == draft.validation_split:
+        keys.refuse("DATA.VAL_SPLIT", f"is {draft.split!r}, and so is DATA.TRAIN_SPLIT")
+    if keys.take("DATA.USE_RAM_CACHE", bool, default=False):
+        gibibytes = keys.take("DATA.CACHE_SIZE_GB", float, least=0)
+        draft.cache = "all" if gibibytes is None else round(gibibytes * _GIB)
+    _read_workers(draft, keys)
+    if keys.has(*_SPIKE):
+        draft.kind = "Clips"
+        options = {
+            "length": keys.take("DATA.CLIP_LEN", int, least=1),
+            "crop": keys.take("DATA.CROP_SIZE", int, least=1),
+            "voxel_bins": keys.take("DATA.NUM_VOXEL_BINS", int, least=1),
+        }
+        draft.samples = {name: value for name, value in options.items() if value is not None}
+        draft.draws = True
+    return draft
+
+
+def _read_workers(draft: _Draft, keys: Keys) -> None:
+    old, total = keys.workers("DATALOADER.NUM_WORKERS"), keys.workers("DATALOADER.TOTAL_WORKERS")
+    draft.train_workers = keys.take("DATALOADER.TRAIN_WORKERS", int, least=0)
+    draft.validation_workers = keys.take("DATALOADER.VAL_WORKERS", int, least=0)
+    if old is not None and (total is not None or draft.train_workers is not None):
+        keys.refuse("DATALOADER.NUM_WORKERS", "says how many workers, and so do newer keys beside it")
+    elif isinstance(old, int):
+        draft.train_workers = old
+    draft.workers = "auto" if total is None else total
+    if draft.persistent and draft.train_workers == 0:
+        keys.refuse("DATALOADER.PERSISTENT_WORKERS", "is true, but there are no training workers to persist")
+
+
+def _read_json(keys: Keys) -> _Draft:
+    name = keys.take("dataset.name", str, "")
+    if name not in _CT:
+        keys.refuse("dataset.name", f"is {name!r}, expected {' or '.join(_CT)}", "value")
+    options = {
+        "window": keys.take("dataset.args.window_type", str),
+        "min_points": keys.take("dataset.args.min_points", int, least=0),
+        "max_points": keys.take("dataset.args.max_points", int, least=1),
+    }
+    least, most = options["min_points"], options["max_points"]
+    if least is not None and most is not None and least > most:
+        keys.refuse("dataset.args.min_points", f"is {least}, above dataset.args.max_points, {most}")
+    cached = keys.take("dataset.args.cache_data", bool, default=False)
+    return _Draft(
+        path=keys.take("dataset.args.roots", str),
+        kind="SparsePoints",
+        samples={name: value for name, value in options.items() if value is not None},
+        batch=keys.take("trainer.args.batch_size_per_gpu", int, 1, least=1),
+        cache="all" if cached else None,
+    )
+
+
+def _plan_workers(
+    draft: _Draft, keys: Keys, ranks: int, samples: int | None, cores: float | None
+) -> WorkerPlan | None:
+    """Workers of this rank; numbers that the file gives for a side stand as they are."""
+    try:
+        found = plan(
+            draft.workers,
+            ranks,
+            samples,
+            validation=draft.validates and draft.validation_workers is None,
+            cores=cores,
+            quiet=True,
+        )
+    except InputError as error:
+        keys.problems += error.problems
+        return None
+    train = found.train if draft.train_workers is None else draft.train_workers
+    validation = found.validation if draft.validation_workers is None else draft.validation_workers
+    fixed = draft.train_workers is not None or draft.validation_workers is not None
+    if isinstance(draft.workers, int) and fixed and (train + validation) * ranks > max(draft.workers, ranks):
+        said = f"{ranks} × ({train} training + {validation} validation)"
+        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {draft.workers}, less than {said} workers")
+    if fixed:
+        reason = f"loader workers of each rank, as the file says: {train} train + {validation} validation"
+        found = replace(found, train=train, validation=validation, reason=reason)
+    return found
+
+
+def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
+    dataset: dict[str, Any] = {"seed": draft.seed}
+    if draft.path is not None:
+        dataset["path"] = draft.path
+    if draft.samples is not None:
+        kind = getattr(import_module("unistore.data.kinds"), draft.kind)
+        dataset["samples"] = kind(**draft.samples, **({"random": train} if draft.draws else {}))
+    split = draft.split if train else draft.validation_split
+    if split is not None:
+        dataset["split"] = split
+    common = {
+        "batch_size": draft.batch if train else draft.validation_batch,
+        "shuffle": train,
+        "pin_memory": draft.pin_memory,
+    }
+    prefetch = draft.prefetch if train else draft.validation_prefetch
+    loader: dict[str, Any] = {**common, "seed": draft.seed, "workers": workers, "prefetch": prefetch}
+    if draft.cache is not None:
+        loader["cache"] = draft.cache
+    dataloader = {**common, "num_workers": workers}
+    if workers > 0:
+        dataloader |= {"prefetch_factor": prefetch, "persistent_workers": draft.persistent}
+    return Side(dataset=dataset, loader=loader, dataloader=dataloader)

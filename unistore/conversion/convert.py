@@ -1,0 +1,275 @@
+"""``unistore.convert``: choose the converter, choose the executor, run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast, get_type_hints
+
+from unistore.conversion.executors.local import Threaded
+from unistore.conversion.memory import room
+from unistore.conversion.runner import Report, run
+from unistore.conversion.splits import parse_shares
+from unistore.converters.detection import Detection, detect
+from unistore.converters.files.paths import is_inside
+from unistore.converters.protocol import Converter
+from unistore.errors import InputError
+from unistore.remote.url import local_only
+from unistore.store.names import ROOT
+from unistore.system.arguments import Arguments, described, fits
+from unistore.system.progress import SILENT, Progress
+from unistore.system.sizes import parse_bytes
+from unistore.system.workers import MOST
+from unistore.zarr3.presets import CODECS
+
+__all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
+
+CONVERTERS: Mapping[str, tuple[str, str]] = {
+    "rows": ("unistore.converters.rows.converter", "RowsConverter"),
+    "point_cloud": ("unistore.converters.point_cloud.converter", "PointCloudConverter"),
+    "ct": ("unistore.converters.ct.converter", "CtConverter"),
+    "spike": ("unistore.converters.spike.converter", "SpikeConverter"),
+    "trajectory": ("unistore.converters.trajectory.converter", "TrajectoryConverter"),
+}
+"""Module and class of each modality's converter."""
+
+PathLike = str | os.PathLike[str]
+
+
+def convert(
+    sources: PathLike | Iterable[PathLike],
+    destination: PathLike,
+    modality: str | None = None,
+    *,
+    codec: str = "fast",
+    split: str | Mapping[str, float] | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+    work: PathLike | None = None,
+    workers: int = 0,
+    scheduler: str | None = None,
+    memory: str | int | None = None,
+    on_error: str = "fail",
+    progress: Progress = SILENT,
+    **options: Any,
+) -> Report:
+    """Convert research files into one sealed store.
+
+    Parameters
+    ----------
+    sources
+        Files and folders.
+    destination
+        Folder of the store to make. While it is made it is called ``<destination>.unistore-build``; the same
+        call after a kill continues there. Or the URL of a place in a bucket, ``s3://``, ``gs://``, ``az://``:
+        shards are put straight there, the root object last; see `work`.
+    modality
+        ``"rows"``, ``"point_cloud"``, ``"ct"``, ``"spike"`` or ``"trajectory"``; None: from the content.
+    codec
+        ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
+    split
+        Shares of the samples, dealt out by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
+    overwrite
+        Replace a finished store; it stays in place until the new one is sealed.
+    restart
+        Forget an unfinished conversion instead of continuing it.
+    work
+        For a destination in a bucket: folder that holds ``<name>.unistore-build`` with the journal and the
+        spilled rows; None: the current one.
+    workers
+        Worker processes; 0 converts in this process, on threads.
+    scheduler
+        Address of an existing dask scheduler.
+    memory
+        What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
+        limit that one step alone would break is refused. What does not fit into a worker's share (512 MiB
+        where nothing is given) is sorted on disk. The store's bytes do not depend on it.
+    on_error
+        ``"fail"``: any problem refuses all. ``"skip"``: files, cases and episodes with problems of their own
+        are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
+    progress
+        Told how far it is.
+    **options
+        The converter's own options (fields of its class); all have ``exclude``, names to leave out.
+
+    Returns
+    -------
+    Report
+        Counts, sizes, and the seal's digest.
+
+    Raises
+    ------
+    InputError
+        For bad sources or options: every problem of every file together.
+    ConversionError
+        If writing failed; the same call continues.
+
+    Examples
+    --------
+    >>> unistore.convert("clouds/", "clouds.zarr", voxel_size=(0.5,))  # doctest: +SKIP
+    """
+    check = Arguments()
+    check.path("destination", destination)
+    check.text("modality", modality, none=True)
+    check.one_of("--codec", codec, CODECS)
+    check.one_of("--on-error", on_error, ("fail", "skip"))
+    check.whole("--workers", workers, most=MOST)
+    check.flag("--overwrite", overwrite)
+    check.flag("--restart", restart)
+    check.path("--work", work, none=True)
+    check.text("--scheduler", scheduler, none=True)
+    check.expect(
+        "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
+    )
+    check.settle()
+    shares = None if split is None else parse_shares(split)
+    limit = None if memory is None else parse_bytes(memory, "--memory")
+    paths = source_paths(sources)
+    chosen = modality or detect_modality(paths).modality
+
+    def start(executor: Any) -> Report:
+        return run(
+            make_converter(chosen, options),
+            paths,
+            destination,
+            codec=codec,
+            shares=shares,
+            overwrite=overwrite,
+            restart=restart,
+            work=None if work is None else Path(work),
+            memory=limit,
+            room=room(limit, workers if scheduler is None else None),
+            on_error=on_error,
+            executor=executor,
+            progress=progress,
+        )
+
+    if workers == 0 and scheduler is None:
+        return start(Threaded(limit))
+    if scheduler is not None:
+        from unistore.conversion.executors.dask_executor import Dask
+
+        with Dask(scheduler, memory=limit, tell=progress.tell) as cluster:
+            return start(cluster)
+    from unistore.conversion.executors.processes import Processes
+
+    imports = CONVERTERS.get(_name(chosen), ())[:1]
+    with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
+        return start(processes)
+
+
+def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
+    """Sources as a list of paths.
+
+    Raises
+    ------
+    InputError
+        If there are none, or one is an empty text or a URL.
+    """
+    alone = isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable)
+    several: list[Any] = [sources] if alone else list(cast("Iterable[PathLike]", sources))
+    if not all(isinstance(each, str | os.PathLike) for each in several):
+        msg = f"sources are files and folders, got {sources!r}"
+        raise InputError(msg)
+    given = [os.fspath(each) for each in several]
+    if not given or "" in given:
+        raise InputError("no source was named: sources are files and folders")
+    return [Path(local_only(each, "a source")) for each in given]
+
+
+def check_exist(paths: Sequence[Path]) -> None:
+    """Refuse paths that do not exist.
+
+    Raises
+    ------
+    InputError
+        Naming them all, or one that is a URL.
+    """
+    for path in paths:
+        local_only(path, "a source")
+    missing = [str(path) for path in paths if not path.exists()]
+    if missing:
+        msg = f"no such file or folder: {', '.join(missing)}"
+        raise InputError(msg)
+
+
+def detect_modality(paths: Sequence[Path]) -> Detection:
+    """What the sources are.
+
+    Raises
+    ------
+    InputError
+        If a path does not exist, or no family knows them.
+    """
+    check_exist(paths)
+    found = detect(paths)
+    if found is None:
+        listed = ", ".join(str(path) for path in paths)
+        links = (link for path in paths for link in path.rglob("*") if not is_inside(link, paths))
+        if (link := next(links, None)) is not None:
+            msg = f"{link}: is a link out of the given paths; name what it leads to"
+            raise InputError(msg)
+        if stores := [path for path in paths if (path / ROOT).exists()]:
+            msg = f"{stores[0]}: is a store already; 'unistore export {stores[0]} DST' gives its files back"
+            raise InputError(msg)
+        msg = (
+            f"{listed}: not recognised as point clouds, CT volumes, spike recordings, trajectories or plain "
+            "arrays; 'unistore inspect' says more; or name the family, as in unistore convert ct SRC... DST"
+        )
+        raise InputError(msg)
+    return found
+
+
+def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
+    """Converter of a modality with its options; one value will do where several may be given.
+
+    Raises
+    ------
+    InputError
+        If the modality is unknown or an option is not one of its converter's.
+    """
+    name = _name(modality)
+    if name not in CONVERTERS:
+        msg = f"unknown modality {modality!r}; one of: {', '.join(CONVERTERS)}"
+        raise InputError(msg)
+    module, cls = CONVERTERS[name]
+    converter_class = getattr(import_module(module), cls)
+    known = {field.name: field.default for field in fields(converter_class) if field.init}
+    defaults = {field.name: field.default_factory for field in fields(converter_class)}
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        msg = f"{name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
+        raise InputError(msg)
+    for option, value in options.items():
+        if defaults[option] is dict and not isinstance(value, Mapping):
+            msg = f"{option} is {value!r}, expected a mapping of names, as in {option}={{'to': 'from'}}"
+            raise InputError(msg)
+    several = {option for option in options if isinstance(known[option], tuple)}
+    given = {
+        option: (value,) if option in several and isinstance(value, str | int | float) else value
+        for option, value in options.items()
+    }
+    check, hints = Arguments(), get_type_hints(converter_class)
+    for option, value in given.items():
+        check.expect(option, value, fits(value, hints[option]), described(hints[option]))
+    check.settle()
+    return cast("Converter", converter_class(**given))
+
+
+def _name(modality: str) -> str:
+    return modality.replace("-", "_")
+
+
+def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:
+    """Converter as it was, from the options that a store records.
+
+    Raises
+    ------
+    InputError
+        If the options are not those of the modality's converter.
+    """
+    beside = ("codec", "split", "found", "skipped")
+    return make_converter(modality, {name: value for name, value in options.items() if name not in beside})

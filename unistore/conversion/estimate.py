@@ -1,0 +1,138 @@
+"""What a conversion will hold at its peak, from the scan alone: for ``--dry-run``, `inspect` and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from unistore.conversion.executors.local import Threaded
+from unistore.conversion.memory import PROCESS, check_fits, derive_memory, most_workers, scan_memory
+from unistore.conversion.plan import TablePlan, plan_table
+from unistore.conversion.planes import task_memory
+from unistore.converters.protocol import Converter, Scan
+
+__all__ = ["Estimate", "Peak", "estimate", "provisional_tables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """What all processes of a conversion hold together.
+
+    Attributes
+    ----------
+    bytes
+        At the most.
+    workers, wanted
+        Beside the converting process; 0: it does the steps itself. And how many there would be without a
+        limit: not more than steps.
+    steps
+        That the converting process holds at once, where it does them: one is read while another is written.
+    """
+
+    bytes: int
+    workers: int
+    wanted: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The largest steps of a conversion, in bytes beyond `PROCESS`.
+
+    Tables whose rows only the values tell count with the most rows that they may have.
+
+    Attributes
+    ----------
+    reading
+        Deriving a source; 0 where none is derived.
+    writing
+        Writing a shard.
+    sources, shards
+        How many of each there are.
+    largest
+        What the largest step is.
+    """
+
+    reading: int
+    writing: int
+    sources: int
+    shards: int
+    largest: str
+
+    @property
+    def step(self) -> int:
+        """The largest step."""
+        return max(self.reading, self.writing)
+
+    def check(self, limit: int | None) -> None:
+        """Refuse a limit that a process with the largest step would break; see `check_fits`."""
+        check_fits(limit, self.step, self.largest)
+
+    def peak(self, limit: int | None, workers: int | None) -> Peak:
+        """What all processes hold together under a limit.
+
+        Parameters
+        ----------
+        limit
+            Bytes of all processes; None: no limit.
+        workers
+            As asked for; None: those of a cluster, of which one process counts.
+
+        Raises
+        ------
+        InputError
+            If the limit is too little, with the arithmetic.
+        """
+        self.check(limit)
+        wanted = min(workers or 0, max(self.shards, self.sources if self.reading else 0))
+        count = most_workers(limit, wanted, self.step)
+        if count:
+            return Peak(PROCESS + count * (PROCESS + self.step), count, wanted, 1)
+        two = workers == 0 and self.shards > 1 and Threaded(limit).held(self.writing) > 1
+        return Peak(PROCESS + max(self.reading, (1 + two) * self.writing), 0, wanted, 1 + two)
+
+
+def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
+    """Estimate the steps of a conversion.
+
+    Parameters
+    ----------
+    room
+        Bytes that a step may hold to be faster; see `unistore.conversion.memory.room`.
+    """
+    base = scan_memory(scan)
+    derived = scan.needs_facts or any(table.spilled for table in scan.tables)
+    most = max(scan.sources, key=lambda source: derive_memory(scan, source, room), default=None)
+    reading = derive_memory(scan, most, room) if derived and most is not None else 0
+    beside = max((source.reading for source in scan.sources), default=0)
+    tables = [*provisional_tables(scan), *_possible_tables(scan)]
+    needs = {
+        table.name: base + task_memory(converter, table, 0 if table.spilled else beside) for table in tables
+    }
+    name = max(needs, key=needs.__getitem__, default="")
+    writing = needs.get(name, 0)
+    return Estimate(
+        reading=reading,
+        writing=writing,
+        sources=len(scan.sources),
+        shards=sum(-(-table.rows // table.shard_rows) for table in tables),
+        largest=f"reading {most.name}" if most and reading > writing else f"a shard of table {name!r}",
+    )
+
+
+def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
+    """Plans of the tables of a scan: of spilled ones with the rows that are expected."""
+    return tuple(
+        plan_table(
+            table,
+            [scan.estimated_rows.get(table.name, 0)]
+            if table.spilled
+            else [source.rows.get(table.name, 0) for source in scan.sources],
+        )
+        for table in scan.tables
+    )
+
+
+def _possible_tables(scan: Scan) -> Iterator[TablePlan]:
+    for table, rows in scan.possible:
+        yield plan_table(table, [rows])

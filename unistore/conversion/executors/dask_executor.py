@@ -1,0 +1,113 @@
+"""Steps on an existing dask cluster: ``--scheduler``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from unistore.conversion.executors.dask_flow import Flow
+from unistore.conversion.executors.dask_logs import silent
+from unistore.conversion.executors.local import Job
+from unistore.conversion.job import Outcome
+from unistore.conversion.memory import PROCESS, check_fits
+from unistore.errors import ConversionError, InputError
+from unistore.remote.redaction import shown_url
+from unistore.system.progress import SILENT
+
+__all__ = ["Dask"]
+
+T = TypeVar("T")
+
+TIMEOUT = "20s"
+"""How long a scheduler may take to answer."""
+
+
+class Dask:
+    """Run steps on the ``distributed`` workers of an existing cluster, one step at a time in each process.
+
+    The connection is made with the first step and ends when this is left. A step of a lost worker runs again
+    on another; one that the cluster gives up is reported with what it was.
+
+    Parameters
+    ----------
+    scheduler
+        Address (``"tcp://host:8786"``); its workers see the same files.
+    memory
+        Bytes that this process and the steps at work at once may hold; None: not bounded.
+    tell
+        Told, in a line, what happens to workers.
+
+    Raises
+    ------
+    InputError
+        If the address carries a user, a password or a query.
+    """
+
+    def __init__(
+        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = SILENT.tell
+    ) -> None:
+        if not isinstance(scheduler, str) or shown_url(scheduler) != scheduler:
+            shown = shown_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
+            msg = f"--scheduler {shown}: expected an address alone, as in tcp://host:8786"
+            raise InputError(msg)
+        self._scheduler = scheduler
+        self._memory = memory
+        self._tell = tell
+        self._stack = ExitStack()
+        self._client: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client = None
+        self._stack.close()
+
+    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Yield every item with its outcome as it is done.
+
+        Raises
+        ------
+        ConversionError
+            If the cluster gave a step up (names the step), or the scheduler is gone.
+        InputError
+            If one step alone is more than `memory`, or the scheduler's address is none.
+        """
+        todo = list(items)
+        if not todo:
+            return
+        largest = max(todo, key=job.need)
+        check_fits(self._memory, job.need(largest), job.describe(largest))
+        self._connect()
+        flow = Flow(self._client, job, None if self._memory is None else self._memory - PROCESS, self._tell)
+        finished = False
+        try:
+            yield from flow.run(todo)
+            finished = True
+        finally:
+            if not finished:
+                flow.abandon()
+
+    def _connect(self) -> None:
+        if self._client is not None:
+            return
+        import dask
+        from distributed import Client
+
+        with ExitStack() as stack:
+            stack.enter_context(dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}))
+            stack.enter_context(silent())
+            try:
+                client = stack.enter_context(Client(self._scheduler, timeout=TIMEOUT, set_as_default=False))
+            except OSError as error:
+                msg = f"{self._scheduler}: no dask scheduler answers there; start one with 'dask scheduler'"
+                raise ConversionError(msg) from error
+            except ValueError as error:
+                msg = f"--scheduler {self._scheduler}: expected an address, as in tcp://host:8786 ({error})"
+                raise InputError(msg) from error
+            self._client = client
+            self._stack = stack.pop_all()

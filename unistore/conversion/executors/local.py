@@ -1,0 +1,126 @@
+"""Executors: run one function over many items and hand back each outcome as it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Protocol, TypeVar, runtime_checkable
+
+from unistore.conversion.job import Outcome
+from unistore.conversion.memory import PROCESS
+from unistore.system.malloc import keep_freed_memory
+from unistore.system.workers import usable_cores
+from unistore.zarr3.threads import Spread, Threads
+
+__all__ = ["Executor", "Job", "Serial", "Threaded"]
+
+MOST = 8
+"""Threads that encode, at most: more of them wait for the one that writes."""
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Job(Protocol[T_contra]):
+    """Work of one kind; pickles, as its items do."""
+
+    def __call__(self, item: T_contra, /) -> Outcome:
+        """Do one step. It may be done twice, and its result is the same."""
+        ...
+
+    def describe(self, item: T_contra, /) -> str:
+        """What the step is, in words that name its sources."""
+        ...
+
+    def need(self, item: T_contra, /) -> int:
+        """Bytes that the step holds at its peak, beyond what every process does."""
+        ...
+
+
+@runtime_checkable
+class Halved(Protocol[T_contra]):
+    """A job whose steps read first."""
+
+    def begin(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
+        """Read, on the calling thread but for what threads may share. What is returned does the rest."""
+        ...
+
+
+class Executor(Protocol):
+    """Where steps run."""
+
+    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Yield every item with its outcome, in any order.
+
+        The caller closes the generator when it stops before the end; no step is at work any more then.
+        """
+        ...
+
+
+class Serial:
+    """In this process, in order: the reference that every other executor must equal byte for byte."""
+
+    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Yield every item with its outcome, in order."""
+        for item in items:
+            yield item, job(item)
+
+
+class Threaded:
+    """In this process, in order, on its cores: a step is read while the one before is encoded and written.
+
+    One thread reads HDF5 files, so that no two share one; one writes, and others encode for it, and decode
+    images. They start with the first step and end with the last, however that is. The calling thread only
+    waits: Ctrl-C that meets it inside of h5py may be lost.
+
+    Parameters
+    ----------
+    memory
+        Bytes that this process may hold; None: not bounded. Where it cannot hold two steps, one is finished
+        before the next is begun.
+    cores
+        Threads that encode; None: as many as there are usable cores, and at most `MOST`. One core does one
+        step after the other.
+    """
+
+    def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
+        self._memory = memory
+        self._cores = min(MOST, int(usable_cores())) if cores is None else cores
+
+    def held(self, need: int) -> int:
+        """How many steps of at most `need` bytes are held at once: 1 or 2."""
+        return 1 if self._cores < 2 or (self._memory is not None and PROCESS + 2 * need > self._memory) else 2
+
+    def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
+        """Yield every item with its outcome, in order."""
+        todo = list(items)
+        if self._cores < 2 or not todo or not isinstance(job, Halved):
+            yield from Serial().run(job, todo)
+            return
+        alone = self.held(max(map(job.need, todo))) < 2
+        with ExitStack() as stack:
+            reader, writer = (ThreadPoolExecutor(1, f"unistore-{what}") for what in ("read", "write"))
+            for pool in (reader, writer):
+                stack.callback(pool.shutdown, cancel_futures=True)
+            keep_freed_memory()
+            threads = Threads(self._cores)
+            stack.callback(threads.stop)
+            before: tuple[T, Future[Outcome]] | None = None
+            for item in todo:
+                try:
+                    rest = reader.submit(job.begin, item, threads.spread).result()
+                except Exception:
+                    if before is not None:
+                        yield before[0], before[1].result()
+                    raise
+                written = writer.submit(rest)
+                del rest  # with the rows it holds
+                if before is not None:
+                    yield before[0], before[1].result()
+                before = item, written
+                if alone:
+                    yield item, written.result()
+                    before = None
+            if before is not None:
+                yield before[0], before[1].result()

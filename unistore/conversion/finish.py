@@ -1,0 +1,244 @@
+"""The end of a conversion: index arrays, metadata, manifest, seal, final name. In this order."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.conversion.job import source_digest
+from unistore.conversion.journal import Journal
+from unistore.conversion.plan import ArrayPlan, Plan
+from unistore.conversion.shards import IndexValues, metadata_of, write_index
+from unistore.conversion.skipping import report_document, skipped_sources
+from unistore.conversion.splits import Codes
+from unistore.conversion.statistics import Moments
+from unistore.conversion.target import Files, Target
+from unistore.converters.protocol import Scan, Settled
+from unistore.errors import ConversionError, Problem
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.tables import Field
+from unistore.schemas.text import text_arrays
+from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
+from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
+
+__all__ = [
+    "IndexArrays",
+    "check_schema",
+    "merged_statistics",
+    "metadata_documents",
+    "root_attributes",
+    "root_document",
+    "seal",
+    "shared_index",
+    "source_digests",
+]
+
+IndexArrays = Sequence[tuple[Field, IndexValues]]
+
+
+def shared_index(
+    scan: Scan, plan_rows: Sequence[int], digests: NDArray[np.uint8], codes: Codes
+) -> IndexArrays:
+    """The arrays that stores of every modality have: ``sources/`` and ``splits/``.
+
+    Parameters
+    ----------
+    plan_rows
+        Rows of the main table that each source contributes.
+    digests
+        (F, 16) u1: content digest a source.
+    codes
+        (samples,) u1: split code a sample.
+    """
+    rows = np.array(plan_rows, np.int64)
+    sizes = np.array([sum(f.stat().st_size for f in source.files) for source in scan.sources], np.int64)
+
+    def column(
+        name: str, values: IndexValues, axes: tuple[str, ...], description: str
+    ) -> tuple[Field, IndexValues]:
+        field = Field(
+            path=name,
+            dtype=str(values.dtype),
+            row_shape=values.shape[1:],
+            axes=axes,
+            description=description,
+        )
+        return field, values
+
+    return [
+        *text_arrays("sources/path", [source.name for source in scan.sources]),
+        column("sources/bytes", sizes, ("source",), "Size of the source's files"),
+        column("sources/digest", digests, ("source", "byte"), "xxh3-128 of the values converted from it"),
+        column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
+        column("sources/rows", rows, ("source",), f"Rows in {scan.main_table!r}"),
+        column("splits/code", codes, ("sample",), "Split of the sample; names in the group's attributes"),
+    ]
+
+
+def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
+    """Content digest of every source, (F, 16) u1, from the ``pieces`` that the tasks' records hold."""
+    recorded = {record["task"]: record["pieces"] for record in records}
+    pieces: dict[int, list[str]] = defaultdict(list)
+    for task in plan.tasks():
+        for source, digest in recorded[task.id]:
+            pieces[source].append(digest)
+    digests = [source_digest(pieces[source]) for source in range(len(plan.sources))]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+
+
+def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
+    """The root's ``unistore`` object as far as it is known before anything is written."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "modality": plan.modality,
+        "samples": {"count": settled.samples, "table": plan.sample_table},
+        "main_table": scan.main_table,
+        "fields": _fields(plan),
+        "options": dict(plan.options),
+        "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
+        "plan_digest": plan.digest,
+        "created_with": dict(plan.versions),
+    }
+
+
+def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
+    """Hold the planned arrays against the modality's schema, before the first of them is written.
+
+    Raises
+    ------
+    ConversionError
+        Naming every rule that the planned store breaks: a fault of the converter, never sealed.
+    """
+    arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
+    schema = import_module(f"unistore.schemas.{plan.modality}")
+    problems: list[Problem] = schema.validate(arrays, attributes)
+    if problems:
+        listed = "\n  ".join(str(problem) for problem in problems)
+        msg = f"this would be no {plan.modality} store; please report it:\n  {listed}"
+        raise ConversionError(msg)
+
+
+def seal(
+    target: Target,
+    plan: Plan,
+    journal: Journal,
+    index: IndexArrays,
+    attributes: Mapping[str, Any],
+    groups: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Write what the tasks did not, and the root last. Returns the seal.
+
+    Parameters
+    ----------
+    target
+        Where the tasks have written.
+    attributes
+        What `root_attributes` gave.
+    groups
+        Attributes of groups below the root, by path.
+
+    Raises
+    ------
+    ConversionError
+        If a planned shard is not on disk as it was recorded.
+    """
+    entries = _recorded(target, plan, journal)
+    planned = {array.field.path: array for array in plan.index}
+    with target.together() as together:
+        for field, values in index:
+            entries += _write_index(together, planned[field.path], plan.codec, values)
+        entries += _write_metadata(together, plan, groups)
+        manifest = manifest_bytes(entries)
+        together.put(MANIFEST, [manifest])
+    target.tidy({MANIFEST, *(entry.key for entry in entries)})
+    sealed = seal_of(entries, manifest)
+    document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
+    target.put(ROOT, [document])
+    return sealed
+
+
+def root_document(
+    attributes: Mapping[str, Any], statistics: Mapping[str, Any], sealed: Mapping[str, Any]
+) -> bytes:
+    """The root's ``zarr.json``, signed: what `root_attributes` gave, statistics, the seal last."""
+    unistore = {**attributes, "statistics": statistics, "seal": sealed}
+    return sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))
+
+
+def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
+    recorded = {record["task"]: record for record in journal.of("shard")}
+    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]["files"]]
+    held = target.held()
+    for entry in entries:
+        if held.get(entry.key) != entry.bytes:
+            msg = f"{entry.key}: written, but no longer as it was; run the same command to write it again"
+            raise ConversionError(msg)
+    return entries
+
+
+def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues) -> list[Entry]:
+    shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
+    return [write_index(files, array, codec, number, values) for number in range(shards)]
+
+
+def _write_metadata(files: Files, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+    entries = []
+    for key, document in metadata_documents(plan, groups).items():
+        written = files.put(key, [document])
+        entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
+    return entries
+
+
+def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
+    """``zarr.json`` of every array and of every group but the root, and the report, by key."""
+    documents: dict[str, bytes] = {}
+    paths = [array.field.path for array in plan.arrays()]
+    for array in plan.arrays():
+        documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
+    for path in sorted({*_parents(paths), *groups}):
+        documents[path] = _group(dict(groups.get(path, {})))
+    found = {f"{path}/{ROOT}": document for path, document in documents.items()}
+    if skipped := plan.options.get("skipped"):
+        found[REPORT] = report_document(skipped)
+    return found
+
+
+def _parents(paths: Iterable[str]) -> set[str]:
+    return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
+
+
+def _group(attributes: Mapping[str, Any]) -> bytes:
+    return _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=True).encode() + b"\n"
+
+
+def _fields(plan: Plan) -> dict[str, Any]:
+    return {
+        array.field.path: {
+            "axes": list(array.field.axes),
+            "unit": array.field.unit,
+            "description": array.field.description,
+            "amplification": round(array.amplification, 3),
+        }
+        for array in sorted(plan.arrays(), key=lambda array: array.field.path)
+    }
+
+
+def merged_statistics(plan: Plan, records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Statistics of every column that has them, merged in row order from the tasks' records."""
+    recorded = {record["task"]: record["statistics"] for record in records}
+    moments: dict[str, Moments] = {}
+    for task in plan.tasks():
+        for path, plain in recorded[task.id].items():
+            block = Moments.from_json(plain)
+            moments[path] = moments[path].merge(block) if path in moments else block
+    return {path: moments[path].summary() for path in sorted(moments)}

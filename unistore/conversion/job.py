@@ -1,0 +1,299 @@
+"""The two kinds of work of a conversion, as pure functions of a job and a number: run anywhere, any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import xxhash
+from numpy.typing import NDArray
+
+from unistore.conversion.blocks import Blocks
+from unistore.conversion.guard import Guard, reading
+from unistore.conversion.memory import ROOM, derive_memory, derived_in_memory, scan_memory
+from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan
+from unistore.conversion.planes import Parts, in_parts, task_memory
+from unistore.conversion.shards import write_array, write_parts
+from unistore.conversion.spill import Spill, SpillWriter
+from unistore.conversion.statistics import Moments
+from unistore.conversion.target import Folder, Target
+from unistore.converters.common.exclusion import about
+from unistore.converters.protocol import Concurrent, Converter, Facts, Planar, Scan, Source, Spacious
+from unistore.errors import InputError, Problem
+from unistore.schemas.tables import Table
+from unistore.zarr3.threads import Spread, in_turn
+from unistore.zarr3.writer import content_digest
+
+__all__ = [
+    "DeriveJob",
+    "Outcome",
+    "ShardJob",
+    "shard_statistics",
+    "source_digest",
+]
+
+SHOWN = 4
+"""Sources that a message names."""
+AHEAD = 16
+"""Pieces of a task that may be read before the first of them is looked at."""
+
+_Assembled: TypeAlias = tuple[dict[str, NDArray[Any]], list[Any], dict[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one step did: a record for the journal, or the problems that its source has."""
+
+    record: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeriveJob:
+    """Derive sources: ``job(source)`` spills its rows and facts."""
+
+    converter: Converter
+    scan: Scan
+    guards: tuple[Guard, ...]
+    spill: Path
+    room: int = ROOM
+    """Bytes that a step may hold: a source that does with them is not sorted on disk."""
+
+    def __call__(self, source: int) -> Outcome:
+        """Derive one source, given by its index."""
+        described = self.scan.sources[source]
+        with SpillWriter(self.spill / str(source)) as writer:
+            try:
+                with reading(described, self.guards[source]):
+                    facts = self._derive(writer, source)
+            except InputError as error:
+                return Outcome(problems=_problems(error, described))
+            writer.finish(facts)
+        return Outcome({"step": "derive", "source": source})
+
+    def _derive(self, writer: SpillWriter, source: int) -> Facts:
+        if isinstance(self.converter, Spacious):
+            held = derived_in_memory(self.scan, self.scan.sources[source], self.room)
+            folder = None if held else writer.folder
+            return self.converter.derive_in(folder, self.scan, source, writer.emit)
+        return self.converter.derive(self.scan, source, writer.emit)
+
+    def describe(self, source: int) -> str:
+        """The source by name."""
+        return f"reading {self.scan.sources[source].name}"
+
+    def need(self, source: int) -> int:
+        """The source's own estimate, beside the scan."""
+        return derive_memory(self.scan, self.scan.sources[source], self.room)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardJob:
+    """Write shards: ``job(task)`` writes one shard of every column of the task's table."""
+
+    converter: Converter
+    scan: Scan
+    guards: tuple[Guard, ...]
+    spill: Path
+    target: Target
+    plan: Plan
+    spilled: Mapping[str, Table]
+    reading: int = 0
+    """The most that reading a source takes besides its rows, in bytes."""
+    blocks: Blocks = field(default_factory=Blocks, compare=False)
+    """Memory of the rows of tasks that are written."""
+
+    def __call__(self, task: ShardTask) -> Outcome:
+        """Assemble the task's rows from its sources, encode, write."""
+        return self.begin(task, in_turn)()
+
+    def begin(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
+        """Assemble the task's rows; what is left encodes and writes them, and may run on another thread.
+
+        Rows that are written in parts are read, encoded and written here.
+        """
+        table = self.plan.table(task.table)
+        if parts := self.parts(task):
+            outcome = self._write_parts(task, parts, spread)
+            return lambda: outcome
+        try:
+            assembled = self._assemble(task, spread)
+        except InputError as error:
+            problems = error.problems
+            return lambda: Outcome(problems=problems)
+        return lambda: self._write(task, table, assembled, spread)
+
+    def _write(self, task: ShardTask, table: TablePlan, assembled: _Assembled, spread: Spread) -> Outcome:
+        blocks, digests, contents = assembled
+        with self.target.together() as together:
+            files = [
+                write_array(
+                    together,
+                    array,
+                    self.plan.codec,
+                    task.number,
+                    task.lo,
+                    blocks[array.column],
+                    contents.get(array.column),
+                    spread,
+                )
+                for array in table.arrays
+                if not array.is_empty
+            ]
+        record = {
+            "step": "shard",
+            "task": task.id,
+            "files": [file.to_json() for file in files],
+            "pieces": digests,
+            "statistics": shard_statistics(table, blocks),
+        }
+        self.blocks.give(table.name, blocks)
+        return Outcome(record)
+
+    def describe(self, task: ShardTask) -> str:
+        """Table, rows, and the rows of the sources that they come from."""
+        pieces = self.plan.table(task.table).pieces(task.lo, task.hi)
+        names = [f"{self.scan.sources[piece.source].name} rows {piece.lo}:{piece.hi}" for piece in pieces]
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names[:SHOWN])}{more})"
+
+    def need(self, task: ShardTask) -> int:
+        """All columns' rows, or parts of the one there is, with what encoding them takes, beside the scan."""
+        table, reading = self.plan.table(task.table), 0 if task.table in self.spilled else self.reading
+        streams = isinstance(self.target, Folder)
+        return scan_memory(self.scan) + task_memory(self.converter, table, reading, streams=streams)
+
+    def assemble(self, task: ShardTask) -> tuple[dict[str, NDArray[Any]], list[Any]]:
+        """Rows of every column of a task, (rows, *row_shape), and source and digest of each of its pieces.
+
+        Raises
+        ------
+        InputError
+            With the problems of all its sources that cannot be read.
+        """
+        blocks, digests, _ = self._assemble(task, in_turn)
+        return blocks, digests
+
+    def _assemble(self, task: ShardTask, spread: Spread) -> _Assembled:
+        """What `assemble` gives, and the digests of whole blocks as far as they are known: of one piece."""
+        table = self.plan.table(task.table)
+        rows = task.hi - task.lo
+        blocks = {
+            array.column: self.blocks.take(
+                table.name, array.column, (rows, *array.shape[1:]), array.field.dtype, array.field.fill
+            )
+            for array in table.arrays
+        }
+        pieces = list(table.pieces(task.lo, task.hi))
+
+        def read(piece: Piece) -> tuple[dict[str, str], tuple[Problem, ...]]:
+            out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
+            source = self.scan.sources[piece.source]
+            try:
+                with reading(source, self.guards[piece.source]):
+                    self._fill(table.name, piece.source, piece.lo, piece.hi, out)
+            except InputError as error:
+                return {}, _problems(error, source)
+            return {column: content_digest(rows) for column, rows in out.items()}, ()
+
+        turns = spread if isinstance(self.converter, Concurrent) and not table.spilled else in_turn
+        read_pieces = list(turns(read, pieces, AHEAD))
+        if problems := [problem for _, found in read_pieces for problem in found]:
+            raise InputError(problems)
+        digests = [
+            [piece.source, _joined_digest(contents)]
+            for piece, (contents, _) in zip(pieces, read_pieces, strict=True)
+        ]
+        return blocks, digests, read_pieces[0][0] if len(pieces) == 1 else {}
+
+    def parts(self, task: ShardTask) -> list[Parts]:
+        """Columns of a task whose rows are read in parts, to be taken one after the other; else none.
+
+        Parts that cannot be read raise an `InputError` with the problems of their source.
+        """
+        table = self.plan.table(task.table)
+        if not in_parts(self.converter, table):
+            return []
+
+        def read(number: int, column: str, lo: int, hi: int, block: NDArray[Any]) -> None:
+            source = self.scan.sources[number]
+            try:
+                with reading(source, self.guards[number]):
+                    self._planar.read_planes(self.scan, table.name, number, lo, hi, {column: block})
+            except InputError as error:
+                raise InputError(_problems(error, source)) from error
+
+        sources = [piece.source for piece in table.pieces(task.lo, task.hi)]
+        return [
+            Parts(array, [partial(read, source, array.column) for source in sources])
+            for array in table.arrays
+        ]
+
+    def pieces(self, task: ShardTask, parts: Sequence[Parts]) -> list[Any]:
+        """Source and digest of each row, once all parts have been taken; see `assemble`."""
+        return [
+            [piece.source, _joined_digest({each.array.column: each.contents[at] for each in parts})]
+            for at, piece in enumerate(self.plan.table(task.table).pieces(task.lo, task.hi))
+        ]
+
+    def _write_parts(self, task: ShardTask, parts: Sequence[Parts], spread: Spread) -> Outcome:
+        """Write rows, a column after the other, some planes at a time."""
+        try:
+            with self.target.together() as together:
+                files = [write_parts(together, self.plan.codec, task, each, spread) for each in parts]
+        except InputError as error:
+            return Outcome(problems=error.problems)
+        record = {
+            "step": "shard",
+            "task": task.id,
+            "files": [file.to_json() for file in files],
+            "pieces": self.pieces(task, parts),
+            "statistics": {},
+        }
+        return Outcome(record)
+
+    @property
+    def _planar(self) -> Planar:
+        assert isinstance(self.converter, Planar)
+        return self.converter
+
+    def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
+        spilled = self.spilled.get(table)
+        if spilled is None:
+            self.converter.read(self.scan, table, source, lo, hi, out)
+            return
+        spill = Spill(self.spill / str(source))
+        for column, target in out.items():
+            at = 0
+            for rows in spill.read(table, column, lo, hi):
+                self.converter.pack(self.scan, spilled, column, source, rows, target[at : at + len(rows)])
+                at += len(rows)
+
+
+def shard_statistics(table: TablePlan, blocks: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Moments of the columns of a task that have statistics, as JSON for the journal."""
+    return {
+        array.field.path: Moments.of(blocks[array.column]).to_json()
+        for array in table.arrays
+        if array.field.statistics
+    }
+
+
+def _joined_digest(contents: Mapping[str, str]) -> str:
+    """xxh3-128 over column names and the digests of their values, columns sorted by name."""
+    digest = xxhash.xxh3_128()
+    for column in sorted(contents):
+        digest.update(f"{column} {contents[column]}\n".encode())
+    return digest.hexdigest()
+
+
+def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
+    return tuple(about(source.name, error.problems or [Problem(source.name, str(error))]))
+
+
+def source_digest(pieces: Sequence[str]) -> bytes:
+    """Content digest of a source, 16 bytes: xxh3-128 over its pieces' digests in table and row order."""
+    return xxhash.xxh3_128_digest("\n".join(pieces).encode())

@@ -1,0 +1,58 @@
+"""What decides the result of a step, as a digest: a step whose key is the same need not be done again.
+
+Within one run the plan stays and so do all keys. They change where sources are left out: sources are
+numbered anew, rows move, columns may lose a dtype; what none of this touches keeps its key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import xxhash
+
+from unistore.conversion.guard import Guard
+from unistore.conversion.plan import Plan
+from unistore.converters.protocol import Scan
+
+__all__ = ["source_keys", "task_keys"]
+
+_OF_ALL = ("exclude", "skipped")
+"""Options that say which sources there are: they decide nothing about any other source."""
+
+
+def source_keys(scan: Scan, guards: Sequence[Guard]) -> list[str]:
+    """Key of every source, in order: itself, its files, and what the scan decided for all sources.
+
+    A file's status change time counts, so that a later run reads anew what may have been rewritten with its
+    size and modification time restored.
+    """
+    options = {name: value for name, value in scan.options.items() if name not in _OF_ALL}
+    shared = _digest([scan.modality, options, [asdict(table) for table in scan.tables]])
+    return [
+        _digest([shared, source.name, guard, source.rows, source.detail])
+        for source, guard in zip(scan.sources, guards, strict=True)
+    ]
+
+
+def task_keys(plan: Plan, sources: list[str]) -> dict[str, str]:
+    """Key of every task by its id: the form of its columns, and the pieces of sources that it is made of."""
+    keys = {}
+    for table in plan.tables:
+        form = _digest(
+            [
+                plan.codec,
+                dict(plan.versions),
+                [[asdict(array.field), array.column, array.chunk, array.shard] for array in table.arrays],
+            ]
+        )
+        for task in table.tasks():
+            pieces = [[sources[p.source], p.lo, p.hi, p.at] for p in table.pieces(task.lo, task.hi)]
+            keys[task.id] = _digest([form, pieces])
+    return keys
+
+
+def _digest(value: Any) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())

@@ -1,0 +1,173 @@
+"""The plan of a conversion: every array's final form, cut into tasks that own whole shards. Plain data."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+import xxhash
+
+from unistore.conversion.layout import lay_out_table
+from unistore.schemas.tables import Field, Table
+
+__all__ = ["ArrayPlan", "Piece", "Plan", "ShardTask", "TablePlan", "plan_table"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayPlan:
+    """Final shape, inner chunk and shard of one array; `column` is its name in its table."""
+
+    field: Field
+    column: str
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    shard: tuple[int, ...]
+    amplification: float
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no value to store (an axis without extent): such an array has no shard."""
+        return 0 in self.shape
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows ``lo:hi`` of one source (counted inside the source) that begin at `at` in the task's block."""
+
+    source: int
+    lo: int
+    hi: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """Rows ``lo:hi`` of a table: one shard of every column."""
+
+    table: str
+    number: int
+    lo: int
+    hi: int
+
+    @property
+    def id(self) -> str:
+        """Name in the journal."""
+        return f"{self.table}#{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """One table: its columns and how many rows each source contributes, in source order."""
+
+    name: str
+    spilled: bool
+    source_rows: tuple[int, ...]
+    arrays: tuple[ArrayPlan, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table."""
+        return sum(self.source_rows)
+
+    @property
+    def shard_rows(self) -> int:
+        """Rows of one shard of every column."""
+        return self.arrays[0].shard[0]
+
+    @property
+    def row_bytes(self) -> int:
+        """Uncompressed bytes of one row over all columns."""
+        return sum(array.field.row_bytes for array in self.arrays)
+
+    def tasks(self) -> Iterator[ShardTask]:
+        """Every task of the table, in row order: disjoint, and together all rows."""
+        for number, lo in enumerate(range(0, self.rows, self.shard_rows)):
+            yield ShardTask(self.name, number, lo, min(lo + self.shard_rows, self.rows))
+
+    def pieces(self, lo: int, hi: int) -> Iterator[Piece]:
+        """The sources' row ranges that make up rows ``lo:hi``, in order."""
+        starts = [0, *accumulate(self.source_rows)]
+        source = bisect_right(starts, lo) - 1
+        while source < len(self.source_rows) and starts[source] < hi:
+            first, last = max(lo, starts[source]), min(hi, starts[source + 1])
+            if first < last:
+                yield Piece(source, first - starts[source], last - starts[source], first - lo)
+            source += 1
+
+
+def plan_table(table: Table, source_rows: Sequence[int]) -> TablePlan:
+    """Plan one table from the rows that each source contributes."""
+    counts = tuple(int(count) for count in source_rows)
+    rows = sum(counts)
+    layouts = lay_out_table(table.fields, rows)
+    return TablePlan(
+        name=table.name,
+        spilled=table.spilled,
+        source_rows=counts,
+        arrays=tuple(
+            ArrayPlan(
+                field, table.column(field), (rows, *field.row_shape), lay.chunk, lay.shard, lay.amplification
+            )
+            for field, lay in zip(table.fields, layouts, strict=True)
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides a store's bytes.
+
+    Attributes
+    ----------
+    modality, sample_table
+        As in the store's root attributes.
+    codec
+        Preset of the inner codec chain: ``"fast"``, ``"balanced"``, ``"small"`` or ``"none"``.
+    sources
+        Relative names, in order.
+    tables
+        Tables filled by tasks.
+    index
+        Index arrays, written whole by the runner at the end: only their form stands here.
+    options
+        The converter's options that decide the content.
+    versions
+        Versions of what encodes.
+    """
+
+    modality: str
+    sample_table: str
+    codec: str
+    sources: tuple[str, ...]
+    tables: tuple[TablePlan, ...]
+    index: tuple[ArrayPlan, ...]
+    options: Mapping[str, Any]
+    versions: Mapping[str, str]
+
+    def tasks(self) -> list[ShardTask]:
+        """Every task of every table, in order."""
+        return [task for table in self.tables for task in table.tasks()]
+
+    def table(self, name: str) -> TablePlan:
+        """Table by name."""
+        return next(table for table in self.tables if table.name == name)
+
+    def arrays(self) -> list[ArrayPlan]:
+        """Every array of the store."""
+        return [array for table in self.tables for array in table.arrays] + list(self.index)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, the same on every machine."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self), sort_keys=True))
+        return plain
+
+    @property
+    def digest(self) -> str:
+        """xxh3-128 of the plan's canonical JSON."""
+        return xxhash.xxh3_128_hexdigest(
+            json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
+        )

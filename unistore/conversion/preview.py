@@ -1,0 +1,140 @@
+"""What a conversion would write, from the scan alone: for ``--dry-run``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.estimate import Estimate, Peak, estimate, provisional_tables
+from unistore.conversion.guard import guard_of
+from unistore.conversion.memory import room
+from unistore.conversion.plan import Plan, TablePlan
+from unistore.conversion.planning import plan_options, versions
+from unistore.conversion.skipping import check_mode, entry_of, scan_sound, with_skipped
+from unistore.converters.protocol import Converter, Scan
+
+__all__ = ["Preview", "preview"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """Sources as they are and the plan as it would be.
+
+    Attributes
+    ----------
+    scan
+        What was found.
+    plan
+        What would be written. It is the plan that will be carried out, but for what only the sources'
+        values tell: rows and dtypes of the tables in `estimated`, tables that are counted while reading,
+        and index arrays, which are left out.
+    estimated
+        Names of tables whose rows are guessed.
+    source_bytes, raw_bytes
+        Sizes of the source files, and of all arrays before compression.
+    estimate
+        The largest steps: the largest source to derive, the largest shard with its encoded form.
+    peak
+        What all processes hold together.
+    """
+
+    scan: Scan
+    plan: Plan
+    estimated: tuple[str, ...]
+    source_bytes: int
+    raw_bytes: int
+    estimate: Estimate
+    peak: Peak
+
+    @property
+    def tables(self) -> tuple[TablePlan, ...]:
+        """The plan's tables."""
+        return self.plan.tables
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, the same whenever the sources and the options are."""
+        return {
+            "modality": self.scan.modality,
+            "notes": list(self.scan.notes),
+            "options": dict(self.scan.options),
+            "sources": [
+                {"name": source.name, "split": source.split, "rows": dict(source.rows)}
+                for source in self.scan.sources
+            ],
+            "tables": [
+                {
+                    "name": table.name,
+                    "rows": table.rows,
+                    "estimated": table.name in self.estimated,
+                    "shard_rows": table.shard_rows,
+                    "tasks": len(list(table.tasks())),
+                    "arrays": [
+                        {
+                            "path": array.field.path,
+                            "shape": list(array.shape),
+                            "dtype": array.field.dtype,
+                            "chunk": list(array.chunk),
+                            "shard": list(array.shard),
+                            "amplification": array.amplification,
+                        }
+                        for array in table.arrays
+                    ],
+                }
+                for table in self.tables
+            ],
+            "source_bytes": self.source_bytes,
+            "raw_bytes": self.raw_bytes,
+            "memory": self.peak.bytes,
+            "plan": self.plan.to_json(),
+        }
+
+
+def preview(
+    converter: Converter,
+    paths: Sequence[Path],
+    *,
+    codec: str = "fast",
+    shares: Mapping[str, float] | None = None,
+    on_error: str = "fail",
+    workers: int | None = 0,
+    memory: int | None = None,
+) -> Preview:
+    """Scan and plan without writing anything.
+
+    Parameters
+    ----------
+    codec, shares, on_error
+        As of `run`; problems that only the values show are not known yet.
+    workers, memory
+        As of `unistore.convert`; None workers: those of a cluster.
+
+    Raises
+    ------
+    InputError
+        With every problem of every source; or if the memory is too little.
+    """
+    check_mode(on_error)
+    _, scan, problems = scan_sound(converter, paths, skip=on_error == "skip")
+    scan = with_skipped(scan, [entry_of(problem) for problem in problems])
+    tables = provisional_tables(scan)
+    found = estimate(converter, scan, room(memory, workers))
+    return Preview(
+        scan=scan,
+        plan=Plan(
+            modality=scan.modality,
+            sample_table=scan.sample_table,
+            codec=codec,
+            sources=tuple(source.name for source in scan.sources),
+            tables=tables,
+            index=(),
+            options=plan_options(scan, codec, shares),
+            versions=versions(),
+        ),
+        estimated=tuple(table.name for table in tables if table.spilled),
+        source_bytes=sum(file.size for source in scan.sources for file in guard_of(source)),
+        raw_bytes=sum(table.rows * table.row_bytes for table in tables),
+        estimate=found,
+        peak=found.peak(memory, workers),
+    )

@@ -1,0 +1,37 @@
+"""What a conversion tells while it runs, and what it did once it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Report"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a conversion did.
+
+    ``source_bytes`` are the sizes of the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the
+    stored sizes of all arrays; ``resumed`` counts the tasks that an earlier run had finished; ``skipped``
+    holds what was left out because of its problems (see `unistore.conversion.skipping`).
+    """
+
+    destination: str
+    modality: str
+    samples: int
+    sources: int
+    source_bytes: int
+    raw_bytes: int
+    stored_bytes: int
+    files: int
+    tasks: int
+    resumed: int
+    digest: str
+    notes: tuple[str, ...] = ()
+    skipped: tuple[Mapping[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "notes", tuple(self.notes))
+        object.__setattr__(self, "skipped", tuple(self.skipped))

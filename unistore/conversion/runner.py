@@ -1,0 +1,159 @@
+"""Run a conversion from scan to seal; the same call after a kill continues where the journal ends."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.build import Build
+from unistore.conversion.conversion import Conversion
+from unistore.conversion.destination import open_build
+from unistore.conversion.executors.local import Executor, Serial
+from unistore.conversion.failure import writing_failed
+from unistore.conversion.guard import Guard, guard_of
+from unistore.conversion.memory import PROCESS, ROOM
+from unistore.conversion.planning import plan_options, versions
+from unistore.conversion.report import Report
+from unistore.conversion.skipping import Skipping, check_mode, scan_sound
+from unistore.converters.files.paths import real_path
+from unistore.converters.protocol import Converter, Scan
+from unistore.errors import InputError
+from unistore.system.progress import SILENT, Progress
+
+__all__ = ["Report", "run"]
+
+
+def run(
+    converter: Converter,
+    paths: Sequence[Path],
+    destination: str | os.PathLike[str],
+    *,
+    codec: str = "fast",
+    shares: Mapping[str, float] | None = None,
+    overwrite: bool = False,
+    restart: bool = False,
+    work: Path | None = None,
+    memory: int | None = None,
+    room: int = ROOM,
+    on_error: str = "fail",
+    executor: Executor | None = None,
+    progress: Progress = SILENT,
+) -> Report:
+    """Convert `paths` into a sealed store at `destination`.
+
+    Parameters
+    ----------
+    codec
+        Preset of the codec chain: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
+    shares
+        Deal sources out to splits by these shares of the samples.
+    overwrite
+        Replace a store at the destination once the new one is sealed.
+    restart
+        Forget an unfinished conversion to this destination.
+    work
+        For a destination in an object store: folder that holds the build folder; None: the current one.
+    memory
+        Bytes that one step and its process may hold at most; executors share it out between processes.
+    room
+        Bytes that one step may hold to be faster, as far as `memory` lets it; see `memory.room`.
+    on_error
+        ``"fail"``: any problem of any source refuses all. ``"skip"``: sources (or episodes) with problems of
+        their own are left out; see `unistore.conversion.skipping`.
+
+    Raises
+    ------
+    InputError
+        For bad sources (every problem of every file) or a destination that is taken.
+    ConversionError
+        If writing failed, a source changed meanwhile, or another converter is at work.
+    """
+    opened = open_build(destination, work=work, restart=restart)
+    if not opened.folder.exists():
+        opened.check(overwrite=overwrite)
+    _check_apart(paths, opened)
+    check_mode(on_error)
+    first = scan_sound(converter, paths, skip=on_error == "skip")
+    _check_shares(first[1], shares)
+    try:
+        with opened as build:
+            build.begin(_identity(converter, first[1], codec, shares), paths)
+            if (moved := build.moved()) is not None:
+                build.remove()
+                return Report(**moved)
+            build.check(overwrite=overwrite)
+            build.take_up()
+            skipping = Skipping(first, paths, build.journal)
+            while True:
+                chosen, scan = skipping.scan()
+                _check_shares(scan, shares)
+                conversion = Conversion(
+                    converter=chosen,
+                    scan=scan,
+                    build=build,
+                    memory=memory,
+                    room=room if memory is None else min(room, memory - PROCESS),
+                    executor=executor or Serial(),
+                    progress=progress,
+                    round=skipping.round,
+                    exhaustive=on_error == "skip",
+                )
+                try:
+                    return conversion.execute(codec, shares)
+                except InputError as error:
+                    if on_error != "skip" or not all(problem.source for problem in error.problems):
+                        raise
+                    skipping.add(error.problems)
+    except OSError as error:
+        raise writing_failed(error, opened.ground) from error
+
+
+def _check_shares(scan: Scan, shares: Mapping[str, float] | None) -> None:
+    """Refuse more splits than sources: whole sources are dealt out, so that some split would stay empty."""
+    if shares is not None and len(scan.sources) < len(shares):
+        msg = (
+            f"--split: {len(shares)} splits ({', '.join(shares)}) of {len(scan.sources)} source(s): a source "
+            "is never cut in two, so give at least one source a split"
+        )
+        raise InputError(msg)
+
+
+def _identity(
+    converter: Converter, scan: Scan, codec: str, shares: Mapping[str, float] | None
+) -> dict[str, Any]:
+    """What must stay the same for a run to be continued."""
+    identity = {
+        "modality": scan.modality,
+        "converter": type(converter).__name__,
+        "options": plan_options(scan, codec, shares),
+        "sources": {source.name: _look(guard_of(source)) for source in scan.sources},
+        "versions": versions(),
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
+
+
+def _look(guard: Guard) -> str | dict[str, str]:
+    """Size and time of a source's file, or of each of its files, for the journal and for people."""
+    looks = {}
+    for file in guard:
+        seconds, rest = divmod(file.modified, 10**9)
+        time = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").removesuffix("+00:00")
+        looks[file.path] = f"{file.size} bytes, modified {time}.{rest:09d} UTC"
+    if len(looks) == 1:
+        return next(iter(looks.values()))
+    common = os.path.commonpath(list(looks)) if looks else ""
+    return {Path(path).relative_to(common).as_posix(): look for path, look in looks.items()}
+
+
+def _check_apart(paths: Sequence[Path], build: Build) -> None:
+    """Refuse a destination that is, holds, or lies in a source: nothing is ever written among sources."""
+    for path in map(real_path, paths):
+        target = build.ground.resolve()
+        if path == target or target in path.parents or path in target.parents:
+            msg = f"{build.ground}: {build.overlap}; the source is {path}"
+            raise InputError(msg)

@@ -1,0 +1,201 @@
+"""``--on-error skip``: sources with problems are left out, whenever these show, and told in a report.
+
+A scan names the source of every problem that one source alone has; so do the steps that read values. Those
+sources (or episodes) are excluded by name, the rest is scanned again, and conversion goes on with what is
+still valid of the work that is done. Sources that contradict each other are refused as ever: which of them
+is wrong, only the user knows.
+
+The journal keeps what was left out, so that a continued conversion leaves out the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast, get_args
+
+from unistore.conversion.journal import Journal
+from unistore.converters.files.paths import natural_key
+from unistore.converters.protocol import Converter, Scan
+from unistore.errors import InputError, Problem
+from unistore.store.names import file_name_problem
+
+__all__ = [
+    "Skipping",
+    "check_mode",
+    "entry_of",
+    "report_document",
+    "scan_sound",
+    "skipped_sources",
+    "with_skipped",
+]
+
+OnError = Literal["fail", "skip"]
+STEP = "skip"
+
+
+def check_mode(on_error: str) -> None:
+    """Raise InputError for a mode that is none."""
+    if on_error not in get_args(OnError):
+        msg = f"--on-error {on_error}: expected one of {', '.join(get_args(OnError))}"
+        raise InputError(msg)
+
+
+def scan_sound(
+    converter: Converter, paths: Sequence[Path], skipped: Iterable[Problem] = (), *, skip: bool
+) -> tuple[Converter, Scan, list[Problem]]:
+    """Scan; with `skip`, again and again without the sources that have problems, until none is left.
+
+    Parameters
+    ----------
+    converter, paths
+        What to scan, and how.
+    skipped
+        Problems whose sources are left out from the start.
+    skip
+        Whether to leave sources out at all.
+
+    Returns
+    -------
+    converter, scan, problems
+        The converter that leaves them out, what it finds, and why they are left out.
+
+    Raises
+    ------
+    InputError
+        With every problem, if it cannot be helped by leaving sources out.
+    """
+    problems = list(skipped)
+    while True:
+        chosen = _without(converter, problems)
+        try:
+            scan = chosen.scan(paths)
+            _check_names(scan)
+            return chosen, scan, problems
+        except InputError as error:
+            known = {problem.source for problem in problems}
+            new = [problem for problem in error.problems if problem.source not in {"", *known}]
+            if skip and new:
+                problems += new
+            elif problems:
+                raise InputError(
+                    [*problems, *(error.problems or [Problem("sources", str(error))])]
+                ) from error
+            else:
+                raise
+
+
+def _check_names(scan: Scan) -> None:
+    """Refuse sources under names that an export could not write."""
+    cure = "rename it, or leave it out with --exclude"
+    reasons = {source.name: file_name_problem(source.name) for source in scan.sources}
+    problems = [
+        Problem(name, f"has a name that cannot be exported: {reason}", cure, "name", name)
+        for name, reason in reasons.items()
+        if reason is not None
+    ]
+    if problems:
+        raise InputError(problems)
+
+
+class Skipping:
+    """What a conversion leaves out, kept in its journal.
+
+    Parameters
+    ----------
+    first
+        What `scan_sound` gave at the start of this run.
+    paths
+        As given.
+    journal
+        Of the conversion, begun; if it tells what an earlier run left out, the same is left out again.
+    """
+
+    def __init__(
+        self, first: tuple[Converter, Scan, list[Problem]], paths: Sequence[Path], journal: Journal
+    ) -> None:
+        self._converter, self._scan, found = first
+        self._paths = paths
+        self._journal = journal
+        if found and not journal.of(STEP):
+            self.add(found)
+        self._scanned = {problem.source for problem in found}
+
+    @property
+    def round(self) -> int:
+        """How often sources were left out: what was done in earlier rounds may not be valid."""
+        return len(self._journal.of(STEP))
+
+    @property
+    def problems(self) -> list[Problem]:
+        """Why sources were left out, in natural order of their names."""
+        records = self._journal.of(STEP)
+        found = dict.fromkeys(Problem(**each) for record in records for each in record["problems"])
+        return sorted(found, key=lambda each: (natural_key(each.source), each.location, each.message))
+
+    def add(self, problems: Iterable[Problem]) -> None:
+        """Leave out the sources of further problems."""
+        self._journal.append({"step": STEP, "problems": [problem.to_json() for problem in problems]})
+
+    def scan(self) -> tuple[Converter, Scan]:
+        """What is left, and the converter that leaves the rest out; the scan's options say what that is.
+
+        Raises
+        ------
+        InputError
+            If nothing is left.
+        """
+        known = self.problems
+        if {problem.source for problem in known} != self._scanned:
+            self._converter, self._scan, all_known = scan_sound(
+                self._converter, self._paths, known, skip=True
+            )
+            if len(all_known) > len(known):
+                self.add(all_known[len(known) :])
+            self._scanned = {problem.source for problem in all_known}
+        entries = [entry_of(problem) for problem in self.problems]
+        return self._converter, with_skipped(self._scan, entries)
+
+
+def entry_of(problem: Problem) -> dict[str, str]:
+    """Line of the report: file, dataset (may be empty), reason, cure, kind, and what was left out for it."""
+    file, _, dataset = problem.location.partition(": ")
+    return {
+        "file": file,
+        "dataset": dataset,
+        "reason": problem.message,
+        "cure": problem.cure,
+        "kind": problem.kind,
+        "left_out": problem.source,
+    }
+
+
+def with_skipped(scan: Scan, entries: Sequence[Mapping[str, Any]]) -> Scan:
+    """A scan whose options say what was left out, so that the store does."""
+    if not entries:
+        return scan
+    return replace(scan, options={**scan.options, "skipped": [dict(entry) for entry in entries]})
+
+
+def skipped_sources(entries: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of the sources, or parts of sources, that lines of the report are about, in natural order."""
+    return sorted({entry["left_out"] for entry in entries}, key=natural_key)
+
+
+def report_document(entries: Sequence[Mapping[str, Any]]) -> bytes:
+    """The store's report of what was left out."""
+    sources = skipped_sources(entries)
+    document = {"skipped": len(sources), "left_out": sources, "problems": list(entries)}
+    return json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n"
+
+
+def _without(converter: Converter, problems: Iterable[Problem]) -> Converter:
+    """The same converter, leaving out the sources of some problems."""
+    names = {problem.source for problem in problems}
+    if not names:
+        return converter
+    given: Any = converter
+    excluded = sorted({*given.exclude, *names}, key=natural_key)
+    return cast("Converter", replace(given, exclude=tuple(excluded)))

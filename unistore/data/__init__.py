@@ -1,0 +1,1 @@
+"""Samples of sealed stores: Dataset, kinds of samples, collation."""

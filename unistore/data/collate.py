@@ -1,0 +1,170 @@
+"""Batches of samples: packed, as lists, or padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import default_collate
+
+from unistore.data.sample import Ragged, Samples
+from unistore.data.tensors import empty_tensor
+from unistore.system.arguments import Arguments
+
+__all__ = ["Collate", "collate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Collate:
+    """Makes a batch of samples; picklable, for ``DataLoader(collate_fn=Collate(ragged="padded"))``.
+
+    Keys of one shape are stacked, (B, …); text becomes a list. Ragged keys (points of a segment, voxels of a
+    window, volumes of different extents), by `ragged`:
+
+    - ``"packed"``: values of all samples behind one another, (sum of lengths, …), and one ``offsets``
+      (B + 1,) int64 for all keys of a sample's main group: sample i is ``xyz[offsets[i]:offsets[i + 1]]``.
+      Other groups have offsets of their own, ``voxel_offsets``. Volumes of different extents are packed
+      flat, with ``shapes`` (B, 3). Nothing is copied: the cheapest form to send from a worker.
+    - ``"list"``: a list of B tensors. Sent from a worker, each tensor costs a file descriptor.
+    - ``"padded"``: (B, longest, …) with zeros behind each sample, and ``lengths`` (B,) int64 (volumes:
+      ``shapes``) for the main group, ``voxel_lengths`` for the group ``voxel``.
+
+    Parameters
+    ----------
+    ragged
+        ``"packed"``, ``"list"`` or ``"padded"``.
+    groups
+        Ragged keys that a transform has made, with their group: ``{"points": ""}``. Keys that a transform
+        keeps need no mention.
+
+    Raises
+    ------
+    InputError
+        If `ragged` is none of the three, or `groups` is no mapping of texts.
+    """
+
+    ragged: Literal["packed", "list", "padded"] = "packed"
+    groups: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.one_of("ragged", self.ragged, ("packed", "list", "padded"))
+        texts = isinstance(self.groups, Mapping) and all(
+            isinstance(text, str) for pair in self.groups.items() for text in pair
+        )
+        if not texts:
+            check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
+        check.settle()
+
+    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Batch of samples.
+
+        Parameters
+        ----------
+        samples
+            What a Dataset's ``__getitems__`` returns, or any sequence of samples (``[ds[0], ds[1]]``).
+
+        Raises
+        ------
+        ValueError
+            If samples have different keys, ragged keys of one group different lengths, or other keys
+            different shapes.
+        """
+        if not isinstance(samples, Samples):
+            return self._of_list(samples)
+        if self.ragged == "packed":
+            return _packed_as_read(samples)
+        dense = {key: values for key, values in samples.values().items() if key not in samples.ragged}
+        parts = {key: [samples.part(key, i) for i in range(len(samples))] for key in samples.ragged}
+        return dense | self._joined(parts, samples.ragged)
+
+    def _of_list(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        keys = samples[0].keys()
+        odd = sorted({str(key) for sample in samples for key in sample.keys() ^ keys})
+        if odd:
+            msg = f"samples of one batch have different keys: {', '.join(odd)} are in some only"
+            raise ValueError(msg)
+        known: dict[str, Ragged] = dict(getattr(samples[0], "ragged", {}))
+        known |= {key: Ragged(group) for key, group in self.groups.items()}
+        ragged = {key: kind for key, kind in known.items() if key in keys}
+        dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
+        parts = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in ragged}
+        return dense | self._joined(parts, ragged)
+
+    def _joined(
+        self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, Ragged]
+    ) -> dict[str, Any]:
+        """Ragged keys in the asked form, and what each group shares."""
+        if self.ragged == "list":
+            return dict(parts)
+        found: dict[str, Any] = {}
+        shared: dict[str, Any] = {}
+        for key, tensors in parts.items():
+            group, boxed = ragged[key]
+            prefix = f"{group}_" if group else ""
+            sizes = [tuple(tensor.shape) if boxed else (len(tensor),) for tensor in tensors]
+            if self.ragged == "padded":
+                found[key] = _padded(tensors, axes=len(sizes[0]))
+                index = {f"{prefix}lengths": torch.tensor(sizes)[:, 0]}
+            else:
+                flat = [tensor.reshape(-1) for tensor in tensors] if boxed else tensors
+                found[key] = torch.cat(flat, out=_room_for(flat))
+                lengths = torch.tensor([0, *(len(tensor) for tensor in flat)])
+                index = {f"{prefix}offsets": lengths.cumsum(0)}
+            if boxed:
+                index.pop(f"{prefix}lengths", None)
+                index[f"{prefix}shapes"] = torch.tensor(sizes)
+            for name, values in index.items():
+                if not torch.equal(shared.setdefault(name, values), values):
+                    msg = f"{key} differs in length from other keys of its group: {name} {values.tolist()}"
+                    raise ValueError(msg)
+        return found | shared
+
+
+def collate(
+    samples: Sequence[Mapping[str, Any]], *, ragged: Literal["packed", "list", "padded"] = "packed"
+) -> dict[str, Any]:
+    """Batch of samples, ragged keys packed unless asked otherwise; ``Collate`` with options is the same.
+
+    >>> loader = DataLoader(dataset, batch_size=8, collate_fn=unistore.collate)  # doctest: +SKIP
+    """
+    return Collate(ragged)(samples)
+
+
+def _packed_as_read(samples: Samples) -> dict[str, Any]:
+    found: dict[str, Any] = samples.values()
+    for key in samples.ragged:
+        packed = samples.batch[key]
+        if packed.offsets is None or packed.group_key("offsets") in found:
+            continue
+        found[packed.group_key("offsets")] = samples.memory.placed(packed.offsets)
+        if packed.shapes is not None:
+            found[packed.group_key("shapes")] = samples.memory.placed(packed.shapes)
+    return found
+
+
+def _stacked(key: str, values: list[Any]) -> Any:
+    """One key that is not ragged, as torch's own collation makes it."""
+    shapes = {tuple(value.shape) for value in values if hasattr(value, "shape")}
+    if len(shapes) > 1:
+        listed = ", ".join(map(str, sorted(shapes)))
+        cure = f'Collate(groups={{"{key}": ""}})'
+        msg = f"{key} has different shapes in one batch: {listed}; if it is ragged: {cure}"
+        raise ValueError(msg)
+    return default_collate(values)
+
+
+def _room_for(tensors: list[torch.Tensor]) -> torch.Tensor:
+    rows = sum(len(tensor) for tensor in tensors)
+    return empty_tensor((rows, *tensors[0].shape[1:]), tensors[0].dtype)
+
+
+def _padded(tensors: list[torch.Tensor], axes: int) -> torch.Tensor:
+    """(B, …) with zeros behind each sample on its first `axes` axes."""
+    longest = [max(tensor.shape[axis] for tensor in tensors) for axis in range(axes)]
+    out = empty_tensor((len(tensors), *longest, *tensors[0].shape[axes:]), tensors[0].dtype).zero_()
+    for row, tensor in zip(out, tensors, strict=True):
+        row[tuple(slice(extent) for extent in tensor.shape[:axes])] = tensor
+    return out

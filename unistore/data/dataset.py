@@ -1,0 +1,299 @@
+"""`Dataset`: the samples of a store, or of several, whatever their modality, for torch."""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.ma  # numpy would import these parts while samples are read: in a thread, maybe, beside a fork
+import numpy.random
+import torch.utils.data
+import xxhash
+from numpy.typing import NDArray
+
+from unistore.data.kinds.joined import JoinedReader
+from unistore.data.kinds.locality import block_offsets, open_blocks
+from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
+from unistore.data.kinds.watched import WatchedPicks
+from unistore.data.packed import Allocate, Batch, placed
+from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
+from unistore.data.sample import Sample, Samples
+from unistore.data.tensors import Memory
+from unistore.order.permutation import At
+from unistore.remote.url import local_only
+from unistore.store.reader import CACHE_LIMIT, Store
+from unistore.system.arguments import Arguments, checked_epoch
+
+__all__ = ["Dataset"]
+
+Index = SupportsIndex | At
+
+
+class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
+    """Samples of sealed stores, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
+
+    Opening reads metadata only; handles appear with the first sample, and each process has its own. It
+    pickles as its arguments. Safe in workers under fork, forkserver and spawn, after the parent has read too.
+
+    Every sample has ``index``, its position here. What is random in a sample is a function of (`seed`, epoch,
+    index): the epoch comes with indices of type `At`, as `unistore.Shuffle` yields them, or else from
+    `set_epoch`. Workers that stay alive between epochs (``persistent_workers``) see only the former.
+
+    Several stores of one modality, with the same fields, are one Dataset: sample ``store_offsets[k] + i`` is
+    sample i of store k. A batch that mixes them is one batch, in the order of its indices. The names of
+    sources begin with that of the store.
+
+    Parameters
+    ----------
+    path
+        Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
+        an object store need workers that are started by ``spawn`` or ``forkserver``. A list: several stores.
+    samples
+        What one sample is: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the modality's natural
+        kind (`Rows`, `Segments`, `Volumes`).
+    fields
+        Keys to read; None: all that the kind has by itself. Its description lists what there is on request.
+    split
+        Name of a split, or several; None: all samples.
+    transform
+        Called with every sample, a dict of tensors; what it returns is the sample.
+    seed
+        Seed of whatever is random in a sample.
+    weights
+        One a store, with several stores: their shares of every epoch, in proportion. `unistore.Shuffle` and
+        ``unistore.Loader`` then draw stores by weight and samples of a store uniformly, with replacement; an
+        epoch is as many draws as there are samples, unless they are told another number. None: every sample
+        once an epoch.
+    cache_dir
+        Folder of a local disk for copies of the shards that were read; see `Store`. None: no copies.
+    cache_limit
+        Bytes of all copies in that folder (``"50GB"``).
+
+    Raises
+    ------
+    StoreError
+        If there is no finished store at `path`.
+    InputError
+        If an argument has a value that it cannot have.
+        If the store has no such samples, fields or split; the message lists what there is. If several stores
+        do not go together: names the fields, and the stores that have them. If they differ in dtypes or
+        shapes: with the first sample or length that is asked for.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        samples: SampleKind | None = None,
+        fields: Sequence[str] | None = None,
+        split: str | Sequence[str] | None = None,
+        transform: Callable[[Sample], Any] | None = None,
+        seed: int = 0,
+        *,
+        weights: Sequence[float] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: str | int = CACHE_LIMIT,
+    ) -> None:
+        check = Arguments()
+        paths = [path] if isinstance(path, (str, os.PathLike)) else path
+        if not isinstance(paths, Sequence) or not all(isinstance(one, (str, os.PathLike)) for one in paths):
+            check.refuse("path", f"must be a path, or a list of paths, got {path!r}")
+        check.names("fields", fields)
+        check.names("split", split)
+        check.function("transform", transform)
+        check.whole("seed", seed, None)
+        if check.path("cache_dir", cache_dir, none=True) and cache_dir is not None:
+            local_only(cache_dir, "cache_dir")
+        check.settle()
+        self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
+        cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
+        self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
+        self.samples = self.parts[0].kind
+        self.fields = common_fields(self.parts, fields)
+        self.transform = transform
+        self.seed = int(seed)
+        self.epoch = 0
+        self.weights = None if weights is None else checked_weights(weights, self.parts)
+        self._reader: SampleReader | None = None
+        self._expected = 0
+
+    @property
+    def store(self) -> Store:
+        """The store; of several there is no single one, see `parts`."""
+        if len(self.parts) > 1:
+            msg = f"this dataset joins {len(self.parts)} stores: see parts, and the store of each"
+            raise AttributeError(msg)
+        return self.parts[0].store
+
+    @property
+    def path(self) -> str:
+        """Folder or URL of the store; of several, one after another."""
+        return ", ".join(part.store.path for part in self.parts)
+
+    @property
+    def store_offsets(self) -> NDArray[np.int64]:
+        """First sample of each store, and the number of all samples: (stores + 1,) int64."""
+        reader = self.reader
+        return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
+
+    @property
+    def start_method(self) -> str | None:
+        """How worker processes must be started; None: in any way."""
+        return None if all(part.store.fork_safe for part in self.parts) else "spawn"
+
+    def __repr__(self) -> str:
+        stores = repr(self.path) if len(self.parts) == 1 else str([part.store.path for part in self.parts])
+        split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
+        return f"Dataset({stores}, {self.samples}{split}, {len(self)} samples of {', '.join(self.fields)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reader": None, "_expected": 0}
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epoch of indices that carry none."""
+        self.epoch = checked_epoch(epoch)
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __getitem__(self, index: Index) -> Any:
+        """Sample `index`, a dict of tensors; negative indices count from the end.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample; names the range.
+        """
+        sample = Samples(self.read_batch([index]), Memory())[0]
+        return sample if self.transform is None else self.transform(sample)
+
+    def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
+        """Samples of a batch, read at once; views of one batch that `unistore.collate` takes whole."""
+        memory = Memory(self._expected)
+        found = Samples(self.read_batch(indices, memory.allocate), memory)
+        self._expected = max(memory.used + memory.used // 8, self._expected - self._expected // 8)
+        if self.transform is None:
+            return found
+        return [_keep_ragged(self.transform(sample), found) for sample in found]
+
+    def read_batch(
+        self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
+    ) -> Batch:
+        """Read samples as packed arrays; the transform is not applied.
+
+        Parameters
+        ----------
+        indices
+            Sample indices, bare or with their epoch (`At`; or an array (B,) or (B, 2) of index and epoch).
+        allocate
+            Where values are read to.
+
+        Returns
+        -------
+        dict of str to Packed
+            Every key of the kind, and ``index``.
+
+        Raises
+        ------
+        IndexError
+            If there is no such sample; names the range.
+        CorruptionError
+            If stored bytes are damaged; names array, shard and chunk.
+        """
+        return self._read(self._picks(indices), allocate)
+
+    def read_watched(
+        self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
+    ) -> tuple[Batch, NDArray[np.bool_]]:
+        """As `read_batch`, and which samples depend on the epoch, (B,) bool: those must not be cached."""
+        picks = WatchedPicks(self._picks(indices))
+        return self._read(picks, allocate), picks.drawn
+
+    def _read(self, picks: Picks, allocate: Allocate) -> Batch:
+        batch = self.reader.read(picks, allocate)
+        return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+
+    def block_offsets(self) -> NDArray[np.int64]:
+        """Offsets of blocks of samples that share chunks, for block shuffle; no block spans two stores."""
+        bounds = self.store_offsets.tolist()
+        blocks = [
+            first + block_offsets(part.store, last - first)[:-1]
+            for part, (first, last) in zip(self.parts, pairwise(bounds), strict=True)
+        ]
+        return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
+
+    @property
+    def open_blocks(self) -> int:
+        """How many of these blocks stay in the cache of decoded chunks together."""
+        sizes = np.diff(self.store_offsets).tolist()
+        return min(open_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
+
+    @property
+    def digest(self) -> str:
+        """Digest of which samples these are: the stores' seals, their kind, the splits, the seed."""
+        seals = [part.store.attributes["seal"] for part in self.parts]
+        said = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
+        return xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode())
+
+    def source_of(self, index: int) -> str:
+        """Name of the source that a sample comes from; of several stores, behind the name of its store."""
+        place = int(self._picks([index]).index[0])
+        offsets = self.store_offsets
+        number = int(np.searchsorted(offsets, place, side="right")) - 1
+        part = self.parts[number]
+        source = part.source_of(place - int(offsets[number]))
+        return source if len(self.parts) == 1 else f"{part.name}/{source}"
+
+    @property
+    def reader(self) -> SampleReader:
+        """Reader of this process, made when first needed."""
+        if self._reader is None:
+            self._reader = bind_parts(self.parts, self.fields)
+            if self.weights is not None:
+                check_drawable(self.weights, self.parts, self._reader)
+        return self._reader
+
+    def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
+        numbers = _numbers(indices, self.epoch)
+        index, epoch, count = numbers[:, 0], numbers[:, 1], len(self)
+        index = np.where(index < 0, index + count, index)
+        outside = (index < 0) | (index >= count)
+        if outside.any():
+            wrong = int(numbers[outside][0, 0])
+            span = f"0 to {count - 1}, or {-count} to -1" if count else "none"
+            msg = f"sample {wrong} does not exist: this dataset has {count} samples ({span})"
+            raise IndexError(msg)
+        return Picks(index, epoch, self.seed)
+
+
+def _numbers(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> NDArray[np.int64]:
+    """Index and epoch of each sample, (B, 2) int64."""
+    if not isinstance(indices, np.ndarray):
+        pairs = [
+            (operator.index(item[0]), operator.index(item[1]))
+            if isinstance(item, tuple)
+            else (operator.index(item), epoch)
+            for item in indices
+        ]
+        try:
+            return np.array(pairs, np.int64).reshape(-1, 2)
+        except OverflowError:
+            largest = max((number for pair in pairs for number in pair), key=abs)
+            msg = f"there is no sample or epoch {largest}"
+            raise IndexError(msg) from None
+    if indices.ndim == 1 and indices.dtype.kind in "iu":
+        return np.stack((indices.astype(np.int64), np.full(len(indices), epoch)), axis=1)
+    if indices.ndim == 2 and indices.shape[1] == 2 and indices.dtype.kind in "iu":
+        return indices.astype(np.int64)
+    msg = f"indices must be integers (B,) or (B, 2) with epochs, found {indices.dtype} {indices.shape}"
+    raise IndexError(msg)
+
+
+def _keep_ragged(made: Any, samples: Samples) -> Any:
+    """What a transform returned, with what is known of its ragged keys."""
+    plain = isinstance(made, Mapping) and not isinstance(made, Sample)
+    return Sample(made, samples.ragged) if plain else made

@@ -1,0 +1,130 @@
+"""What a CT store holds of a volume, read as boxes: the image, and masks in each of their stored forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.protocol import INDEX, SOURCE
+from unistore.store.indices import Column
+from unistore.store.reader import Store
+from unistore.zarr3.array import Array
+
+__all__ = ["BitBox", "BoxSource", "ImageBox", "box_source", "box_sources", "volume_columns"]
+
+IMAGE = "volumes/image"
+EXTENT = "volumes/extent"
+_COLUMNS = ("spacing", "origin", "direction")
+_OWN = frozenset({INDEX, SOURCE, "image", "coords", "values", "corner", "extent", "name", *_COLUMNS})
+"""Keys that a volume has for itself; a mask of that name is handed out as ``windows.<name>``."""
+
+
+class BoxSource(Protocol):
+    """One value a voxel, read by box."""
+
+    dtype: np.dtype[Any]
+    fill: Any
+    """Value beyond the volume."""
+
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+        """Read voxels ``lo:hi`` (depth, height, width) of a volume into `out`, C-contiguous."""
+        ...
+
+
+class ImageBox:
+    """Voxels of ``volumes/image`` (V, D, H, W)."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.dtype = array.dtype
+        self.fill = array.metadata.fill_value
+
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+        """See `BoxSource.read`."""
+        self._array.read_box((volume, *lo), (volume + 1, *hi), out[None])
+
+
+class BitBox:
+    """0 or 1 a voxel from a packed mask (V, D, H, ⌈W/8⌉), lowest bit first."""
+
+    dtype = np.dtype(np.uint8)
+    fill = 0
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+        """See `BoxSource.read`."""
+        left, width = lo[2] % 8, hi[2] - lo[2]
+        packed = self.bits(volume, (lo[0], lo[1], lo[2] // 8), (hi[0], hi[1], -(-hi[2] // 8)))
+        if left == 0 and width == 8 * packed.shape[2]:
+            out[...] = np.unpackbits(packed.reshape(-1), bitorder="little").reshape(out.shape)
+        else:
+            out[...] = np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
+
+    def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.uint8]:
+        """Packed bytes ``lo:hi`` (depth, height, byte of the width) of a volume."""
+        bits: NDArray[np.uint8] = self._array.read_box((volume, *lo), (volume + 1, *hi))[0]
+        return bits
+
+
+class PointBox:
+    """0 or 1 a voxel from points: coords (M, 3) in C order of their volume, offsets (V + 1)."""
+
+    dtype = np.dtype(np.uint8)
+    fill = 0
+
+    def __init__(self, store: Store, group: str) -> None:
+        self._coords = store.array(f"{group}/coords")
+        self._offsets = Column(store, f"{group}/offsets")
+
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+        """See `BoxSource.read`."""
+        out[...] = 0
+        first, last = (int(bound[0]) for bound in self._offsets.ranges(np.array([volume])))
+        first, last = self._planes(first, last, lo[0]), self._planes(first, last, hi[0])
+        points = self._coords.read_ranges([first], [last]).astype(np.int64) - lo
+        inside = points[((points >= 0) & (points < np.subtract(hi, lo))).all(axis=1)]
+        out[inside[:, 0], inside[:, 1], inside[:, 2]] = 1
+
+    def _planes(self, first: int, last: int, depth: int) -> int:
+        """First point of `first:last` that lies at `depth` or behind it; points are sorted by depth."""
+        while first < last:
+            middle = (first + last) // 2
+            if int(self._coords.read_rows([middle])[0, 0]) < depth:
+                first = middle + 1
+            else:
+                last = middle
+        return first
+
+
+def box_source(store: Store, group: str) -> BoxSource:
+    """Box reader of ``volumes/image``, a window or a mask given by its group."""
+    if group == IMAGE:
+        return ImageBox(store.array(IMAGE))
+    if store.has(f"{group}/mask"):
+        return BitBox(store.array(f"{group}/mask"))
+    return PointBox(store, group)
+
+
+def box_sources(store: Store) -> dict[str, str]:
+    """Group of everything a volume can be read as, by sample key: ``image``, windows and masks by name."""
+    found = {"image": IMAGE} if store.has(IMAGE) else {}
+    for family in ("windows", "masks"):
+        groups = {path.rpartition("/")[0] for path in store.paths() if path.startswith(f"{family}/")}
+        for group in sorted(groups):
+            name = group.removeprefix(f"{family}/")
+            found[f"{family}.{name}" if name in _OWN or name in found else name] = group
+    return found
+
+
+def volume_columns(store: Store) -> dict[str, str]:
+    """Path of each value of a whole volume (spacing, …) by sample key, with what masks are present."""
+    found = {name: f"volumes/{name}" for name in _COLUMNS if store.has(f"volumes/{name}")}
+    for key, group in box_sources(store).items():
+        if store.has(f"{group}/present"):
+            found[f"{key}_present"] = f"{group}/present"
+    return found

@@ -1,0 +1,253 @@
+"""One sample = one segment of a point cloud: a ragged number of points."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.columns import SourceNames
+from unistore.data.kinds.coordinates import Dequantiser, relative, staging
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, chosen, require
+from unistore.data.kinds.spans import Spans
+from unistore.data.packed import Allocate, Batch, Packed, placed
+from unistore.errors import InputError
+from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.store.indices import Column, contradiction, whole
+from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
+
+__all__ = ["Segments"]
+
+_XYZ, _POINTS, _SEGMENTS, _VOXELS = "points/xyz", "points/", "segments/", "voxels/"
+_VOXEL_KEYS = {"voxel_coords": "coords", "voxel_counts": "counts", "point_voxel": "point_voxel"}
+_OWN = frozenset({INDEX, SOURCE, "xyz", "origin", "bounds", "number", "offsets", *_VOXEL_KEYS})
+"""Keys that a segment has for itself; a column of that name is handed out as ``points.<name>``."""
+_ON_REQUEST = ("source_row", "number", "bounds")
+_SIZE = re.compile(r"[0-9]+(\.[0-9]*)?")
+"""Names of voxel grids."""
+_BLOCK = 1 << 20
+"""Segment numbers looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Samples of a point cloud: the points of one segment, ragged.
+
+    Keys: ``xyz`` (N, 3); ``origin`` (3,) float64, the segment's minimum; every column of the points under
+    its own name, (N,) or (N, k) in the stored dtype; values of the whole segment, such as ``label`` where
+    objects are labelled (``segment_label`` where the points have a ``label`` too). On request: ``source``,
+    ``source_row`` (N,), ``number``, ``bounds`` (2, 3).
+
+    Parameters
+    ----------
+    coordinates
+        ``"local"``: ``xyz`` is float32, ``float32(absolute - origin)``. ``"absolute"``: float64, exact.
+    max_points
+        Of larger segments, a uniform subset of this size in point order, another one each epoch.
+    voxel
+        Size of a voxel grid that the store holds; adds ``voxel_coords`` (V, 3) int32, ``voxel_counts`` (V,)
+        int32 (points in each voxel of the whole segment; ragged group ``voxel``) and ``point_voxel`` (N,)
+        int32, each point's voxel inside the sample.
+    """
+
+    coordinates: Literal["local", "absolute"] = "local"
+    max_points: int | None = None
+    voxel: float | None = None
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.one_of("coordinates", self.coordinates, ("local", "absolute"))
+        check.whole("max_points", self.max_points, 1, none=True)
+        check.number("voxel", self.voxel, none=True)
+        check.settle()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require(store, "point_cloud", self)
+        known = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
+        if self.voxel is not None:
+            self.voxel_group(store)
+            known += _VOXEL_KEYS
+        return chosen(known, fields, (SOURCE, *_ON_REQUEST))
+
+    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SegmentReader:
+        """Reader of the segments `units`."""
+        return SegmentReader(store, self, fields, units)
+
+    def voxel_group(self, store: Store) -> str:
+        """Path of the voxel grid of this size.
+
+        Raises
+        ------
+        InputError
+            Listing the sizes that the store holds.
+        """
+        groups = {
+            path.split("/")[1]: path.rpartition("/")[0]
+            for path in store.paths()
+            if path.startswith(_VOXELS) and path.endswith("/coords")
+        }
+        for size, group in groups.items():
+            if not _SIZE.fullmatch(size):
+                raise contradiction(store, group, f"{size!r} is not the size of a voxel, expected a number")
+            if self.voxel is not None and float(size) == float(self.voxel):
+                return group
+        held = ", ".join(sorted(groups, key=float)) or "none"
+        msg = (
+            f"{store.path}: no voxel grid of size {self.voxel}; the store holds: {held} "
+            f"(unistore convert point-cloud --voxel-size {self.voxel})"
+        )
+        raise InputError(msg)
+
+
+class SegmentReader:
+    """Reads segments; see `SampleReader`."""
+
+    def __init__(
+        self, store: Store, kind: Segments, fields: Sequence[str], units: NDArray[np.int64] | None
+    ) -> None:
+        self._kind = kind
+        self._offsets = Column(store, "segments/offsets")
+        self._units = units
+        self._outside = _outside_segments(store, len(self._offsets) - 1)
+        self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
+        self._names = SourceNames(store, "segments/source") if SOURCE in fields else None
+        points = {**_point_columns(store), "source_row": "points/source_row"}
+        segments = {
+            **_segment_columns(store),
+            **{key: f"segments/{key}" for key in ("origin", "number", "bounds")},
+        }
+        self._points = {key: store.array(points[key]) for key in fields if key in points}
+        self._segments = {key: Column(store, segments[key]) for key in fields if key in segments}
+        self._voxels = {}
+        if kind.voxel is not None and not _VOXEL_KEYS.keys().isdisjoint(fields):
+            group = kind.voxel_group(store)
+            self._voxel_offsets = Column(store, f"{group}/offsets")
+            self._voxels = {
+                key: store.array(f"{group}/{name}") for key, name in _VOXEL_KEYS.items() if key in fields
+            }
+            if "point_voxel" in self._voxels:
+                self._points["point_voxel"] = self._voxels.pop("point_voxel")
+        self._length = store.sample_count if units is None else len(units)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of segments."""
+        samples = picks.index if self._units is None else self._units[picks.index]
+        # sample s is row s + (segments of no sample before it): the k-th of those stands behind s - k samples
+        rows = samples + np.searchsorted(self._outside, samples, side="right")
+        spans = Spans.draw(picks, *self._offsets.ranges(rows), self._kind.max_points)
+        batch: Batch = {}
+        if self._xyz is not None:
+            batch["xyz"] = Packed(self._xyz.read(rows, spans, allocate), spans.offsets)
+        for key, column in self._segments.items():
+            batch[key] = placed(column.take(rows), allocate)
+        for key, array in self._points.items():
+            out = allocate((len(spans), *array.shape[1:]), array.dtype)
+            batch[key] = Packed(spans.read(array, out), spans.offsets)
+        if self._voxels:
+            inside = Spans.draw(picks, *self._voxel_offsets.ranges(rows))
+            for key, array in self._voxels.items():
+                out = allocate((len(inside), *array.shape[1:]), array.dtype)
+                # counts are u4 and far below 2**31: torch computes with int32, hardly with uint32
+                values = inside.read(array, out).view(np.int32)
+                batch[key] = Packed(values, inside.offsets, group="voxel")
+        if self._names is not None:
+            batch[SOURCE] = placed(self._names.take(rows), allocate)
+        return batch
+
+
+class _Coordinates:
+    """Reads ``xyz`` in the asked form."""
+
+    def __init__(self, store: Store, kind: Segments) -> None:
+        self._array = store.array(_XYZ)
+        self._local = kind.coordinates == "local"
+        self._origin = Column(store, "segments/origin")
+        self._source = Column(store, "segments/source")
+        self._quantised = self._array.dtype == np.int32
+        self._scale = whole(store, "sources/scale") if self._quantised else None
+        self._offset = whole(store, "sources/offset") if self._quantised else None
+        self._dequantisers: dict[int, Dequantiser] = {}
+
+    def read(self, rows: NDArray[np.int64], spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
+        dtype = np.dtype(np.float32 if self._local else np.float64)
+        out = allocate((len(spans), 3), dtype)
+        direct = self._array.dtype == dtype
+        if self._quantised:
+            stored = spans.read(self._array, staging(out))
+        elif direct:
+            stored = spans.read(self._array, out)
+        else:
+            stored = spans.read(self._array)
+        if not self._local and not self._quantised:
+            if not direct:
+                out[...] = stored
+            return out
+        origins = self._origin.take(rows) if self._local else None
+        sources = self._source.take(rows).tolist() if self._quantised else None
+        bounds = spans.offsets.tolist()
+        for i, (lo, hi) in enumerate(pairwise(bounds)):
+            if sources is None:
+                assert origins is not None
+                relative(stored[lo:hi], origins[i], out[lo:hi])
+            elif origins is None:
+                self._dequantiser(sources[i]).absolute(stored[lo:hi], out[lo:hi])
+            else:
+                self._dequantiser(sources[i]).local(stored[lo:hi], origins[i], out[lo:hi])
+        return out
+
+    def _dequantiser(self, source: int) -> Dequantiser:
+        found = self._dequantisers.get(source)
+        if found is None:
+            assert self._scale is not None
+            assert self._offset is not None
+            if len(self._dequantisers) >= 64:  # 200 KB each
+                self._dequantisers.clear()
+            found = self._dequantisers[source] = Dequantiser(self._scale[source], self._offset[source])
+        return found
+
+
+def _point_columns(store: Store) -> dict[str, str]:
+    """Path of each column of the points by its key; ``xyz`` and ``source_row`` apart."""
+    names = [path.removeprefix(_POINTS) for path in store.paths() if path.startswith(_POINTS)]
+    return {
+        f"points.{name}" if name in _OWN else name: f"{_POINTS}{name}"
+        for name in names
+        if name not in ("xyz", "source_row")
+    }
+
+
+def _segment_columns(store: Store) -> dict[str, str]:
+    """Path of each further value of a segment by its key."""
+    names = [path.removeprefix(_SEGMENTS) for path in store.paths() if path.startswith(_SEGMENTS)]
+    taken = _point_columns(store)
+    return {
+        f"segment_{name}" if name in taken else name: f"{_SEGMENTS}{name}"
+        for name in names
+        if name not in _OWN and "/" not in name
+    }
+
+
+def _outside_segments(store: Store, segments: int) -> NDArray[np.int64]:
+    """Number of samples before each segment that is none (number −1: points of no segment), ascending."""
+    if segments == store.sample_count:
+        return np.empty(0, np.int64)
+    numbers = store.array("segments/number")
+    found = [
+        lo + np.flatnonzero(numbers.read_box([lo], [min(lo + _BLOCK, segments)]) == NO_SEGMENT)
+        for lo in range(0, segments, _BLOCK)
+    ]
+    rows = np.concatenate(found) if found else np.empty(0, np.int64)
+    if segments - len(rows) != store.sample_count:
+        message = f"numbers {segments - len(rows)} segments, the root counts {store.sample_count} samples"
+        raise contradiction(store, "segments/number", message)
+    return rows - np.arange(len(rows))

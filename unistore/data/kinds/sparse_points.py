@@ -1,0 +1,257 @@
+"""One sample = the voxels of one CT volume inside an intensity window, as points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.bits import every_point, points_of_ranks
+from unistore.data.kinds.boxes import EXTENT, IMAGE, BitBox, ImageBox, volume_columns
+from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.spans import Spans
+from unistore.data.kinds.volumes import ON_REQUEST, VolumeLabels
+from unistore.data.packed import Allocate, Batch, Packed
+from unistore.errors import InputError
+from unistore.store.indices import Column, contradiction, whole
+from unistore.store.reader import Store
+from unistore.system.arguments import EPOCHS, Arguments
+
+__all__ = ["SparsePoints", "largest_point", "point_groups", "point_limits"]
+
+_TILE = 3 * 1024
+"""Indices of the points that are compared at a time."""
+_SLAB = 8 << 20
+"""Bytes of the image that are read at a time to look up values of points."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparsePoints:
+    """Samples of a CT store: points of a window in C order of their volume, ragged.
+
+    Keys: ``coords`` (N, 3) int32, depth, height and width index; ``values`` (N, 1), the voxels there in
+    their stored dtype. On request: ``source``, ``name``, ``extent``, ``spacing``, ``origin``, ``direction``.
+    A store that holds the window as points and one that holds it as a mask give equal samples.
+
+    Parameters
+    ----------
+    window
+        Name of a window (or of a distance field, ``"sdf/<name>"``); None: the only one of the store.
+    min_points
+        Volumes with fewer points are no samples: they are left out of the index.
+    max_points
+        Of larger samples, a uniform subset of this size in C order, another one each epoch.
+    """
+
+    window: str | None = None
+    min_points: int = 0
+    max_points: int | None = None
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.text("window", self.window, none=True)
+        check.whole("min_points", self.min_points, most=EPOCHS)
+        check.whole("max_points", self.max_points, 1, none=True)
+        check.settle()
+        if self.max_points is not None and self.max_points < self.min_points:
+            check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
+        check.settle()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require(store, "ct", self)
+        self.group(store)
+        return chosen(("coords", "values"), fields, (*ON_REQUEST, *volume_columns(store)))
+
+    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PointReader:
+        """Reader of the volumes `units`."""
+        return PointReader(store, self, fields, units)
+
+    def group(self, store: Store) -> str:
+        """Group of the window.
+
+        Raises
+        ------
+        InputError
+            If there is no such window, or none was named and there are several; lists them.
+        """
+        groups = point_groups(store)
+        if self.window is None and len(groups) == 1:
+            return groups[0]
+        for group in groups:
+            if self.window in (group, group.removeprefix("windows/"), group.removeprefix("sdf/")):
+                return group
+        held = ", ".join(group.removeprefix("windows/") for group in groups) or "none"
+        wanted = "name one" if self.window is None else f"no window {self.window!r}"
+        msg = f"{store.path}: {wanted}; the store holds: {held} (unistore convert ct --window NAME)"
+        raise InputError(msg)
+
+
+class PointReader:
+    """Reads points of a window; see `SampleReader`."""
+
+    def __init__(
+        self, store: Store, kind: SparsePoints, fields: Sequence[str], units: NDArray[np.int64] | None
+    ) -> None:
+        group = kind.group(store)
+        self._kind = kind
+        self._offsets = Column(store, f"{group}/offsets")
+        counts = self._offsets.lengths()
+        enough = counts >= kind.min_points
+        self._volumes = np.flatnonzero(enough) if units is None else units[enough[units]]
+        self._labels = VolumeLabels(store, fields)
+        points = store.has(f"{group}/coords")
+        self._source: _Points | _Mask = _Points(store, group) if points else _Mask(store, group)
+        self._coords, self._values = "coords" in fields, "values" in fields
+
+    def __len__(self) -> int:
+        return len(self._volumes)
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of points."""
+        volumes = self._volumes[picks.index]
+        spans = Spans.draw(picks, *self._offsets.ranges(volumes), self._kind.max_points)
+        coords = allocate((len(spans), 3), np.dtype(np.int32)) if self._coords else None
+        values = allocate((len(spans), 1), self._source.dtype) if self._values else None
+        self._source.read(volumes, spans, coords, values)
+        batch: Batch = {}
+        if coords is not None:
+            batch["coords"] = Packed(coords, spans.offsets)
+        if values is not None:
+            batch["values"] = Packed(values, spans.offsets)
+        return batch | self._labels.read(volumes, allocate)
+
+
+class _Points:
+    """A window held as points."""
+
+    def __init__(self, store: Store, group: str) -> None:
+        self._store = store
+        self._coords = store.array(f"{group}/coords")
+        self._values = store.array(f"{group}/values")
+        self._limits = point_limits(store, group)
+        self._inside = np.zeros(len(self._limits), np.bool_)
+        self.dtype = self._values.dtype
+
+    def read(
+        self,
+        volumes: NDArray[np.int64],
+        spans: Spans,
+        coords: NDArray[np.int32] | None,
+        values: NDArray[Any] | None,
+    ) -> None:
+        if coords is not None:
+            if self._coords.dtype == coords.dtype:
+                spans.read(self._coords, coords)
+            else:
+                coords[...] = spans.read(self._coords)
+            self._check(volumes, spans, coords)
+        if values is not None:
+            spans.read(self._values, values[:, 0])
+
+    def _check(self, volumes: NDArray[np.int64], spans: Spans, coords: NDArray[np.int32]) -> None:
+        """Refuse points outside their volume; a volume that was read whole is looked at once."""
+        for i in np.flatnonzero(~self._inside[volumes]).tolist():
+            part = coords[spans.offsets[i] : spans.offsets[i + 1]]
+            highest = largest_point(part)
+            if (highest >= self._limits[volumes[i]]).any():
+                limits = self._limits[volumes[i]].tolist()
+                message = f"volume {volumes[i]} has points up to {highest.tolist()}, outside {limits}"
+                raise contradiction(self._store, self._coords.path, message)
+            self._inside[volumes[i]] = spans.rows is None
+
+
+class _Mask:
+    """A window held as a mask; its values are the image's, or 1 where there is no image."""
+
+    def __init__(self, store: Store, group: str) -> None:
+        self._store = store
+        self._path = f"{group}/mask"
+        self._mask = BitBox(store.array(self._path))
+        self._counts = Column(store, f"{group}/offsets")
+        self._counted = np.zeros(store.sample_count, np.bool_)
+        self._extents = Column(store, EXTENT)
+        self._image = ImageBox(store.array(IMAGE)) if store.has(IMAGE) else None
+        self.dtype = np.dtype(np.uint8) if self._image is None else self._image.dtype
+
+    def read(
+        self,
+        volumes: NDArray[np.int64],
+        spans: Spans,
+        coords: NDArray[np.int32] | None,
+        values: NDArray[Any] | None,
+    ) -> None:
+        extents = self._extents.take(volumes).tolist()
+        if coords is None:
+            coords = np.empty((len(spans), 3), np.int32)
+        for i, (volume, extent) in enumerate(zip(volumes.tolist(), extents, strict=True)):
+            part = slice(int(spans.offsets[i]), int(spans.offsets[i + 1]))
+            bits = self._mask.bits(volume, (0, 0, 0), (*extent[:2], -(-extent[2] // 8)))
+            if not self._counted[volume]:
+                self._check(volume, bits, extent[2])
+            if spans.rows is None:
+                every_point(bits, coords[part])
+            else:
+                points_of_ranks(bits, spans.rows[part], coords[part])
+            if values is not None:
+                self._look_up(volume, extent, coords[part], values[part, 0])
+
+    def _check(self, volume: int, bits: NDArray[np.uint8], width: int) -> None:
+        """Refuse a mask of other bits in the volume than its offsets count, or with bits behind its width."""
+        lo, hi = self._counts.ranges(np.array([volume]))
+        found, expected = int(np.bitwise_count(bits).sum(dtype=np.int64)), int(hi[0] - lo[0])
+        if found != expected:
+            message = f"volume {volume} has {found} voxels, its offsets count {expected}"
+            raise contradiction(self._store, self._path, message)
+        if width % 8 and (bits[:, :, -1] >> (width % 8)).any():
+            raise contradiction(self._store, self._path, f"volume {volume} has bits outside its extent")
+        self._counted[volume] = True
+
+    def _look_up(self, volume: int, extent: list[int], coords: NDArray[np.int32], out: NDArray[Any]) -> None:
+        """Values of the image at `coords`, which are sorted by depth, a few planes at a time."""
+        if self._image is None:
+            out[...] = 1
+            return
+        depth, height, width = extent
+        step = max(1, _SLAB // max(1, height * width * self.dtype.itemsize))
+        for first in range(0, depth, step):
+            last = min(first + step, depth)
+            lo, hi = np.searchsorted(coords[:, 0], (first, last))
+            if lo < hi:
+                planes = np.empty((last - first, height, width), self.dtype)
+                self._image.read(volume, (first, 0, 0), (last, height, width), planes)
+                z, y, x = coords[lo:hi].T
+                out[lo:hi] = planes[z - first, y, x]
+
+
+def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
+    """Largest index on each axis of points (n, 3), (3,); a negative one counts as larger than any volume."""
+    flat = np.ascontiguousarray(points).view(np.uint32).reshape(-1)
+    whole = len(flat) // _TILE * _TILE  # numpy finds the maxima of long rows several times faster
+    found = np.zeros(3, np.uint32)
+    for part in (flat[:whole].reshape(-1, _TILE), flat[whole:].reshape(-1, 3)):
+        if len(part):
+            np.maximum(found, part.max(axis=0).reshape(-1, 3).max(axis=0), out=found)
+    return found
+
+
+def point_limits(store: Store, group: str) -> NDArray[np.int64]:
+    """Where points of each volume lie, (V, 3): below its extent, or in the cube that its source states."""
+    extents: NDArray[np.int64] = whole(store, EXTENT).astype(np.int64)
+    if not store.has(f"{group}/resolution"):
+        return extents
+    cube = np.repeat(whole(store, f"{group}/resolution").astype(np.int64)[:, None], 3, axis=1)
+    return np.where(cube > 0, cube, np.iinfo(np.int64).max)
+
+
+def point_groups(store: Store) -> list[str]:
+    """Groups that hold points of volumes: windows, then distance fields."""
+    groups = {
+        path.rpartition("/")[0]
+        for path in store.paths()
+        if path.startswith(("windows/", "sdf/")) and path.endswith("/offsets")
+    }
+    return sorted(groups, key=lambda group: (group.startswith("sdf/"), group))

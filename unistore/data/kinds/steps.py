@@ -1,0 +1,208 @@
+"""Columns of a trajectory store's steps, and the episodes that the steps belong to."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Protocol, TypeGuard
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.columns import SourceNames
+from unistore.data.kinds.images import KeptImages
+from unistore.data.kinds.protocol import INDEX, SOURCE
+from unistore.data.packed import Packed, offsets_from_lengths
+from unistore.errors import CorruptionError
+from unistore.schemas.trajectory.fields import (
+    EPISODES,
+    FINAL,
+    IMAGE_AXES,
+    JPEG_SUFFIX,
+    NEXT,
+    OBSERVATION,
+    STEPS,
+    sample_key,
+)
+from unistore.store.indices import contradiction, whole
+from unistore.store.reader import Store
+
+__all__ = [
+    "NEXT_PREFIX",
+    "ON_REQUEST",
+    "Episodes",
+    "StepColumn",
+    "following_paths",
+    "step_column",
+    "step_paths",
+]
+
+NEXT_PREFIX = "next."
+ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
+_OWN = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
+"""Keys that samples have for themselves; a column of that name is handed out as ``steps.<name>``."""
+
+
+_FRAME_DTYPES = ("uint8", "uint16")
+_LARGEST_FRAME = 1 << 30
+"""Values of one frame: more than any image decoder takes."""
+
+
+class StepColumn(Protocol):
+    """One value a step."""
+
+    dtype: np.dtype[Any]
+    row_shape: tuple[int, ...]
+    image: bool
+    """Whether rows are (H, W, 3) images, to be handed out (3, H, W)."""
+
+    def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Read rows into `out`, C-contiguous (rows, *row_shape)."""
+        ...
+
+
+class PlainColumn:
+    """A stored array."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._array = store.array(path)
+        self.dtype = self._array.dtype
+        self.row_shape = self._array.shape[1:]
+        axes = store.attributes["fields"][path].get("axes", ())
+        self.image = tuple(axes[1:]) == IMAGE_AXES[1:] and len(self.row_shape) == 3 and self.row_shape[2] == 3
+
+    def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """See `StepColumn.read`."""
+        self._array.read_rows(rows, out)
+
+
+class KeptColumn:
+    """Compressed frames, decoded when read; each frame once a batch."""
+
+    def __init__(self, store: Store, group: str) -> None:
+        data = store.array(f"{group}/data")
+        self._path = data.path
+        self._images = KeptImages(store, group, exact=True)
+        shape: Any = data.attributes.get("shape")
+        dtype = data.attributes.get("dtype", "uint8")
+        if not _is_frame_shape(shape) or dtype not in _FRAME_DTYPES:
+            message = (
+                f"its frames are {dtype!r} {shape!r}, expected {' or '.join(_FRAME_DTYPES)} [y, x, channel]"
+            )
+            raise contradiction(store, data.path, message)
+        self.row_shape = tuple(shape)
+        self.dtype = np.dtype(dtype)
+        self.image = len(self.row_shape) == 3 and self.row_shape[2] == 3
+
+    def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """See `StepColumn.read`."""
+        frames, places = np.unique(rows, return_inverse=True)
+        images = self._images.read(frames)
+        for target, place in zip(out, places.tolist(), strict=True):
+            image = images[place]
+            if image.size != target.size or image.dtype != target.dtype:
+                found, expected = f"{image.dtype} {image.shape}", f"{self.dtype} {self.row_shape}"
+                msg = f"{self._path}: frame {frames[place]} is {found}, expected {expected}"
+                raise CorruptionError(msg)
+            target[...] = image.reshape(self.row_shape)
+
+
+def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
+    """Whether an attribute is the shape of a frame, at most `_LARGEST_FRAME` values."""
+    extents = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
+    return extents and 2 <= len(shape) <= 3 and prod(shape) <= _LARGEST_FRAME
+
+
+def step_column(store: Store, path: str) -> StepColumn:
+    """Reader of a column given by its path, as in `step_paths`."""
+    return KeptColumn(store, path) if path.endswith(JPEG_SUFFIX) else PlainColumn(store, path)
+
+
+def step_paths(store: Store) -> dict[str, str]:
+    """Path of each column of the steps by sample key; kept frames by their group."""
+    found = {}
+    for path in store.paths():
+        if not path.startswith(f"{STEPS}/") or path.startswith(f"{NEXT}/"):
+            continue
+        if path.endswith(f"{JPEG_SUFFIX}/offsets"):
+            continue
+        key = sample_key(path)
+        found[f"{STEPS}.{key}" if key in _OWN else key] = path.removesuffix("/data")
+    return found
+
+
+def following_paths(store: Store, key: str) -> tuple[str | None, str | None]:
+    """Where the next observation of ``observation.<name>`` lies, besides in the following step.
+
+    Returns
+    -------
+    next, final
+        Paths of ``steps/next_observation/<name>`` and ``episodes/final_observation/<name>``, where stored.
+    """
+    name = step_paths(store)[key].removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
+    following, final = f"{NEXT}/{name}", f"{FINAL}/{name}"
+    return following if store.has(following) else None, final if store.has(final) else None
+
+
+def as_handed(values: NDArray[Any], column: StepColumn) -> Packed:
+    """Values (B, …, *row_shape) as a batch has them: images with their channels first, as a view."""
+    return Packed(np.moveaxis(values, -1, -3) if column.image else values)
+
+
+class Episodes:
+    """Which steps belong to which episode.
+
+    Parameters
+    ----------
+    store
+        The store.
+    units
+        Episodes that are used; None: all.
+    """
+
+    def __init__(self, store: Store, units: NDArray[np.int64] | None) -> None:
+        self._store = store
+        self.offsets: NDArray[np.int64] = whole(store, f"{EPISODES}/offsets")
+        self.used = np.arange(len(self.offsets) - 1) if units is None else units
+
+    def rows(self, skip: int = 0, leave: int = 0, stride: int = 1) -> NDArray[np.int64]:
+        """Steps of the used episodes: every `stride`-th, leaving out `skip` first and `leave` last ones."""
+        first = self.offsets[self.used] + skip
+        lengths = np.maximum(self.offsets[self.used + 1] - leave - first, 0)
+        counts = -(-lengths // stride)
+        starts = offsets_from_lengths(counts)
+        inside = np.arange(starts[-1]) - np.repeat(starts[:-1], counts)
+        rows: NDArray[np.int64] = np.repeat(first, counts) + stride * inside
+        return rows
+
+    def of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Episode of each step."""
+        return np.searchsorted(self.offsets, rows, side="right") - 1
+
+    def labels(self, fields: set[str]) -> EpisodeLabels:
+        """Reader of the keys `ON_REQUEST`."""
+        return EpisodeLabels(self._store, self, fields)
+
+
+class EpisodeLabels:
+    """Where steps come from: source, episode's number and name, step inside the episode."""
+
+    def __init__(self, store: Store, episodes: Episodes, fields: set[str]) -> None:
+        self._episodes = episodes
+        self._fields = fields
+        self._sources = SourceNames(store, f"{EPISODES}/source") if SOURCE in fields else None
+        wanted = "episode_name" in fields
+        self._names = np.array(store.text(f"{EPISODES}/name"), np.str_) if wanted else None
+
+    def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Values of a batch of steps by key."""
+        episode = self._episodes.of(rows)
+        found: dict[str, NDArray[Any]] = {}
+        if self._sources is not None:
+            found[SOURCE] = self._sources.take(episode)
+        if self._names is not None:
+            found["episode_name"] = self._names[episode]
+        if "episode" in self._fields:
+            found["episode"] = episode
+        if "step" in self._fields:
+            found["step"] = rows - self._episodes.offsets[episode]
+        return found

@@ -1,0 +1,155 @@
+"""One sample = one step of an episode and the observation after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.steps import (
+    NEXT_PREFIX,
+    ON_REQUEST,
+    Episodes,
+    StepColumn,
+    as_handed,
+    following_paths,
+    step_column,
+    step_paths,
+)
+from unistore.data.packed import Allocate, Batch, placed
+from unistore.store.indices import Column, contradiction, whole
+from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
+
+__all__ = ["Transitions"]
+
+_VALID = "steps/next_valid"
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """Samples of a trajectory store: step t, and what was observed after it in the same episode.
+
+    Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
+    ``terminated``, ``truncated``, ``next_valid``, …; ``next.observation.<name>`` for every observation.
+    Images are (3, H, W) u1 RGB. On request: ``source``, ``episode`` (number), ``episode_name``, ``step``
+    (inside the episode).
+
+    ``next_valid`` is False at the last step of an episode whose next observation was not recorded; the next
+    observation is then the step's own, and means nothing.
+
+    Parameters
+    ----------
+    only_valid
+        True: steps without a recorded next observation are no samples, unless they are terminal ones, whose
+        next observation no method needs.
+    """
+
+    only_valid: bool = False
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.flag("only_valid", self.only_valid)
+        check.settle()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require(store, "trajectory", self)
+        keys = list(step_paths(store))
+        following = [f"{NEXT_PREFIX}{key}" for key in keys if key.startswith("observation.")]
+        return chosen([*keys, *following], fields, ON_REQUEST)
+
+    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> TransitionReader:
+        """Reader of the steps of the episodes `units`."""
+        return TransitionReader(store, self, fields, units)
+
+
+class TransitionReader:
+    """Reads transitions; see `SampleReader`."""
+
+    def __init__(
+        self, store: Store, kind: Transitions, fields: Sequence[str], units: NDArray[np.int64] | None
+    ) -> None:
+        self._episodes = Episodes(store, units)
+        self._rows = None if units is None and not kind.only_valid else self._episodes.rows()
+        if kind.only_valid and self._rows is not None:
+            useful = whole(store, _VALID) | whole(store, "steps/terminated")
+            self._rows = self._rows[useful[self._rows]]
+        self._valid = Column(store, _VALID)
+        self._labels = self._episodes.labels(set(fields))
+        paths = step_paths(store)
+        self._columns = {key: step_column(store, paths[key]) for key in fields if key in paths}
+        self._following = {
+            key: _Following(store, key.removeprefix(NEXT_PREFIX))
+            for key in fields
+            if key.startswith(NEXT_PREFIX) and key not in paths
+        }
+        self._length = int(self._episodes.offsets[-1]) if self._rows is None else len(self._rows)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of transitions."""
+        rows = picks.index if self._rows is None else self._rows[picks.index]
+        episode = self._episodes.of(rows)
+        last = rows + 1 == self._episodes.offsets[episode + 1]
+        after = np.where(last, rows, rows + 1)
+        final = np.flatnonzero(last & self._valid.take(rows)) if self._following else rows[:0]
+        batch: Batch = {}
+        for key, column in self._columns.items():
+            following = self._following.get(f"{NEXT_PREFIX}{key}")
+            # an observation and the next one are read together: neighbouring steps are decoded once
+            both = following is not None and following.stored is None
+            wanted = np.concatenate((rows, after)) if both else rows
+            out = allocate((len(wanted), *column.row_shape), column.dtype)
+            column.read(wanted, out)
+            batch[key] = as_handed(out[: len(rows)], column)
+            if following is not None and both:
+                following.put_final(episode, final, out[len(rows) :])
+                batch[f"{NEXT_PREFIX}{key}"] = as_handed(out[len(rows) :], column)
+        for key, following in self._following.items():
+            if key not in batch:
+                batch[key] = following.read(rows, after, episode, final, allocate)
+        return batch | {key: placed(found, allocate) for key, found in self._labels.read(rows).items()}
+
+
+class _Following:
+    """The next observation of one observation."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        stored, final = following_paths(store, key)
+        self._own = step_column(store, step_paths(store)[key])
+        self.stored: StepColumn | None = None if stored is None else step_column(store, stored)
+        self._final = None if final is None else store.array(final)
+        column = self._own if self.stored is None else self.stored
+        if self._final is not None and self._final.shape[1:] != column.row_shape:
+            message = f"has rows of {self._final.shape[1:]}, the observation rows of {column.row_shape}"
+            raise contradiction(store, self._final.path, message)
+
+    def read(
+        self,
+        rows: NDArray[np.int64],
+        after: NDArray[np.int64],
+        episode: NDArray[np.int64],
+        final: NDArray[np.int64],
+        allocate: Allocate,
+    ) -> Any:
+        """Next observations of `rows`, given the rows `after` them in their episodes."""
+        column = self._own if self.stored is None else self.stored
+        out = allocate((len(rows), *column.row_shape), column.dtype)
+        if self.stored is None:
+            column.read(after, out)
+            self.put_final(episode, final, out)
+        else:
+            column.read(rows, out)
+        return as_handed(out, column)
+
+    def put_final(self, episode: NDArray[np.int64], final: NDArray[np.int64], out: NDArray[Any]) -> None:
+        """Overwrite places `final` of `out` with what was observed after the last step of their episodes."""
+        if self._final is not None and len(final):
+            out[final] = self._final.read_rows(episode[final])

@@ -1,0 +1,113 @@
+"""One sample = observations up to a step of an episode, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.steps import ON_REQUEST, Episodes, as_handed, step_column, step_paths
+from unistore.data.packed import Allocate, Batch, placed
+from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
+
+__all__ = ["Windows"]
+
+_VALID = ("history_valid", "horizon_valid")
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Samples of a trajectory store: a window around step t, inside one episode.
+
+    Keys: ``observation.<name>`` (history, …) of the steps ``t - history + 1`` to ``t``; every other column of
+    the steps, ``action``, ``reward``, …, (horizon, …) of the steps ``t`` to ``t + horizon - 1``;
+    ``history_valid`` (history,) and ``horizon_valid`` (horizon,) bool, False where the window leaves the
+    episode. Images are (history, 3, H, W) u1 RGB. On request: ``source``, ``episode``, ``episode_name``,
+    ``step`` (t inside the episode).
+
+    Parameters
+    ----------
+    history
+        Steps of observation, the current one included.
+    horizon
+        Steps of everything else, the current one included.
+    stride
+        Steps between the t of two windows.
+    pad
+        What stands where a window leaves its episode: ``"repeat"``: the episode's first or last step;
+        ``"zero"``: zeros; ``"drop"``: such windows are no samples.
+    """
+
+    history: int
+    horizon: int
+    stride: int = 1
+    pad: Literal["repeat", "zero", "drop"] = "repeat"
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        for name in ("history", "horizon", "stride"):
+            check.whole(name, getattr(self, name), 1)
+        check.one_of("pad", self.pad, ("repeat", "zero", "drop"))
+        check.settle()
+
+    def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
+        """Keys of samples; see `SampleKind.select`."""
+        require(store, "trajectory", self)
+        return chosen([*step_paths(store), *_VALID], fields, ON_REQUEST)
+
+    def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:
+        """Reader of windows in the episodes `units`."""
+        return WindowReader(store, self, fields, units)
+
+
+class WindowReader:
+    """Reads windows; see `SampleReader`."""
+
+    def __init__(
+        self, store: Store, kind: Windows, fields: Sequence[str], units: NDArray[np.int64] | None
+    ) -> None:
+        self._kind = kind
+        self._episodes = Episodes(store, units)
+        drop = kind.pad == "drop"
+        self._rows = self._episodes.rows(
+            skip=kind.history - 1 if drop else 0, leave=kind.horizon - 1 if drop else 0, stride=kind.stride
+        )
+        self._labels = self._episodes.labels(set(fields))
+        paths = step_paths(store)
+        self._columns = {key: step_column(store, paths[key]) for key in fields if key in paths}
+        self._valid = [key for key in fields if key in _VALID]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, picks: Picks, allocate: Allocate) -> Batch:
+        """Read a batch of windows."""
+        rows = self._rows[picks.index]
+        history, history_valid = self._window(rows, np.arange(1 - self._kind.history, 1))
+        horizon, horizon_valid = self._window(rows, np.arange(self._kind.horizon))
+        batch: Batch = {}
+        for key, column in self._columns.items():
+            past = key.startswith("observation.")
+            steps, valid = (history, history_valid) if past else (horizon, horizon_valid)
+            out = allocate((*steps.shape, *column.row_shape), column.dtype)
+            column.read(steps.reshape(-1), out.reshape(-1, *column.row_shape))
+            if self._kind.pad == "zero":
+                out[~valid] = 0
+            batch[key] = as_handed(out, column)
+        masks = dict(zip(_VALID, (history_valid, horizon_valid), strict=True))
+        batch |= {key: placed(masks[key], allocate) for key in self._valid}
+        return batch | {key: placed(found, allocate) for key, found in self._labels.read(rows).items()}
+
+    def _window(
+        self, rows: NDArray[np.int64], around: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Steps (B, k) at `around` each row, moved into the row's episode, and which of them lay in it."""
+        episode = self._episodes.of(rows)
+        first, end = self._episodes.offsets[episode, None], self._episodes.offsets[episode + 1, None]
+        steps = rows[:, None] + around
+        return np.clip(steps, first, end - 1), (steps >= first) & (steps < end)

@@ -1,0 +1,251 @@
+"""The stores that a Dataset consists of: one, or several with samples of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds import natural_kind
+from unistore.data.kinds.joined import JoinedReader
+from unistore.data.kinds.protocol import SOURCE, Picks, SampleKind, SampleReader
+from unistore.errors import InputError, Problem
+from unistore.store.reader import Store
+from unistore.zarr3.storage import AbsentError
+
+__all__ = ["Part", "bind_parts", "check_drawable", "checked_weights", "common_fields", "open_parts"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The samples of one store.
+
+    Attributes
+    ----------
+    store
+        The store.
+    kind
+        What one sample is.
+    splits
+        Names of the splits that are taken; None: all samples.
+    name
+        What tells the store from the others: the end of its path.
+    """
+
+    store: Store
+    kind: SampleKind
+    splits: tuple[str, ...] | None
+    name: str
+
+    def bind(self, fields: Sequence[str]) -> SampleReader:
+        """Reader of this process."""
+        return self.kind.bind(self.store, fields, self._units())
+
+    def source_of(self, index: int) -> str:
+        """Name of the source that a sample comes from."""
+        picks = Picks(np.array([index]), np.zeros(1, np.int64))
+        return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
+
+    def check_splits(self) -> None:
+        """Refuse names of splits that the store lacks.
+
+        Raises
+        ------
+        InputError
+            The message lists those that it has.
+        """
+        try:
+            known = self.store.split_names()
+        except AbsentError:
+            known = []
+        unknown = [name for name in self.splits or () if name not in known]
+        if unknown:
+            held = f"it has {', '.join(known)}" if known else "it has none (unistore convert --split)"
+            msg = f"{self.store.path}: no split {', '.join(map(repr, unknown))}; {held}"
+            raise InputError(msg)
+
+    def _units(self) -> NDArray[np.int64] | None:
+        """Rows of the sample table that the splits select; None: all."""
+        if self.splits is None:
+            return None
+        codes, names = self.store.splits()
+        return np.flatnonzero(np.isin(codes, [names.index(name) for name in self.splits]))
+
+
+def open_parts(
+    paths: Sequence[str], kind: SampleKind | None, splits: tuple[str, ...] | None, cache: Mapping[str, Any]
+) -> tuple[Part, ...]:
+    """Open the stores of a Dataset.
+
+    Parameters
+    ----------
+    paths
+        Folders or URLs, at least one.
+    kind
+        What one sample is; None: the natural kind, the same one in all stores.
+    splits
+        Names of splits; None: all samples.
+    cache
+        Further arguments of `Store`.
+
+    Raises
+    ------
+    StoreError
+        If one is no finished store.
+    InputError
+        If `kind` is none, or the stores are of different modalities or kinds, or lack a split; everything at
+        once.
+    """
+    if not paths:
+        raise InputError("no store was named: Dataset takes a path, or a list of paths")
+    if isinstance(kind, type) or not (kind is None or hasattr(kind, "bind")):
+        cure = "make one, as in samples=unistore.Rows()"
+        raise InputError(Problem("samples", f"is {kind!r}, no kind of samples", cure, "option"))
+    stores = [Store(path, **cache) for path in paths]
+    kinds = [natural_kind(store) if kind is None else kind for store in stores]
+    first, others = stores[0], range(1, len(stores))
+    problems = [
+        Problem(
+            stores[number].path,
+            f"its samples are {kinds[number]} of a {stores[number].modality} store, and those of "
+            f"{first.path} are {kinds[0]} of a {first.modality} store",
+            "one Dataset has samples of one kind: name it with samples=…, or open the stores apart",
+            "modality",
+        )
+        for number in others
+        if stores[number].modality != first.modality or kinds[number] != kinds[0]
+    ]
+    if problems:
+        raise InputError(problems)
+    names = _short_names(paths)
+    parts = tuple(
+        Part(store, kind, splits, name) for store, kind, name in zip(stores, kinds, names, strict=True)
+    )
+    _together(lambda part: part.check_splits(), parts)
+    return parts
+
+
+def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[str, ...]:
+    """Keys that samples of all stores have.
+
+    Parameters
+    ----------
+    parts
+        The stores.
+    fields
+        What was asked for; None: what the kind has by itself, which must be the same in every store.
+
+    Raises
+    ------
+    InputError
+        If a field that was asked for is unknown somewhere, or none was and the stores have different ones:
+        names field and stores, and the fields that all have.
+    """
+    selected = _together(lambda part: part.kind.select(part.store, fields), parts)
+    common = [key for key in selected[0] if all(key in keys for keys in selected)]
+    every = dict.fromkeys(key for keys in selected for key in keys)
+    problems = []
+    for key in every:
+        if key in common:
+            continue
+        having = [part.name for part, keys in zip(parts, selected, strict=True) if key in keys]
+        lacking = [part.name for part, keys in zip(parts, selected, strict=True) if key not in keys]
+        message = f"is in {_listed(having)}, but not in {_listed(lacking)}"
+        problems.append(Problem(f"field {key!r}", message, kind="fields"))
+    if problems:
+        cure = f"to read those that all have: fields={common}" if common else ""
+        message = "have different fields and no common ones" if not common else "have different fields"
+        raise InputError([*problems, Problem("the stores", message, cure, "fields")])
+    return selected[0]
+
+
+def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
+    """Reader of all samples, store after store."""
+    if len(parts) == 1:
+        return parts[0].bind(fields)
+    return JoinedReader([part.bind(fields) for part in parts], [part.name for part in parts])
+
+
+def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[float, ...]:
+    """Shares of the stores as numbers.
+
+    Raises
+    ------
+    InputError
+        If they are no shares, or not one a store.
+    """
+    message = ""
+    try:
+        given = np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        given = np.empty(0)
+    if len(parts) == 1:
+        message = "are shares of several stores, and this is one"
+    elif given.shape != (len(parts),):
+        message = f"must be one number a store, {len(parts)} in all, got {weights!r}"
+    elif not np.isfinite(given).all() or (given < 0).any() or not given.any():
+        message = f"must be finite and not negative, and one of them positive, got {weights!r}"
+    if message:
+        raise InputError(Problem("weights", message, kind="option"))
+    return tuple(given.tolist())
+
+
+def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: SampleReader) -> None:
+    """Refuse a share of a store that has no samples.
+
+    Raises
+    ------
+    InputError
+        Naming all such stores.
+    """
+    assert isinstance(reader, JoinedReader)
+    empty = [
+        Problem(
+            part.store.path, f"has no samples to be drawn, and its weight is {weight:g}", "weight 0", "option"
+        )
+        for part, weight, count in zip(parts, weights, np.diff(reader.offsets), strict=True)
+        if weight and not count
+    ]
+    if empty:
+        raise InputError(empty)
+
+
+def _together(ask: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
+    """Answers of all parts; what any of them refuse is told at once."""
+    answers, refused = [], []
+    for part in parts:
+        try:
+            answers.append(ask(part))
+        except InputError as error:
+            refused.append((part, error))
+    if len(parts) == 1 and refused:
+        raise refused[0][1]
+    if refused:
+        raise InputError(
+            [
+                Problem(part.store.path, str(error).removeprefix(f"{part.store.path}: "))
+                for part, error in refused
+            ]
+        )
+    return answers
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more
+
+
+def _short_names(paths: Sequence[str]) -> list[str]:
+    """Ends of paths, as long as it takes to tell them apart."""
+    whole = [PurePosixPath(path.split("://", 1)[-1]).parts for path in paths]
+    for length in range(1, max(map(len, whole))):
+        ends = ["/".join(parts[-length:]) for parts in whole]
+        if len(set(ends)) == len(set(whole)):
+            return ends
+    return ["/".join(parts) for parts in whole]

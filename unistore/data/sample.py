@@ -1,0 +1,102 @@
+"""Samples as dicts of tensors that know which of their keys are ragged, and lists of them over one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, overload
+
+import torch
+
+from unistore.data.packed import Batch
+from unistore.data.tensors import Memory
+
+__all__ = ["Ragged", "Sample", "Samples"]
+
+
+class Ragged(NamedTuple):
+    """How a key is ragged: the group whose offsets it shares, and whether samples are whole boxes."""
+
+    group: str = ""
+    boxed: bool = False
+
+
+class Sample(dict[str, Any]):
+    """One sample: tensors (and text) by key; a dict that also knows which of its keys are ragged.
+
+    Attributes
+    ----------
+    ragged
+        How each ragged key is batched. A transform may return any mapping: keys that it keeps stay as they
+        are here.
+    """
+
+    __slots__ = ("ragged",)
+
+    def __init__(self, values: Mapping[str, Any], ragged: Mapping[str, Ragged] | None = None) -> None:
+        super().__init__(values)
+        self.ragged: Mapping[str, Ragged] = ragged or {}
+
+    def __reduce__(self) -> tuple[type[Sample], tuple[dict[str, Any], Mapping[str, Ragged]]]:
+        return type(self), (dict(self), self.ragged)
+
+    def __copy__(self) -> Sample:
+        return Sample(self, self.ragged)
+
+
+class Samples(Sequence[Sample]):
+    """The samples of one batch, views of its arrays; `unistore.collate` takes the arrays themselves.
+
+    Parameters
+    ----------
+    batch
+        The packed batch.
+    memory
+        Where it lies.
+    """
+
+    def __init__(self, batch: Batch, memory: Memory) -> None:
+        self.batch = batch
+        self.memory = memory
+        self.ragged = {
+            key: Ragged(packed.group, packed.shapes is not None)
+            for key, packed in batch.items()
+            if packed.offsets is not None
+        }
+        self._values: dict[str, torch.Tensor | list[str]] = {
+            key: packed.values.tolist() if packed.values.dtype.kind == "U" else memory.tensor(packed.values)
+            for key, packed in batch.items()
+        }
+
+    def __len__(self) -> int:
+        return len(next(iter(self.batch.values())))
+
+    @overload
+    def __getitem__(self, item: int) -> Sample: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[Sample]: ...
+    def __getitem__(self, item: int | slice) -> Sample | list[Sample]:
+        if isinstance(item, slice):
+            return [self[i] for i in range(len(self))[item]]
+        number = range(len(self))[item]
+        return Sample({key: self.part(key, number) for key in self.batch}, self.ragged)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return (self[i] for i in range(len(self)))
+
+    def __reduce__(self) -> tuple[type[list[Sample]], tuple[list[Sample]]]:
+        return list, (list(self),)
+
+    def values(self) -> dict[str, torch.Tensor | list[str]]:
+        """Values of all samples by key: dense (B, …), ragged (sum of lengths, …), text a list."""
+        return dict(self._values)
+
+    def part(self, key: str, number: int) -> Any:
+        """One sample's value of a key."""
+        values, packed = self._values[key], self.batch[key]
+        if packed.offsets is None:
+            return values[number]
+        part = values[int(packed.offsets[number]) : int(packed.offsets[number + 1])]
+        if packed.shapes is None:
+            return part
+        assert isinstance(part, torch.Tensor)
+        return part.reshape(packed.shapes[number].tolist())

@@ -1,0 +1,5 @@
+"""Stores given back as files of their source family's main layout, so that nobody is locked in."""
+
+from unistore.exporting.run import Exported, export
+
+__all__ = ["Exported", "export"]

@@ -1,0 +1,78 @@
+"""Writing one exported file: HDF5, ``.npy``, ``.npz``, PNG, or the bytes themselves."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.exported import File, Values
+from unistore.errors import ConversionError
+from unistore.exporting.hdf5 import write_hdf5
+
+__all__ = ["write"]
+
+
+def write(file: File, path: Path) -> None:
+    """Write a file that does not exist yet.
+
+    Raises
+    ------
+    ConversionError
+        If a value cannot be encoded.
+    OSError
+        If the disk refuses it.
+    StoreError
+        If the store's values cannot be read, or a name inside the file cannot be used.
+    """
+    if file.form == "hdf5":
+        write_hdf5(file, path)
+    elif file.form == "npz":
+        _write_npz(file.values, path)
+    else:
+        values = file.values[""]
+        with path.open("xb") as out:
+            if file.form == "npy":
+                _write_npy(values, out)
+            elif file.form == "png":
+                out.write(_png(values.whole(), path))
+            else:
+                for block in values.blocks():
+                    out.write(_bytes_of(block))
+
+
+def _write_npy(values: Values, out: IO[bytes]) -> None:
+    header = {
+        "descr": np.lib.format.dtype_to_descr(values.dtype),
+        "fortran_order": False,
+        "shape": values.shape,
+    }
+    np.lib.format.write_array_header_1_0(out, header)
+    for block in values.blocks():
+        out.write(_bytes_of(np.asarray(block, values.dtype)))
+
+
+def _write_npz(members: Mapping[str, Values], path: Path) -> None:
+    with path.open("xb") as out, zipfile.ZipFile(out, "w", allowZip64=True) as archive:
+        for name, values in members.items():
+            info = zipfile.ZipInfo(f"{name}.npy")  # its time is 1980: an export is the same every time
+            with archive.open(info, "w", force_zip64=True) as member:
+                _write_npy(values, member)
+
+
+def _bytes_of(block: NDArray[Any]) -> memoryview:
+    return np.ascontiguousarray(block).reshape(-1).view(np.uint8).data
+
+
+def _png(pixels: NDArray[Any], path: Path) -> bytes:
+    import cv2
+
+    done, encoded = cv2.imencode(".png", np.ascontiguousarray(pixels[..., ::-1]))
+    if not done:
+        msg = f"{path}: an image of {pixels.shape} could not be encoded as PNG"
+        raise ConversionError(msg)
+    return encoded.tobytes()

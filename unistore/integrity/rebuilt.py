@@ -1,0 +1,179 @@
+"""The conversion that made a store, planned again from its recorded options and its sources."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.convert import recorded_converter
+from unistore.conversion.executors.local import Executor
+from unistore.conversion.guard import Guard, guard_of
+from unistore.conversion.job import DeriveJob, ShardJob
+from unistore.conversion.planning import Planned, plan_conversion, versions
+from unistore.conversion.spill import Spill
+from unistore.conversion.target import Folder
+from unistore.converters.protocol import Converter
+from unistore.errors import InputError, Problem, StoreError
+from unistore.integrity.steps import in_order
+from unistore.store.reader import Store
+from unistore.system.progress import Progress
+
+__all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
+
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """A conversion ready to be run again.
+
+    Attributes
+    ----------
+    converter
+        Made from the store's options.
+    planned
+        What it would write.
+    guards
+        The sources' files as they were when it was planned.
+    spill
+        Folder of what they spilled.
+    """
+
+    converter: Converter
+    planned: Planned
+    guards: tuple[Guard, ...]
+    spill: Path
+
+    def job(self, root: Path) -> ShardJob:
+        """The job that makes its shards, writing below `root`."""
+        return ShardJob(
+            converter=self.converter,
+            scan=self.planned.scan,
+            guards=self.guards,
+            spill=self.spill,
+            target=Folder(root),
+            plan=self.planned.plan,
+            spilled=self.planned.spilled,
+        )
+
+
+def rebuild(
+    attributes: Mapping[str, Any],
+    sources: Sequence[Path],
+    work: Path,
+    progress: Progress,
+    executor: Executor,
+) -> Rebuilt:
+    """Scan and derive the sources, and plan what they would become.
+
+    Parameters
+    ----------
+    attributes
+        The root's ``unistore`` object.
+    sources
+        As given to the conversion.
+    work
+        Folder for what the sources spill; bounded by the rows of derived tables.
+    progress
+        Told how far it is.
+    executor
+        Where sources are read.
+
+    Raises
+    ------
+    InputError
+        With every problem of the sources.
+    StoreError
+        If the store does not say how it was converted.
+    """
+    try:
+        options: Mapping[str, Any] = attributes["options"]
+        converter = recorded_converter(attributes["modality"], options)
+        codec, shares = options["codec"], options["split"]
+    except (KeyError, TypeError, InputError) as error:
+        msg = f"the store's options are not those of a converter of this unistore ({error})"
+        raise StoreError(msg) from error
+    scan = converter.scan(sources)
+    if "skipped" in options:  # why sources are left out, which the converter was told
+        scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
+    guards = tuple(guard_of(source) for source in scan.sources)
+    spill = work / "spill"
+    facts = []
+    if scan.needs_facts or any(table.spilled for table in scan.tables):
+        derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=spill)
+        sizes = [sum(file.size for file in guard) for guard in guards]
+        progress.begin("reading", sum(sizes))
+        problems: list[Problem] = []
+        for size, outcome in zip(sizes, in_order(executor, derive, range(len(sizes))), strict=True):
+            problems += outcome.problems
+            progress.advance(size)
+        if problems:
+            raise InputError(problems)
+        facts = [Spill(spill / str(source)).facts() for source in range(len(sizes))]
+    settled = converter.settle(scan, facts)
+    planned = plan_conversion(scan, settled, codec, shares, spill)
+    return Rebuilt(converter=converter, planned=planned, guards=guards, spill=spill)
+
+
+def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:
+    """Versions of what encodes that are not those which made a store; one line each."""
+    made = attributes["created_with"]
+    return [
+        f"{name}: {made.get(name)} made the store, this is {now}"
+        for name, now in versions().items()
+        if made.get(name) != now
+    ]
+
+
+def differences(store: Store, planned: Planned) -> list[str]:
+    """Sources, options and arrays in which a plan is not what the store holds; one line each.
+
+    Arrays are not listed where the sources or options differ already, nor compared if they cannot be opened.
+    """
+    plan = planned.plan
+    lines = _source_lines(store, planned)
+    options = store.attributes["options"]
+    lines += [
+        f"option {name}: {options.get(name)} in the store, {plan.options.get(name)} now"
+        for name in sorted({*options, *plan.options})
+        if options.get(name) != plan.options.get(name)
+    ]
+    if lines:
+        return lines
+    forms = {array.field.path: (array.shape, array.field.dtype) for array in plan.arrays()}
+    for path in sorted({*forms, *store.paths()}):
+        if path not in forms or not store.has(path):
+            lines.append(f"array {path}: only {'the store' if store.has(path) else 'now'} has it")
+            continue
+        try:
+            array = store.array(path)
+        except StoreError:
+            continue
+        form = (array.shape, array.dtype.name)
+        if form != forms[path]:
+            lines.append(f"array {path}: {_form(form)} in the store, {_form(forms[path])} now")
+    return lines
+
+
+def _source_lines(store: Store, planned: Planned) -> list[str]:
+    try:
+        before = store.text("sources/path")
+    except (StoreError, UnicodeDecodeError):
+        return []
+    now = [source.name for source in planned.scan.sources]
+    gone = [name for name in before if name not in now]
+    new = [name for name in now if name not in before]
+    lines = [f"source {name}: not among those given" for name in gone[:_SHOWN]]
+    lines += [f"source {name}: not one of the store's" for name in new[:_SHOWN]]
+    more = len(gone) + len(new) - len(lines)
+    if more:
+        lines.append(f"and {more} further sources")
+    if not lines and before != now:
+        lines.append("the order of the sources")
+    return lines
+
+
+def _form(form: tuple[tuple[int, ...], str]) -> str:
+    return f"{form[1]} {form[0]}"

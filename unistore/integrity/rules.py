@@ -1,0 +1,85 @@
+"""Value rules of every store: offsets, text, sources, splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from unistore.errors import Problem, StoreError
+from unistore.integrity.view import Rule, View, first_row
+from unistore.schemas.expected import is_text
+from unistore.schemas.forms import offsets_errors
+from unistore.schemas.text import text_values
+
+__all__ = ["CURE", "RULES", "broken"]
+
+CURE = "convert the sources again; if it comes back, report it"
+
+
+def broken(location: str, message: str) -> Problem:
+    """A broken value rule."""
+    return Problem(location, message, CURE, "values")
+
+
+def indices(view: View) -> Iterator[Problem]:
+    """Offsets, codes and extents lead into the arrays that they are about; text is UTF-8."""
+    for path in view.paths:
+        form = view.form(path)
+        if form.bounds_values:
+            yield from (broken(path, error) for error in form.value_errors(view.whole(path), view.shape))
+    for path in view.paths:
+        if is_text(path, view.paths):
+            yield from _not_text(view, path)
+
+
+def _not_text(view: View, path: str) -> Iterator[Problem]:
+    """Bytes of text that are not UTF-8; nothing where the offsets are wrong, which `indices` tells."""
+    values, offsets = view.whole(path), view.whole(f"{path.removesuffix('/data')}/offsets")
+    if any(offsets_errors(offsets, len(values), "")):
+        return
+    try:
+        text_values(values, offsets)
+    except UnicodeDecodeError as error:
+        yield broken(path, f"is not UTF-8 ({error})")
+
+
+def sources(view: View) -> Iterator[Problem]:
+    """Sources: one row each, their rows back to back and together the main table."""
+    rows, first = view.whole("sources/rows"), view.whole("sources/first_row")
+    wrong = first != np.cumsum(rows) - rows
+    if wrong.any():
+        at = first_row(wrong)
+        yield broken("sources/first_row", f"source {at} begins at {first[at]}, not where others end")
+    main = view.store.attributes.get("main_table", "")
+    lengths = {view.shape(path)[0] for path in _columns(view, main)}
+    if lengths and int(rows.sum()) not in lengths:
+        found = min(lengths)
+        yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {found} rows")
+
+
+def _columns(view: View, table: str) -> list[str]:
+    """Arrays that are columns of a table: those of them that are described by its row axis."""
+    fields = view.store.attributes["fields"]
+    paths = view.under(f"{table}/")
+    axes = [fields[path]["axes"][0] for path in paths if fields[path].get("axes")]
+    rows = [axis for axis in axes if not axis.endswith("_bound") and axis != "byte"]
+    return [path for path in paths if rows and (fields[path].get("axes") or [None])[0] == rows[0]]
+
+
+def splits(view: View) -> Iterator[Problem]:
+    """Splits: one code a sample, each with a name."""
+    try:
+        names = view.store.split_names()
+    except StoreError as error:
+        yield broken("splits", str(error))
+        return
+    (count,) = view.shape("splits/code")
+    if count != view.store.sample_count:
+        yield broken("splits/code", f"has {count} rows, but there are {view.store.sample_count} samples")
+    most = max((int(codes.max()) for _, codes in view.blocks("splits/code")), default=0)
+    if most >= max(1, len(names)):
+        yield broken("splits/code", f"holds code {most}, but there are {len(names)} names")
+
+
+RULES: tuple[Rule, ...] = (indices, sources, splits)

@@ -1,0 +1,172 @@
+"""``verify``: a store's files, documents and values, and, where asked, its sources."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.convert import check_exist
+from unistore.conversion.executors.local import Executor
+from unistore.errors import Problem
+from unistore.integrity import rules
+from unistore.integrity.damage import array_of, where_damaged
+from unistore.integrity.files import Checked, check_files, is_warning
+from unistore.integrity.receipt import Receipt
+from unistore.integrity.steps import workers_of
+from unistore.integrity.structure import check_structure
+from unistore.integrity.view import View, run_rules
+from unistore.remote.storage import open_storage
+from unistore.store.reader import Store
+from unistore.system.progress import SILENT, Progress
+
+__all__ = ["Verified", "verify", "verify_with"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What a verification found.
+
+    Attributes
+    ----------
+    path
+        The store.
+    files, bytes
+        Files that the manifest lists, and their bytes.
+    problems
+        Everything that is wrong; those of kind ``"extra"`` are warnings.
+    unchecked
+        Value rules that damaged or contradictory arrays kept from being checked.
+    receipt
+        Of a comparison with the sources that found no difference; else None.
+    repaired
+        Files that were re-made, by key.
+    """
+
+    path: str
+    files: int
+    bytes: int
+    problems: tuple[Problem, ...]
+    unchecked: tuple[str, ...] = ()
+    receipt: Receipt | None = None
+    repaired: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong, warnings apart."""
+        return all(is_warning(problem) for problem in self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        plain = asdict(self) | {"ok": self.ok, "problems": [problem.to_json() for problem in self.problems]}
+        if self.receipt is not None:
+            plain["receipt"]["line"] = self.receipt.line
+        return plain
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    against: Sequence[str | os.PathLike[str]] = (),
+    sample: float = 1.0,
+    workers: int = 0,
+    progress: Progress = SILENT,
+) -> Verified:
+    """Check a store, and hold it against its sources.
+
+    Every file's size and xxh3-128 against the manifest, the manifest against the seal, the root against its
+    own digest, so that no changed byte goes unnoticed; then documents against each other, shard indexes, the
+    schema, and the rules that values obey.
+
+    Parameters
+    ----------
+    path
+        Folder or URL of the store.
+    against
+        Sources to compare with, as they were given to the conversion; not looked at while the store itself
+        is damaged.
+    sample
+        Share of the shards, and of the sources, to compare: 0.01 is one in a hundred, at least one.
+    workers
+        Worker processes; 0 verifies in this process. What is found, and its order, does not depend on it.
+    progress
+        Told how far it is.
+
+    Raises
+    ------
+    StoreError
+        If there is no sealed store.
+    InputError
+        If the sources cannot be read.
+    ConversionError
+        If the folder for temporary files, where sources are read again, cannot be written.
+    """
+    with workers_of(workers) as executor:
+        return verify_with(executor, os.fspath(path), [Path(each) for each in against], sample, progress)
+
+
+def verify_with(
+    executor: Executor,
+    root: str,
+    against: Sequence[Path] = (),
+    sample: float = 1.0,
+    progress: Progress = SILENT,
+) -> Verified:
+    """Check a store with an executor that is there already; see `verify`."""
+    check_exist(against)
+    checked = check_files(root, progress, executor)
+    found = Verified(
+        path=root, files=len(checked.entries), bytes=checked.bytes, problems=_located(root, checked)
+    )
+    if not checked.root.intact or not checked.manifest_intact:
+        return found
+    store = Store(root)
+    structure = check_structure(open_storage(root), store.attributes, checked.entries, checked.sound)
+    damaged = {array_of(key, store.paths()) or "" for key in set(checked.entries) - checked.sound}
+    problems: list[Problem] = []
+    unchecked: list[str] = []
+    if not structure:
+        view = View(store, frozenset(damaged | _groups_above(store, checked)))
+        problems, unchecked = run_rules(view, rules.RULES, executor)
+        own = import_module(f"unistore.integrity.rules_{store.modality}").RULES
+        if problems:  # they read what the indices lead to
+            unchecked += [rule.__name__ for rule in own]
+        else:
+            more, missed = run_rules(view, own, executor)
+            problems, unchecked = problems + more, unchecked + missed
+    found = replace(found, problems=(*found.problems, *structure, *problems), unchecked=tuple(unchecked))
+    if not against or not found.ok:
+        return found
+    from unistore.integrity.against import compare
+
+    differing, receipt = compare(store, against, sample, progress, executor)
+    return replace(found, problems=(*found.problems, *differing), receipt=receipt)
+
+
+def _located(root: str, checked: Checked) -> tuple[Problem, ...]:
+    """The problems of the files, each damaged shard with the chunks that are damaged."""
+    storage = open_storage(root)
+    fields = (checked.root.attributes or {}).get("fields", {})
+    problems = []
+    for problem in checked.problems:
+        path = array_of(problem.location, fields if isinstance(fields, dict) else {})
+        if (
+            path is None
+            or problem.kind not in ("checksum", "size")
+            or f"{path}/zarr.json" not in checked.sound
+        ):
+            problems.append(problem)
+            continue
+        where = where_damaged(storage, path, problem.location)
+        message = f"{problem.message}; {where}" if where else problem.message
+        problems.append(replace(problem, message=message))
+    return tuple(problems)
+
+
+def _groups_above(store: Store, checked: Checked) -> set[str]:
+    """Arrays whose group's attributes are damaged: rules would read them."""
+    lost = [key.removesuffix("/zarr.json") for key in set(checked.entries) - checked.sound]
+    return {path for path in store.paths() if any(path.startswith(f"{group}/") for group in lost)}

@@ -1,0 +1,146 @@
+"""What a store's documents say of each other: seal, manifest, fields, metadata, shard indexes, schema."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import Any
+
+from unistore.errors import Problem, StoreError, UnsupportedError
+from unistore.integrity.indexes import index_problem
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.expected import SCHEMAS, form_of
+from unistore.schemas.forms import SAMPLES
+from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.names import REPORT, ROOT
+from unistore.zarr3.array import Array
+from unistore.zarr3.metadata import ArrayMetadata
+from unistore.zarr3.storage import Storage
+
+__all__ = ["check_structure"]
+
+_CURE = "convert the sources again; if it comes back, report it"
+
+
+def check_structure(
+    storage: Storage,
+    attributes: Mapping[str, Any],
+    entries: Mapping[str, Entry],
+    sound: frozenset[str],
+) -> list[Problem]:
+    """Everything in which the documents of a store contradict each other.
+
+    Parameters
+    ----------
+    storage
+        Where the store lies.
+    attributes
+        The root's ``unistore`` object.
+    entries, sound
+        The manifest's lines by key, and the keys of the files that are as it says: no others are looked at.
+    """
+    problems = list(_seal_problems(attributes.get("seal", {}), entries))
+    metadata: dict[str, ArrayMetadata] = {}
+    for path, field in attributes["fields"].items():
+        key = f"{path}/{ROOT}"
+        if key not in entries:
+            problems.append(_wrong(key, f"is not in the manifest, but the root lists the array {path}"))
+        elif key in sound:
+            try:
+                metadata[path] = Array.open(storage, path).metadata
+            except (StoreError, UnsupportedError) as error:
+                problems.append(_wrong(key, str(error)))
+                continue
+            axes = metadata[path].dimension_names
+            if list(axes or ()) != field.get("axes"):
+                said = field.get("axes")
+                problems.append(_wrong(key, f"names its axes {axes}, the root {said}"))
+    problems += [
+        _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
+        for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
+    ]
+    problems += _shard_problems(storage, attributes["fields"], metadata, entries, sound)
+    if len(metadata) == len(attributes["fields"]):
+        problems += _schema_problems(metadata, attributes)
+    return problems
+
+
+def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
+    return Problem(location, message, _CURE, kind)
+
+
+def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
+    """Counts and the content digest of the seal against the manifest's lines."""
+    listed = list(entries.values())
+    found = seal_of(listed, manifest_bytes(listed))
+    for name in ("files", "bytes", "content_digest"):
+        if seal.get(name) != found[name]:
+            message = f"its seal says {name} {seal.get(name)}, the manifest's lines make {found[name]}"
+            yield _wrong(ROOT, message, "seal")
+
+
+def _shard_problems(
+    storage: Storage,
+    fields: Collection[str],
+    metadata: Mapping[str, ArrayMetadata],
+    entries: Mapping[str, Entry],
+    sound: frozenset[str],
+) -> Iterator[Problem]:
+    """Every shard is listed with its rows, nothing else is, and the sound ones have a sound index."""
+    expected = set()
+    for path, array in metadata.items():
+        if prod(array.objects) > len(entries):
+            missing = f"has {prod(array.objects):,} shards of shape {array.object_shape}"
+            yield _wrong(path, f"{missing}, but the manifest has {len(entries):,} files")
+            continue
+        shards = product(*map(range, array.objects)) if 0 not in array.shape else ()
+        for coordinates in shards:
+            key = f"{path}/{array.keys.key(coordinates)}"
+            expected.add(key)
+            entry = entries.get(key)
+            if entry is None:
+                yield _wrong(key, f"is not in the manifest, but belongs to the array {path}")
+                continue
+            lo = coordinates[0] * array.object_shape[0]
+            rows = (lo, min(array.shape[0], lo + array.object_shape[0]))
+            if entry.rows != rows:
+                yield _wrong(key, f"holds rows {rows}, the manifest says {entry.rows}")
+            if key in sound and array.index is not None:
+                reason = index_problem(storage, key, array, entry.bytes)
+                if reason is not None:
+                    yield _wrong(key, reason, "index")
+    expected |= {REPORT, *_documents(fields)}
+    unknown = [path for path in fields if path not in metadata]
+    for key in entries:
+        if key not in expected and not any(key.startswith(f"{path}/") for path in unknown):
+            yield _wrong(key, "is in the manifest, but belongs to no array")
+
+
+def _documents(fields: Collection[str]) -> Iterator[str]:
+    """Keys of the metadata of arrays, and of the groups above them."""
+    for path in fields:
+        parts = path.split("/")
+        yield from ("/".join([*parts[:depth], ROOT]) for depth in range(1, len(parts) + 1))
+
+
+def _schema_problems(
+    metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
+) -> Iterator[Problem]:
+    arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
+    modality = attributes["modality"]
+    if not isinstance(modality, str) or modality not in SCHEMAS:
+        yield _wrong(ROOT, f"is of modality {modality!r}, which this unistore does not know")
+        return
+    shapes = {path: info.shape for path, info in arrays.items()}
+    shapes[SAMPLES] = (attributes["samples"]["count"],)
+    well_formed = True
+    for path, info in arrays.items():
+        form = form_of(modality, path, arrays)
+        error = next((f"needs the array {need}" for need in form.needs if need not in shapes), None)
+        error = error or form.array_error(info, shapes.__getitem__)
+        if error is not None:
+            well_formed = False
+            yield _wrong(path, error, "schema")
+    for problem in SCHEMAS[modality].validate(arrays, attributes) if well_formed else ():
+        yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")

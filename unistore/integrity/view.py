@@ -1,0 +1,135 @@
+"""What rules read of a store: arrays, except those that are known to be damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.conversion.executors.local import Executor
+from unistore.conversion.job import Outcome
+from unistore.errors import Problem, StoreError, UnsupportedError
+from unistore.integrity.steps import in_order
+from unistore.schemas.expected import form_of
+from unistore.schemas.forms import SAMPLES, Form
+from unistore.store.reader import Store
+from unistore.zarr3.array import Array
+
+__all__ = ["Rule", "View", "first_row", "run_rules"]
+
+BLOCK = 32 << 20
+"""Bytes read at a time."""
+
+
+class UnreadableError(Exception):
+    """An array is damaged, so that a rule about it cannot be checked; already reported."""
+
+
+class View:
+    """A store's arrays for rules.
+
+    Parameters
+    ----------
+    store
+        The store.
+    damaged
+        Paths of the arrays that are damaged.
+    """
+
+    def __init__(self, store: Store, damaged: frozenset[str] = frozenset()) -> None:
+        self.store = store
+        self._damaged = damaged
+
+    def has(self, path: str) -> bool:
+        """Whether the store has an array, damaged or not."""
+        return self.store.has(path)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all arrays, damaged or not."""
+        return self.store.paths()
+
+    def form(self, path: str) -> Form:
+        """What an array must be."""
+        return form_of(self.store.modality, path, self.store.attributes["fields"])
+
+    def under(self, prefix: str) -> list[str]:
+        """Paths of all arrays that begin with `prefix`."""
+        return [path for path in self.store.paths() if path.startswith(prefix)]
+
+    def shape(self, path: str) -> tuple[int, ...]:
+        """Shape of an array; of `SAMPLES`, (samples,)."""
+        return (self.store.sample_count,) if path == SAMPLES else self._array(path).shape
+
+    def whole(self, path: str) -> NDArray[Any]:
+        """All of an array."""
+        return self._array(path).read()
+
+    def rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of an array."""
+        return self._array(path).read(lo, hi)
+
+    def blocks(self, path: str) -> Iterator[tuple[int, NDArray[Any]]]:
+        """All rows of an array in blocks, each with the number of its first row."""
+        array = self._array(path)
+        step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
+        step = step // array.chunk_shape[0] * array.chunk_shape[0] or step
+        for lo in range(0, len(array), step):
+            yield lo, array.read(lo, min(len(array), lo + step))
+
+    def _array(self, path: str) -> Array:
+        if path in self._damaged:
+            raise UnreadableError(path)
+        try:
+            return self.store.array(path)
+        except (StoreError, UnsupportedError) as error:  # of an array that its form refers to
+            if self._damaged:
+                raise UnreadableError(path) from error
+            raise
+
+    def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """One row of an array in blocks along axis 1, each with the number of its first plane."""
+        (count, *rest), array = self.shape(path)[1:], self.store.array(path)
+        layer = array.chunk_shape[1]
+        step = layer * max(1, BLOCK // max(1, layer * prod(rest) * array.dtype.itemsize))
+        for lo in range(0, count, step):
+            low, high = [row, lo, *(0 for _ in rest)], [row + 1, min(count, lo + step), *rest]
+            yield lo, array.read_box(low, high)[0]
+
+
+Rule = Callable[[View], Iterator[Problem]]
+"""One rule: yields every way in which a store breaks it."""
+
+
+def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
+    """Problems of all rules, and the names of the rules that damaged arrays kept from being checked."""
+    outcomes = list(in_order(executor, _RuleStep(view), rules))
+    problems = [problem for outcome in outcomes for problem in outcome.problems]
+    return problems, [rule for outcome in outcomes for rule in outcome.record["unchecked"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleStep:
+    """Check one rule of a store."""
+
+    view: View
+
+    def __call__(self, rule: Rule) -> Outcome:
+        problems: list[Problem] = []
+        try:
+            problems.extend(rule(self.view))
+        except UnreadableError:
+            return Outcome({"unchecked": [rule.__name__]}, tuple(problems))
+        return Outcome({"unchecked": []}, tuple(problems))
+
+    def describe(self, rule: Rule) -> str:
+        return f"{self.view.store.path}: the rule {rule.__name__!r}"
+
+
+def first_row(wrong: Any) -> int:
+    """Number of the first row that is wrong, from one bool a row."""
+    return int(np.flatnonzero(wrong)[0])

@@ -1,0 +1,1 @@
+"""In which order samples are read."""

@@ -1,0 +1,189 @@
+"""Block shuffle: nearly as mixed as a full shuffle, and every chunk is decoded once.
+
+Samples that share chunks form a **block**. Every epoch puts the blocks into a random order, takes them in
+closed **groups** and shuffles the samples inside each group: the decoded chunks of a group fit into a
+reader's cache, and once the group is through they are not needed again. Several groups are open at a time,
+one a **lane**, and the lanes take turns, ``deal`` samples each: with one batch a turn, workers and ranks that
+take batches in turn stay with their own lanes and never decode each other's chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from unistore.order.permutation import Permutation
+from unistore.order.randomness import generator
+from unistore.system.arguments import MANY, is_whole
+
+__all__ = ["GROUP", "LANES", "BlockShuffle", "mixing", "uniform_blocks"]
+
+GROUP, LANES = 16, 4
+"""Blocks of a group, and groups open at a time, unless asked otherwise."""
+
+
+def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
+    """Offsets (n + 1,) of blocks of ``block`` samples, the last one shorter if need be."""
+    return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
+
+
+class BlockShuffle:
+    """Every sample once an epoch, chunk-contiguous samples kept close together.
+
+    Memory is one number a block. Nothing depends on the number of workers or ranks.
+
+    Parameters
+    ----------
+    offsets
+        (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``.
+    seed
+        Another seed is another sequence of orders.
+    group
+        Blocks shuffled together. Larger is better mixed, and needs ``group * lanes`` decoded blocks cached.
+    lanes
+        Groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks.
+    deal
+        Samples that a lane gives before the next one has its turn: the batch size.
+
+    Raises
+    ------
+    ValueError
+        Offsets that do not ascend from 0, or a count below 1.
+    """
+
+    def __init__(
+        self,
+        offsets: NDArray[np.integer],
+        seed: int = 0,
+        *,
+        group: int = GROUP,
+        lanes: int = LANES,
+        deal: int = 64,
+    ) -> None:
+        self.offsets = np.asarray(offsets, np.int64)
+        if len(self.offsets) < 1 or self.offsets[0] != 0 or np.any(np.diff(self.offsets) < 0):
+            msg = "block offsets must ascend from 0"
+            raise ValueError(msg)
+        for name, value in (("group", group), ("lanes", lanes), ("deal", deal)):
+            if value < 1:
+                msg = f"{name} must be at least 1, got {value}"
+                raise ValueError(msg)
+        self.seed, self.group, self.lanes, self.deal = seed, group, lanes, deal
+        self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
+        self._open: tuple[int, int, NDArray[np.int64]] | None = None
+
+    @classmethod
+    def within(
+        cls, offsets: NDArray[np.integer], open_blocks: int, seed: int = 0, *, deal: int = 64
+    ) -> BlockShuffle:
+        """Groups as large as can be while all lanes together keep to `open_blocks` decoded blocks."""
+        return cls(offsets, seed, group=max(1, open_blocks // LANES), deal=deal)
+
+    def __len__(self) -> int:
+        return int(self.offsets[-1])
+
+    def describe(self) -> dict[str, str | int]:
+        """See `unistore.order.sequences.EpochSequence.describe`."""
+        blocks = xxhash.xxh3_128_hexdigest(self.offsets.astype("<i8", copy=False).tobytes())
+        return {
+            "kind": "blocks",
+            "length": len(self),
+            "blocks": blocks,
+            "seed": self.seed,
+            **self._tuning,
+        }
+
+    @property
+    def _tuning(self) -> dict[str, int]:
+        return {"group": self.group, "lanes": self.lanes, "deal": self.deal}
+
+    def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
+        """See `unistore.order.sequences.EpochSequence.arranged`: group, lanes and deal, which only tune."""
+        tuned = {
+            name: int(value) for name in self._tuning if is_whole(value := description.get(name), 1, MANY)
+        }
+        return BlockShuffle(self.offsets, self.seed, **{**self._tuning, **tuned})
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """See `unistore.order.sequences.EpochSequence.indices`."""
+        _, bounds = self._order(epoch)
+        parts = []
+        while start < stop:
+            turn = int(np.searchsorted(bounds, start, side="right")) - 1
+            end = min(stop, int(bounds[turn + 1]))
+            samples = self._lanes(epoch, turn)
+            parts.append(samples[start - bounds[turn] : end - bounds[turn]])
+            start = end
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Blocks in the epoch's order, and the first position of every set of ``lanes`` groups."""
+        if self._epoch is None or self._epoch[0] != epoch:
+            count = len(self.offsets) - 1
+            blocks = Permutation(count, self.seed, epoch)(np.arange(count))
+            ends = np.concatenate(([0], np.cumsum(np.diff(self.offsets)[blocks])))
+            edges = np.append(np.arange(0, count, self.group * self.lanes), count)
+            self._epoch = epoch, blocks, ends[edges].astype(np.int64)
+            self._open = None
+        return self._epoch[1], self._epoch[2]
+
+    def _lanes(self, epoch: int, turn: int) -> NDArray[np.int64]:
+        """Samples of one set of groups, in order."""
+        if self._open is not None and self._open[:2] == (epoch, turn):
+            return self._open[2]
+        blocks, _ = self._order(epoch)
+        rng = generator(self.seed, epoch, turn)
+        width = self.group * self.lanes
+        opened = blocks[turn * width : (turn + 1) * width]
+        deals, order = [], []
+        for lane in range(0, len(opened), self.group):
+            members = opened[lane : lane + self.group]
+            ranges = [np.arange(self.offsets[block], self.offsets[block + 1]) for block in members]
+            samples = rng.permutation(np.concatenate(ranges))
+            turns = np.arange(len(samples)) // self.deal
+            deals.append(samples)
+            order.append(turns * self.lanes + lane // self.group)
+        merged = np.concatenate(deals)[np.argsort(np.concatenate(order), kind="stable")]
+        self._open = epoch, turn, merged
+        return merged
+
+
+def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:
+    """How well an order mixes: the stated measure of block shuffle.
+
+    Mean number of different blocks among ``window`` consecutive samples, relative to its expectation when
+    the window is a uniform draw without replacement from the whole epoch (a full shuffle): 1 is a full
+    shuffle, ``1 / window`` (for blocks of at least a window) is reading in order. Take the batch size as the
+    window for the variety inside a batch, several batches for the variety that follows each other.
+
+    Parameters
+    ----------
+    order
+        The order to judge.
+    window
+        Consecutive samples looked at together.
+    epoch
+        Which epoch.
+    samples
+        Windows to average, spread evenly over the epoch.
+
+    Returns
+    -------
+    float, about 0 to 1 (sampling can exceed 1 slightly).
+    """
+    total = len(order)
+    window = min(window, total)
+    starts = np.linspace(0, total - window, samples).astype(np.int64)
+    found = []
+    for start in starts.tolist():
+        chosen = order.indices(epoch, start, start + window)
+        found.append(len(np.unique(np.searchsorted(order.offsets, chosen, side="right"))))
+    # P(no sample of a block of m in a window of w out of N) = prod_{i<w} (N - m - i) / (N - i)
+    sizes, counts = np.unique(np.diff(order.offsets), return_counts=True)
+    steps = np.arange(window, dtype=np.float64)
+    missed = [np.prod(np.clip(total - size - steps, 0, None) / (total - steps)) for size in sizes.tolist()]
+    expected = float(np.sum(counts * (1.0 - np.array(missed))))
+    return float(np.mean(found)) / expected

@@ -1,0 +1,147 @@
+"""``unistore.inspect``: what is at a path, and what to do with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from unistore.converters.detection import detect
+from unistore.converters.files.paths import is_inside
+from unistore.errors import InputError, Problem
+from unistore.remote.storage import local_path
+from unistore.report.blocks import Block, plain
+from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
+from unistore.report.sealed import describe_store, store_blocks
+from unistore.report.sources import describe_sources, source_blocks
+from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
+from unistore.store.names import REPAIR, build_folder
+
+__all__ = ["Inspection", "inspect"]
+
+_ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """What was found at a path. ``str()`` and ``print()`` show it.
+
+    Attributes
+    ----------
+    kind
+        ``"store"``, ``"unfinished"`` (a conversion under way or stopped), ``"source"``, ``"zarr"`` (any
+        other Zarr hierarchy) or ``"unknown"``.
+    path
+        The path as given.
+    details
+        Everything that is known, as JSON values. A store has ``modality``, ``samples``, ``splits``,
+        ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
+        ``remarks`` and ``snippet``; a source ``modality``, ``layout``, ``reason``, ``command`` and, where
+        nothing is wrong with it, ``sources``, ``tables``, ``notes``.
+    problems
+        What is wrong with sources.
+    blocks
+        What is shown.
+    """
+
+    kind: Literal["store", "unfinished", "source", "zarr", "unknown"]
+    path: str
+    details: Mapping[str, Any]
+    problems: tuple[Problem, ...] = ()
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is something known with nothing wrong."""
+        intact = self.kind != "store" or self.details["seal"]["intact"]
+        return self.kind != "unknown" and not self.problems and intact
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
+        problems = [problem.to_json() for problem in self.problems]
+        return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
+
+    def __str__(self) -> str:
+        return plain(self.blocks)
+
+
+def inspect(path: str | os.PathLike[str]) -> Inspection:
+    """Look at a path without changing anything.
+
+    Parameters
+    ----------
+    path
+        A store or the URL of one, a folder that a conversion left, a source file or folder, or anything else.
+
+    Raises
+    ------
+    InputError
+        If nothing is there.
+    StoreError
+        If it is a store that is unfinished, of another format, or damaged.
+
+    Examples
+    --------
+    >>> print(unistore.inspect("train.zarr"))  # doctest: +SKIP
+    """
+    shown, target = os.fspath(path), local_path(path)
+    if target is None:
+        return _store(shown)
+    build = target if target.name.endswith(SUFFIX) and target.is_dir() else build_folder(target)
+    if build == target or (build.is_dir() and not (target / "zarr.json").exists()):
+        details = describe_unfinished(build)
+        blocks = unfinished_blocks(str(build), details)
+        return Inspection(kind="unfinished", path=shown, details=details, blocks=tuple(blocks))
+    if not shown or not target.exists():
+        raise InputError(Problem(shown, "no such file or folder", "check the path", "missing"))
+    if target.is_dir() and is_zarr(target):
+        return _zarr(shown, target)
+    found = detect([target])
+    if found is not None:
+        details, problems = describe_sources(target, found)
+        blocks = source_blocks(shown, details, problems)
+        return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
+    return _unknown(shown, target)
+
+
+def _store(shown: str) -> Inspection:
+    details = describe_store(shown)
+    return Inspection(kind="store", path=shown, details=details, blocks=tuple(store_blocks(shown, details)))
+
+
+def _zarr(shown: str, target: Path) -> Inspection:
+    if is_store(target):
+        return _store(shown)
+    details = describe_zarr(target)
+    return Inspection(kind="zarr", path=shown, details=details, blocks=tuple(zarr_blocks(shown, details)))
+
+
+def _unknown(shown: str, target: Path) -> Inspection:
+    inside = stores_inside(target)
+    message, cure = _why_unknown(target, inside)
+    problem = Problem(shown, message, cure, "unknown")
+    block = Block(facts=[("unknown", shown)], lines=(f"{message}; {cure}",))
+    return Inspection(
+        kind="unknown", path=shown, details={"inside": inside}, problems=(problem,), blocks=(block,)
+    )
+
+
+def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
+    """What is there, and what to do."""
+    if target.name.endswith(f".{REPAIR}"):
+        store = target.name.removesuffix(f".{REPAIR}")
+        return f"the folder in which a repair of {store} works, or was stopped", "repair again, or remove it"
+    if inside:
+        more = f" and {len(inside) - 5} more" if len(inside) > 5 else ""
+        return f"a folder with Zarr hierarchies inside: {', '.join(inside[:5])}{more}", "inspect one of them"
+    if target.is_dir() and not any(target.iterdir()):
+        return "an empty folder", "check the path"
+    if target.suffix.lower() in _ARCHIVES:
+        return "an archive", "unpack it, and inspect the folder"
+    link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
+    if link is not None:
+        return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"
+    message = "not a store, and not recognised as point clouds, CT volumes, spikes, trajectories or arrays"
+    return message, "name the family to learn what is missing, as in unistore convert ct SRC... DST"

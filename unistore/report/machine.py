@@ -1,0 +1,116 @@
+"""Facts of a machine: cores, memory and shared memory that this process may really use."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from unistore.loader.machine import available_memory
+from unistore.system.cgroups import cpu_quota, memory_limits, version
+from unistore.system.workers import usable_cores
+
+__all__ = ["Machine", "look_at_machine"]
+
+ACCELERATORS = {"/dev/nvidiactl": "NVIDIA", "/dev/kfd": "AMD"}
+"""Devices that drivers make, and whose: looking costs nothing, importing torch would."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine, as far as loading depends on it; None where the platform does not tell.
+
+    Attributes
+    ----------
+    all_cores, affinity, quota, usable_cores
+        Cores there are, cores of the affinity mask, cores that cgroups grant, and the least of them.
+    cgroup_version
+        1 or 2; None: no cgroups.
+    memory, memory_limit, available_memory
+        Bytes there are, bytes that cgroups allow, and bytes that can still be allocated under both.
+    shared_memory, shared_memory_free
+        Bytes of ``/dev/shm``. `unistore.Loader` does not need it; torch's DataLoader does.
+    memfd
+        Whether shared memory without a name exists; else temporary files are used.
+    descriptors
+        Open files that a process may have.
+    start_methods, start_method
+        What there is, and what workers are started with unless a store needs another one.
+    accelerator
+        Whose accelerator is there.
+    """
+
+    all_cores: int
+    affinity: int | None
+    quota: float | None
+    usable_cores: float
+    cgroup_version: int | None
+    memory: int | None
+    memory_limit: int | None
+    available_memory: int
+    shared_memory: int | None
+    shared_memory_free: int | None
+    memfd: bool
+    descriptors: int | None
+    start_methods: tuple[str, ...]
+    start_method: str
+    accelerator: str | None
+
+
+def look_at_machine() -> Machine:
+    """Facts of this machine, for this process."""
+    shared, free = _shared_memory()
+    methods = tuple(multiprocessing.get_all_start_methods())
+    return Machine(
+        all_cores=os.cpu_count() or 1,
+        affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        quota=cpu_quota(),
+        usable_cores=usable_cores(),
+        cgroup_version=version(),
+        memory=_memory(),
+        memory_limit=min((limit.limit for limit in memory_limits()), default=None),
+        available_memory=available_memory(),
+        shared_memory=shared,
+        shared_memory_free=free,
+        memfd=_has_memfd(),
+        descriptors=_descriptors(),
+        start_methods=methods,
+        start_method="fork" if sys.platform == "linux" and "fork" in methods else "spawn",
+        accelerator=next((name for path, name in ACCELERATORS.items() if Path(path).exists()), None),
+    )
+
+
+def _memory() -> int | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _shared_memory() -> tuple[int | None, int | None]:
+    folder = Path("/dev/shm")  # noqa: S108 - looked at
+    if not folder.is_dir():
+        return None, None
+    found = os.statvfs(folder)
+    return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
+
+
+def _has_memfd() -> bool:
+    """Whether the kernel gives one: some sandboxes forbid the call that the platform has."""
+    if not hasattr(os, "memfd_create"):
+        return False
+    try:
+        os.close(os.memfd_create("unistore-doctor", os.MFD_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _descriptors() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

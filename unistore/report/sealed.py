@@ -1,0 +1,237 @@
+"""A sealed store: what it holds, how it is stored, where it came from, and how to load it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from unistore.errors import StoreError
+from unistore.remote.storage import local_path
+from unistore.report.blocks import Block, count_of
+from unistore.report.commands import spelled_options
+from unistore.report.snippets import snippet
+from unistore.store.manifest import Entry, parse_manifest, root_is_intact
+from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
+from unistore.store.reader import Store
+from unistore.system.sizes import size
+from unistore.zarr3.array import Array
+
+__all__ = ["describe_store", "store_blocks"]
+
+SHOWN_SOURCES = 5
+ROWS = 1 << 20
+"""Split codes that are read at a time."""
+_INDEX_ENTRY = 16
+"""Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
+_INDEX_CHECKSUM = 4
+
+
+def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Everything about a store that is known without reading its values. JSON values.
+
+    Raises
+    ------
+    StoreError
+        If it is not one, is unfinished, of another format, or damaged.
+    """
+    store = Store(path)
+    entries, intact = _manifest(store)
+    shards: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries or ():
+        array_path, found, _ = entry.key.partition("/c/")
+        if found:
+            shards[array_path].append(entry)
+    arrays = [
+        _describe_array(array, None if entries is None else shards[p]) for p, array in store.arrays().items()
+    ]
+    stored = None if entries is None else sum(array["stored_bytes"] for array in arrays)
+    raw = sum(array["raw_bytes"] for array in arrays)
+    splits = _splits(store)
+    about = store.attributes
+    return {
+        "modality": store.modality,
+        "format_version": about["format_version"],
+        "samples": dict(about["samples"]),
+        "splits": splits,
+        "sources": _sources(store),
+        "arrays": arrays,
+        "stored_bytes": stored,
+        "raw_bytes": raw,
+        "ratio": _ratio(raw, stored),
+        "options": about.get("options", {}),
+        "created_with": about.get("created_with", {}),
+        "statistics": about.get("statistics", {}),
+        "seal": {**about["seal"], "intact": intact},
+        "remarks": _remarks(store, arrays, intact=intact),
+        "snippet": snippet(store, splits),
+    }
+
+
+def _manifest(store: Store) -> tuple[list[Entry] | None, bool]:
+    """The manifest's lines (None if it cannot be read), and whether seal, manifest and root agree."""
+    seal = store.attributes["seal"]
+    try:
+        data = store.read(MANIFEST)
+        entries = parse_manifest(data, store.path)
+    except StoreError:
+        return None, False
+    digest = xxhash.xxh3_128_hexdigest(data)
+    return entries, digest == seal["digest"] and root_is_intact(store.read(ROOT))
+
+
+def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
+    metadata = array.metadata
+    raw = math.prod(array.shape) * array.dtype.itemsize
+    stored = None if shards is None else sum(shard.bytes for shard in shards)
+    return {
+        "path": array.path,
+        "shape": list(array.shape),
+        "dtype": array.dtype.name,
+        "chunks": list(array.chunk_shape),
+        "shards": None if array.shard_shape is None else list(array.shard_shape),
+        "codec": ", ".join(_codec(item) for item in metadata.codecs.to_json()),
+        "axes": list(metadata.dimension_names or ()),
+        "attributes": dict(array.attributes),
+        "stored_bytes": stored,
+        "raw_bytes": raw,
+        "ratio": _ratio(raw, stored),
+        "files": None if shards is None else len(shards),
+        "only_fill": bool(shards) and all(shard.bytes == _empty_shard(array) for shard in shards or ()),
+    }
+
+
+def _codec(item: dict[str, Any]) -> str:
+    """``"blosc lz4 5 shuffle"``: a codec with what tells it apart."""
+    name, options = item["name"], item.get("configuration", {})
+    told = [options[key] for key in ("cname", "clevel", "level", "shuffle", "order") if key in options]
+    return " ".join([name, *map(str, told)])
+
+
+def _empty_shard(array: Array) -> int:
+    """Bytes of a shard that holds nothing but fill: an index of empty entries and its checksum."""
+    chunks = math.prod(array.metadata.chunks_per_object)
+    return chunks * _INDEX_ENTRY + _INDEX_CHECKSUM
+
+
+def _ratio(raw: int, stored: int | None) -> float | None:
+    return round(raw / stored, 3) if stored else None
+
+
+def _splits(store: Store) -> dict[str, int]:
+    """Samples by split name, in order of their codes; empty: no splits."""
+    if not store.has("splits/code"):
+        return {}
+    names = store.split_names()
+    codes = store.array("splits/code")
+    counts = np.zeros(256, np.int64)
+    for lo in range(0, len(codes), ROWS):
+        counts += np.bincount(codes.read(lo, min(lo + ROWS, len(codes))), minlength=256)
+    return {name: int(count) for name, count in zip(names, counts, strict=False)}
+
+
+def _sources(store: Store) -> dict[str, Any]:
+    if not store.has("sources/path/offsets"):
+        return {"count": 0, "bytes": None, "first": []}
+    names = store.text("sources/path")
+    columns = {
+        name: array.read_rows(np.arange(len(names))).tolist()
+        for name in ("bytes", "rows")
+        if store.has(f"sources/{name}")
+        for array in [store.array(f"sources/{name}")]
+    }
+    first = [
+        {"path": name, **{column: values[number] for column, values in columns.items()}}
+        for number, name in enumerate(names[:SHOWN_SOURCES])
+    ]
+    total = sum(columns["bytes"]) if "bytes" in columns else None
+    return {"count": len(names), "bytes": total, "first": first}
+
+
+def _remarks(store: Store, arrays: list[dict[str, Any]], *, intact: bool) -> list[str]:
+    remarks = []
+    if not intact:
+        remarks.append(f"seal, manifest and root disagree: damaged? Run 'unistore verify {store.path}'")
+    if left_out := store.attributes.get("skipped"):
+        remarks.append(f"left out because of problems: {left_out} (listed in {REPORT})")
+    for array in arrays:
+        if "unlabelled" in array["attributes"]:
+            remarks.append(f"{array['path']}: all zero: unlabelled?")
+        elif array["only_fill"] and not _is_index(array["path"]):
+            remarks.append(f"{array['path']}: nothing but zeros")
+    if store.sample_count == 0:
+        remarks.append("no samples")
+    if (folder := local_path(store.path)) is not None:
+        build = build_folder(folder)
+        if build.exists():
+            remarks.append(f"a conversion to replace this store is unfinished: {build.name}")
+        repair = build.with_name(f"{folder.absolute().name}.{REPAIR}")
+        if repair.exists():
+            remarks.append(f"a repair is at work or was stopped: {repair.name}; repair again, or remove it")
+    return remarks
+
+
+def _is_index(path: str) -> bool:
+    """Arrays in which nothing but zeros is nothing to remark."""
+    return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
+
+
+def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
+    """What `describe_store` gave, for people."""
+    sources, seal = about["sources"], about["seal"]
+    named = ", ".join(source["path"] for source in sources["first"])
+    more = (
+        f" and {sources['count'] - len(sources['first']):,} more" if sources["count"] > SHOWN_SOURCES else ""
+    )
+    splits = ", ".join(f"{name} {count:,}" for name, count in about["splits"].items())
+    ratio = "" if about["ratio"] is None else f", ratio {about['ratio']:.2f}"
+    facts = [
+        ("store", path),
+        ("modality", about["modality"].replace("_", " ")),
+        ("samples", f"{about['samples']['count']:,} ({about['samples']['table']})"),
+        ("splits", splits or "none"),
+        ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
+        ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
+        ("seal", _seal_text(seal)),
+        ("made with", ", ".join(f"{name} {version}" for name, version in about["created_with"].items())),
+        ("options", spelled_options(about["modality"], about["options"])),
+    ]
+    blocks = [Block(facts=[fact for fact in facts if fact[1]]), _array_table(about["arrays"])]
+    if about["remarks"]:
+        blocks.append(Block(title="remarks", lines=about["remarks"]))
+    if about["snippet"]:
+        blocks.append(Block(title="load it", code=about["snippet"]))
+    return blocks
+
+
+def _array_table(arrays: list[dict[str, Any]]) -> Block:
+    rows = [
+        (
+            array["path"],
+            _shape(array["shape"]),
+            array["dtype"],
+            _shape(array["chunks"]),
+            _shape(array["shards"]),
+            array["codec"].removeprefix("bytes, "),
+            size(array["stored_bytes"]),
+            size(array["raw_bytes"]),
+            "-" if array["ratio"] is None else f"{array['ratio']:.2f}",
+        )
+        for array in arrays
+    ]
+    columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "stored", "raw", "ratio")
+    spare = ("codec", "shards", "raw", "chunks", "ratio")
+    return Block(title="arrays", columns=columns, rows=rows, spare=spare)
+
+
+def _seal_text(seal: dict[str, Any]) -> str:
+    state = "intact" if seal["intact"] else "DAMAGED"
+    return f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: {state}"
+
+
+def _shape(shape: list[int] | None) -> str:
+    return "-" if shape is None else " × ".join(map(str, shape)) or "scalar"

@@ -1,0 +1,93 @@
+"""Source files: what they are, what is wrong with them, and the command that converts them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.convert import make_converter
+from unistore.conversion.preview import preview
+from unistore.converters.detection import Detection
+from unistore.errors import InputError, Problem
+from unistore.report.blocks import Block, count_of
+from unistore.report.commands import convert_command
+from unistore.system.sizes import size
+
+__all__ = ["describe_sources", "source_blocks"]
+
+SHOWN_SOURCES = 5
+SHOWN_PROBLEMS = 50
+
+
+def describe_sources(path: Path, found: Detection) -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """Scan and plan the sources at `path` without writing anything. JSON values, and every problem."""
+    about: dict[str, Any] = {
+        "modality": found.modality,
+        "layout": found.layout,
+        "reason": found.reason,
+        "command": _command(found.modality, path),
+    }
+    try:
+        shown = preview(make_converter(found.modality, {}), [path])
+    except InputError as error:
+        return about, error.problems or (Problem(str(path), str(error)),)
+    plain = shown.to_json()
+    sources = plain.pop("sources")
+    return {
+        **about,
+        "sources": {
+            "count": len(sources),
+            "bytes": plain.pop("source_bytes"),
+            "first": sources[:SHOWN_SOURCES],
+        },
+        **{name: plain[name] for name in ("tables", "raw_bytes", "memory", "options", "notes")},
+    }, ()
+
+
+def _command(modality: str, path: Path) -> str:
+    """Convert into a store beside the working directory's files, never among the sources."""
+    real, here = path.resolve(), Path.cwd().resolve()
+    stem = real.name.split(".")[0] or real.name.strip(".") or "store"
+    destination = Path(f"{stem}.zarr")
+    if real.is_dir() and (here == real or real in here.parents):
+        destination = real.parent / destination
+    return convert_command(modality, [str(path)], str(destination))
+
+
+def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:
+    """What `describe_sources` gave, for people."""
+    facts = [
+        ("source", path),
+        ("family", f"{about['modality'].replace('_', ' ')} ({about['layout']})"),
+        ("because", about["reason"]),
+    ]
+    if problems:
+        lines = [f"- {problem}" for problem in problems[:SHOWN_PROBLEMS]]
+        if len(problems) > SHOWN_PROBLEMS:
+            lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
+        wrong = Block(title=f"{count_of(len(problems), 'problem')} to mend before converting", lines=lines)
+        return [Block(facts=facts), wrong, Block(title="then convert it", code=about["command"])]
+    sources = about["sources"]
+    names = ", ".join(source["name"] for source in sources["first"])
+    more = f" and {sources['count'] - SHOWN_SOURCES:,} more" if sources["count"] > SHOWN_SOURCES else ""
+    facts += [
+        ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {names}{more}"),
+        ("becomes", f"{size(about['raw_bytes'])} uncompressed, peak memory about {size(about['memory'])}"),
+    ]
+    rows = [
+        (
+            array["path"],
+            f"{'about ' if table['estimated'] else ''}{' × '.join(map(str, array['shape']))}",
+            array["dtype"],
+            " × ".join(map(str, array["chunk"])),
+        )
+        for table in about["tables"]
+        for array in table["arrays"]
+    ]
+    blocks = [
+        Block(facts=facts),
+        Block(title="arrays", columns=("array", "shape", "dtype", "chunks"), rows=rows),
+    ]
+    if about["notes"]:
+        blocks.append(Block(title="notes", lines=about["notes"]))
+    return [*blocks, Block(title="convert it", code=about["command"])]

@@ -1,0 +1,122 @@
+"""An unfinished conversion: how far it is, whether somebody works on it, and how to go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.lock import owner_of
+from unistore.errors import StoreError
+from unistore.report.blocks import Block, count_of
+from unistore.report.commands import convert_command
+from unistore.store.names import build_folder
+from unistore.store.reader import Store
+
+__all__ = ["SUFFIX", "describe_unfinished", "unfinished_blocks"]
+
+SUFFIX = build_folder(Path("x")).name.removeprefix("x")
+"""Ending of the folder in which a conversion is under way."""
+
+
+def describe_unfinished(build: Path) -> dict[str, Any]:
+    """Everything that the journal of a build folder tells. JSON values; damaged lines are left out."""
+    records = _records(build / "journal.jsonl")
+    begun = next((record for record in records if record.get("step") == "begin"), {})
+    identity = _held(begun, "identity", dict) or {}
+    planned = next((record for record in records if record.get("step") == "plan"), {})
+    url = _held(identity, "destination", str)  # of a place in a bucket; else the store stands beside it
+    local = build.with_name(build.name.removesuffix(SUFFIX))
+    destination = str(local) if url is None else url
+    done = {str(record.get("task")) for record in records if record.get("step") == "shard"}
+    derived = {str(record.get("source")) for record in records if record.get("step") == "derive"}
+    paths = [path for path in _held(begun, "paths", list) or () if isinstance(path, str)]
+    modality, options = _held(identity, "modality", str), _held(identity, "options", dict) or {}
+    replaces = _replaced(local, build / "old") if url is None else _swapped(records, url)
+    more = [] if url is None else ["--work", str(build.parent)]
+    more += ["--overwrite"] if replaces else []
+    command = "" if modality is None else convert_command(modality, paths, destination, options, more)
+    return {
+        "destination": destination,
+        "modality": modality,
+        "options": options,
+        "sources": {"count": len(_held(identity, "sources", dict) or {}), "given": paths},
+        "sources_read": len(derived),
+        "tasks_done": len(done),
+        "tasks": _held(planned, "tasks", int),
+        "sealed": any(record.get("step") == "sealed" for record in records),
+        "written_bytes": _local_bytes(build / "store") if url is None else _recorded_bytes(records),
+        "at_work": owner_of(build / "lock"),
+        "replaces": replaces,
+        "command": command,
+    }
+
+
+def _local_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _recorded_bytes(records: list[dict[str, Any]]) -> int:
+    shards = [record for record in records if record.get("step") == "shard"]
+    files = [file for shard in shards for file in _held(shard, "files", list) or ()]
+    return sum(_held(file, "bytes", int) or 0 for file in files if isinstance(file, dict))
+
+
+def _swapped(records: list[dict[str, Any]], url: str) -> str | None:
+    """The store in a bucket that is to be replaced."""
+    staged = any(record.get("staged") for record in records if record.get("step") == "place")
+    return url if staged else None
+
+
+def _records(journal: Path) -> list[dict[str, Any]]:
+    found = []
+    for line in journal.read_bytes().splitlines() if journal.exists() else ():
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def _held(record: dict[str, Any], name: str, kind: type) -> Any:
+    """A value of a record, or None where it is of another kind: a journal may be damaged, or a stranger's."""
+    value = record.get(name)
+    return value if isinstance(value, kind) else None
+
+
+def _replaced(*places: Path) -> str | None:
+    """Where the store stands that is to be replaced."""
+    for path in places:
+        try:
+            Store(path)
+        except StoreError:
+            continue
+        return str(path)
+    return None
+
+
+def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
+    """What `describe_unfinished` gave, for people."""
+    total = "" if about["tasks"] is None else f" of {about['tasks']:,}"
+    done = f"{about['tasks_done']:,}{total} shards written"
+    if about["sources_read"]:
+        done = f"{about['sources_read']:,} of {count_of(about['sources']['count'], 'source')} read, {done}"
+    if about["sealed"]:
+        done = "all, and sealed; it only has to be moved into place"
+    facts = [
+        ("unfinished", path),
+        ("leads to", about["destination"]),
+        ("modality", (about["modality"] or "not known yet").replace("_", " ")),
+        ("sources", ", ".join(about["sources"]["given"])),
+        ("done", done),
+        ("at work", about["at_work"] or "nobody"),
+        ("replaces", about["replaces"] or ""),
+    ]
+    blocks = [Block(facts=[fact for fact in facts if fact[1]])]
+    if about["command"] and not about["at_work"]:
+        blocks.append(Block(title="go on", code=about["command"]))
+        hint = "The same command continues. To begin anew, add --restart; to give up, remove the folder."
+        blocks.append(Block(lines=[hint]))
+    return blocks

@@ -1,0 +1,198 @@
+"""How many loader workers: a share of the cores that this process may really use.
+
+A container's quota and a batch system's affinity mask both lie below ``os.cpu_count()``; a worker more than
+there are cores only takes turns. Few samples want few workers: each one costs a process and its own caches.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from unistore.errors import InputError, Problem
+from unistore.system.arguments import EPOCHS, MANY, Arguments, is_whole
+from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
+
+__all__ = ["MOST", "WorkerPlan", "environment_number", "plan", "usable_cores"]
+
+MOST = 4096
+"""Workers of one loader, and batches made ahead for each."""
+
+SHARE = 0.8
+"""Part of the usable cores that ``"auto"`` takes; the rest is for training itself."""
+VALIDATION_SHARE = 0.2
+FEW = ((50, 2), (200, 4))
+"""Below so many samples, at most so many workers a rank."""
+
+_FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]*\.?[0-9]+)\s*")
+_announced: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """Workers of one rank, and why.
+
+    Attributes
+    ----------
+    train, validation
+        ``num_workers`` of this rank's two loaders; 0: read in the training process.
+    ranks
+        Training processes on this machine that the total was split between.
+    total
+        Workers that all ranks together were allowed.
+    cores
+        Usable cores found; a quota may make it fractional.
+    reason
+        One line: how the numbers came about.
+    """
+
+    train: int
+    validation: int
+    ranks: int
+    total: int
+    cores: float
+    reason: str
+
+    @property
+    def per_rank(self) -> int:
+        """Workers of one rank, training and validation together."""
+        return self.train + self.validation
+
+    def __str__(self) -> str:
+        return self.reason
+
+    def announce(self) -> None:
+        """Print the decision to standard error, once a process and only by rank 0."""
+        if self.reason not in _announced and os.environ.get("RANK", "0") == "0":
+            _announced.add(self.reason)
+            print(self.reason, file=sys.stderr, flush=True)
+
+
+def plan(
+    workers: str | int = "auto",
+    ranks: int = 1,
+    samples: int | None = None,
+    *,
+    validation: bool = False,
+    cores: float | None = None,
+    quiet: bool = False,
+) -> WorkerPlan:
+    """Decide how many workers each loader gets.
+
+    The decision is printed to standard error, once a process and only by rank 0.
+
+    Parameters
+    ----------
+    workers
+        ``"auto"``: 0.8 of the usable cores. ``"cpu*0.9"``: that part of them. A number: so many in total,
+        taken as it is.
+    ranks
+        Training processes on this machine; the total is split evenly between them.
+    samples
+        Samples of the data set, if known: below 50 at most 2 workers a rank, below 200 at most 4, never
+        more than samples (a number given for `workers` is not reduced).
+    validation
+        Whether a validation loader takes its part: a fifth of a rank's workers, none if the rank has one.
+    cores
+        Usable cores, if not to be looked up.
+    quiet
+        Do not print.
+
+    Raises
+    ------
+    InputError
+        If `workers` is none of these, or another argument has a value that it cannot have.
+    """
+    check = Arguments()
+    check.whole("ranks", ranks, 1)
+    check.whole("samples", samples, most=EPOCHS, none=True)
+    check.number("cores", cores, none=True)
+    check.settle()
+    found = usable_cores() if cores is None else cores
+    total, why = _total(workers, found)
+    per_rank = total // ranks
+    if total >= 1:
+        per_rank = max(1, per_rank)
+    steps = [why]
+    if ranks > 1:
+        steps.append(f"{per_rank} for each of {ranks} ranks")
+    if samples is not None and isinstance(workers, str):
+        most = min([max(1, samples // ranks), *(count for bound, count in FEW if samples < bound)])
+        if most < per_rank:
+            per_rank = most
+            steps.append(f"{most} because there are only {samples} samples")
+    held = max(1, round(per_rank * VALIDATION_SHARE)) if validation and per_rank > 1 else 0
+    parts = f"{per_rank - held} train"
+    if validation:
+        parts += f" + {held} validation" if held else " (validation reads in its own process)"
+    result = WorkerPlan(
+        train=per_rank - held,
+        validation=held,
+        ranks=ranks,
+        total=total,
+        cores=found,
+        reason=f"loader workers: {', '.join(steps)}: {parts}",
+    )
+    if not quiet:
+        result.announce()
+    return result
+
+
+def _total(workers: str | int, cores: float) -> tuple[int, str]:
+    shown = f"{cores:g} usable cores"
+    if is_whole(workers):
+        workers = int(workers)
+        check = Arguments()
+        check.whole("workers", workers, most=MOST)
+        check.settle()
+        beyond = f", more than {shown}" if workers > cores else ""
+        return workers, f"{workers} as asked{beyond}"
+    text = str(workers).strip().lower()
+    if re.fullmatch(r"[0-9]+", text):
+        return _total(int(text), cores)
+    if text == "auto":
+        share = SHARE
+    elif (match := _FRACTION.fullmatch(text)) and float(match[1]) > 0:
+        share = float(match[1])
+    else:
+        message = f"is {workers!r}, expected 'auto', 'cpu*0.9' or a number"
+        raise InputError(Problem("workers", message, kind="option"))
+    total = max(1, math.floor(cores * share + 1e-9))
+    return total, f"{shown} × {share:g} = {total}"
+
+
+def environment_number(name: str, default: int, least: int = 1) -> int:
+    """A whole number that a variable of the environment gives.
+
+    Raises
+    ------
+    InputError
+        If it gives something else.
+    """
+    text = os.environ.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MANY):
+        message = f"is {text!r} in the environment, expected a whole number of at least {least}"
+        raise InputError(Problem(name, message, "set it to that, or unset it", "option"))
+    return int(text)
+
+
+def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:
+    """Cores this process may use: its affinity mask, or less where a cgroup (v1 or v2) sets a CPU quota.
+
+    Parameters
+    ----------
+    process
+        Folder with the process's ``cgroup`` file.
+    cgroups
+        Where the cgroup file systems are mounted.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        cores = float(len(os.sched_getaffinity(0)))
+    else:
+        cores = float(os.cpu_count() or 1)
+    quota = cpu_quota(process, cgroups)
+    return cores if quota is None else min(cores, quota)
