@@ -54,7 +54,7 @@ def detect(paths: Sequence[Path]) -> Detection | None:
         If none does, and folders cannot be listed or files are pipes or devices.
     """
     for family in _FAMILIES:
-        found: Detection | None = import_module(f"unistore.converters.{family}").detect(paths)
+        found: Detection | None = import_module(f"unistore.converters.{family}.converter").detect(paths)
         if found is not None:
             return found
     try:

@@ -197,7 +197,7 @@ def convert_until(case: Case, destination: Path, strike: float) -> bool:
 
 def load_toys() -> Any:
     """The toy family, which lives beside the tests that explain it."""
-    path = Path(__file__).parents[1] / "unistore" / "execute" / "conftest.py"
+    path = Path(__file__).parents[1] / "unistore" / "conversion" / "conftest.py"
     spec = importlib.util.spec_from_file_location("toys", path)
     assert spec is not None
     assert spec.loader is not None

@@ -67,7 +67,8 @@ FORBIDDEN: dict[str, set[str]] = {
     | {"unistore.converters", "unistore.conversion", "unistore.cli"},
     "unistore.data.sample": (HEAVY - {"torch"})
     | {"unistore.converters", "unistore.conversion", "unistore.cli"},
-    "unistore.collate": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.conversion", "unistore.cli"},
+    "unistore.data.collate": (HEAVY - {"torch"})
+    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
     "unistore.data.tensors": (HEAVY - {"torch"})
     | {"unistore.converters", "unistore.conversion", "unistore.cli"},
     "unistore.loader": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.conversion", "unistore.cli"},

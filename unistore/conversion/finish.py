@@ -116,7 +116,7 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
         Naming every rule that the planned store breaks: a fault of the converter, never sealed.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    schema = import_module(f"unistore.schemas.{plan.modality}")
+    schema = import_module(f"unistore.schemas.{plan.modality}.fields")
     problems: list[Problem] = schema.validate(arrays, attributes)
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)

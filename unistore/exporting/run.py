@@ -65,7 +65,9 @@ def export(
     target = Path(os.path.abspath(local_only(destination, "DST")))  # noqa: PTH100  keeps links
     opened = Store(store)
     _check(target, local_path(store))
-    files: Callable[[Store], Iterator[File]] = import_module(f"unistore.exporting.{_family(opened)}").files
+    files: Callable[[Store], Iterator[File]] = import_module(
+        f"unistore.converters.{_family(opened)}.export"
+    ).files
     try:
         with workplace(target, "unistore-export") as work:
             done = _write_all(opened, files(opened), work / "files", progress)

@@ -248,7 +248,7 @@ class _OriginalStep:
 
     @cached_property
     def _originals(self) -> Any:
-        module = import_module(f"unistore.integrity.originals_{self.store.modality}")
+        module = import_module(f"unistore.converters.{self.store.modality}.original")
         return module.Originals(self.store, self.scan)
 
     def __call__(self, number: int) -> Outcome:

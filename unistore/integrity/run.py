@@ -131,7 +131,7 @@ def verify_with(
     if not structure:
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
         problems, unchecked = run_rules(view, rules.RULES, executor)
-        own = import_module(f"unistore.integrity.rules_{store.modality}").RULES
+        own = import_module(f"unistore.schemas.{store.modality}.rules").RULES
         if problems:  # they read what the indices lead to
             unchecked += [rule.__name__ for rule in own]
         else:

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
+from unistore.data.packed import Packed
 from unistore.errors import InputError
 from unistore.loader import Loader, LoaderError, thread
 from unistore.order.sequences import InOrder
@@ -138,7 +139,7 @@ def test_permuted_images_keep_their_strides(data):
         def read_batch(self, indices, allocate=np.empty):
             out = allocate((len(indices), 4, 5, 3), np.dtype(np.uint8))
             out[:] = np.array([each[0] for each in indices])[:, None, None, None]
-            return {"image": unistore.data.packed.Packed(out.transpose(0, 3, 1, 2))}
+            return {"image": Packed(out.transpose(0, 3, 1, 2))}
 
     with Loader(Images(), 10, workers=1) as loader:
         for batch in loader:
@@ -213,8 +214,8 @@ def test_batches_of_very_different_sizes(data):
             more = allocate((7,), np.dtype(np.int16))
             more[:] = 3
             return {
-                "index": unistore.data.packed.Packed(index),
-                "out": unistore.data.packed.Packed(out[:, None]),
+                "index": Packed(index),
+                "out": Packed(out[:, None]),
             }
 
     with Loader(Growing(100), 1, workers=2, prefetch=3) as loader:

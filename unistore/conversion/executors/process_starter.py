@@ -1,4 +1,4 @@
-"""The starter of ``--workers N``: ``python -P -m unistore.conversion.executors.process_starter CONVERTER MODULE...``.
+"""The starter of ``--workers N``: ``python -P -m …process_starter CONVERTER MODULE...``.
 
 Imports once what all workers need, and forks itself for each of them: a worker is there within milliseconds.
 It is a program of its own, neither forked nor spawned from the converter: the user's script is not run again
