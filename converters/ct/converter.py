@@ -16,7 +16,6 @@ from typing import Any, ClassVar, cast
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Collected, Exclusion, about
-from unistore.converters.ct.detect import detect
 from unistore.converters.ct.headers import look
 from unistore.converters.ct.layout import find_volumes
 from unistore.converters.ct.notes import notes_of
@@ -29,7 +28,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window, parse_window
 
-__all__ = ["CtConverter", "detect"]
+__all__ = ["CtConverter"]
 
 SPARSE = ("auto", "coords", "mask")
 

@@ -1,1 +1,28 @@
 """Spike cameras."""
+
+from __future__ import annotations
+
+from unistore.converters.registry import Family
+
+__all__ = ["FAMILY"]
+
+FAMILY = Family(
+    name="spike",
+    summary="Spike cameras: sequences, .dat streams, .npy, .npz.",
+    description="Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy "
+    "and .npz.",
+    examples=(
+        "unistore convert spike recordings/ spikes.zarr --voxels 5,10",
+        "unistore convert spike a.dat b.dat spikes.zarr --height 250 --width 400",
+        "unistore convert spike recordings/ spikes.zarr --frames keep",
+    ),
+    converter="unistore.converters.spike.converter:SpikeConverter",
+    detect="unistore.converters.spike.detection:detect",
+    validate="unistore.schemas.spike.fields:validate",
+    rules="unistore.schemas.spike.rules:RULES",
+    export="unistore.converters.spike.export:files",
+    originals="unistore.converters.spike.original:Originals",
+    kind="unistore.data.kinds.natural:clips",
+    other_kinds=("unistore.Clips(length=5, crop=256)",),
+    batch_size=4,
+)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
-from unistore.converters.spike.detection import detect
 from unistore.converters.spike.existing import existing_orientation
 from unistore.converters.spike.folders import find_recordings
 from unistore.converters.spike.frames import ROLES, Recording, common_roles
@@ -37,7 +36,7 @@ from unistore.converters.spike.tables import (
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.fields import FRAMES, IMAGES, MODALITY, file_table_name
 
-__all__ = ["SpikeConverter", "detect"]
+__all__ = ["SpikeConverter"]
 
 Layout = Literal["auto", "packed", "bytes"]
 Frames = Literal["tiles", "keep"]
