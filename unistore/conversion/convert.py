@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast, get_type_hints
 
@@ -16,6 +15,7 @@ from unistore.conversion.splits import parse_shares
 from unistore.converters.detection import Detection, detect
 from unistore.converters.files.paths import is_inside
 from unistore.converters.protocol import Converter
+from unistore.converters.registry import families, family
 from unistore.errors import InputError
 from unistore.remote.url import local_only
 from unistore.store.names import ROOT
@@ -25,16 +25,7 @@ from unistore.system.sizes import parse_bytes
 from unistore.system.workers import MOST
 from unistore.zarr3.presets import CODECS
 
-__all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
-
-CONVERTERS: Mapping[str, tuple[str, str]] = {
-    "rows": ("unistore.converters.rows.converter", "RowsConverter"),
-    "point_cloud": ("unistore.converters.point_cloud.converter", "PointCloudConverter"),
-    "ct": ("unistore.converters.ct.converter", "CtConverter"),
-    "spike": ("unistore.converters.spike.converter", "SpikeConverter"),
-    "trajectory": ("unistore.converters.trajectory.converter", "TrajectoryConverter"),
-}
-"""Module and class of each modality's converter."""
+__all__ = ["convert", "detect_modality", "make_converter", "recorded_converter"]
 
 PathLike = str | os.PathLike[str]
 
@@ -67,7 +58,7 @@ def convert(
         call after a kill continues there. Or the URL of a place in a bucket, ``s3://``, ``gs://``, ``az://``:
         shards are put straight there, the root object last; see `work`.
     modality
-        ``"rows"``, ``"point_cloud"``, ``"ct"``, ``"spike"`` or ``"trajectory"``; None: from the content.
+        Family of the sources, as ``unistore convert --help`` lists them; None: from the content.
     codec
         ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
     split
@@ -156,7 +147,7 @@ def convert(
             return start(cluster)
     from unistore.conversion.executors.processes import Processes
 
-    imports = CONVERTERS.get(_name(chosen), ())[:1]
+    imports = (family(chosen).converter.partition(":")[0],)
     with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
         return start(processes)
 
@@ -215,28 +206,25 @@ def detect_modality(paths: Sequence[Path]) -> Detection:
         if stores := [path for path in paths if (path / ROOT).exists()]:
             msg = f"{stores[0]}: is a store already; 'unistore export {stores[0]} DST' gives its files back"
             raise InputError(msg)
+        known = ", ".join(sorted(each.command for each in families().values()))
         msg = (
-            f"{listed}: not recognised as point clouds, CT volumes, spike recordings, trajectories or plain "
-            "arrays; 'unistore inspect' says more; or name the family, as in unistore convert ct SRC... DST"
+            f"{listed}: not recognised as sources of any family ({known}); 'unistore inspect' says more; "
+            "or name the family, as in unistore convert FAMILY SRC... DST"
         )
         raise InputError(msg)
     return found
 
 
 def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a modality with its options; one value will do where several may be given.
+    """Converter of a family with its options; one value will do where several may be given.
 
     Raises
     ------
     InputError
-        If the modality is unknown or an option is not one of its converter's.
+        If the family is unknown or an option is not one of its converter's.
     """
-    name = _name(modality)
-    if name not in CONVERTERS:
-        msg = f"unknown modality {modality!r}; one of: {', '.join(CONVERTERS)}"
-        raise InputError(msg)
-    module, cls = CONVERTERS[name]
-    converter_class = getattr(import_module(module), cls)
+    found = family(modality)
+    name, converter_class = found.name, found.part("converter")
     known = {field.name: field.default for field in fields(converter_class) if field.init}
     defaults = {field.name: field.default_factory for field in fields(converter_class)}
     unknown = [option for option in options if option not in known]
@@ -257,10 +245,6 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
         check.expect(option, value, fits(value, hints[option]), described(hints[option]))
     check.settle()
     return cast("Converter", converter_class(**given))
-
-
-def _name(modality: str) -> str:
-    return modality.replace("-", "_")
 
 
 def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import check_exist
 from unistore.conversion.executors.local import Executor
+from unistore.converters.registry import family
 from unistore.errors import Problem
 from unistore.integrity import rules
 from unistore.integrity.damage import array_of, where_damaged
@@ -131,7 +131,8 @@ def verify_with(
     if not structure:
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
         problems, unchecked = run_rules(view, rules.RULES, executor)
-        own = import_module(f"unistore.schemas.{store.modality}.rules").RULES
+        each = family(store.modality)
+        own = each.part("rules") if each.rules else ()
         if problems:  # they read what the indices lead to
             unchecked += [rule.__name__ for rule in own]
         else:
