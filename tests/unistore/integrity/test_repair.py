@@ -17,10 +17,10 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore import inspect
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.integrity import repair, verify
 from unistore.integrity.roots import mended_root
-from unistore.report import inspection as inspect
 
 Copy = Callable[[str], Any]
 Tree = Callable[[Path], dict[str, bytes]]
