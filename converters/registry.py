@@ -41,8 +41,11 @@ class Family:
         What its sources are, in a sentence: the help of its command.
     examples
         Command lines for that help.
+    options
+        Class of its options, see `unistore.converters.options.Options`; quick to import: the help of the
+        command line needs it.
     converter
-        Class of its converter, see `unistore.converters.protocol.Converter`.
+        Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
     detect
         ``detect(paths) -> Detection | None``: whether paths hold its sources.
     validate
@@ -68,6 +71,7 @@ class Family:
     summary: str
     description: str
     examples: tuple[str, ...] = ()
+    options: str
     converter: str
     detect: str
     validate: str

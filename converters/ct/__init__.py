@@ -15,6 +15,7 @@ FAMILY = Family(
         "unistore convert ct volumes/ ct.zarr --window lung --window mine:400:50",
         "unistore convert ct processed/ ct.zarr --resolution 512 --sparse mask",
     ),
+    options="unistore.converters.ct.options:CtOptions",
     converter="unistore.converters.ct.converter:CtConverter",
     detect="unistore.converters.ct.detect:detect",
     validate="unistore.schemas.ct.fields:validate",

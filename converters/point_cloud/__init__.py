@@ -16,6 +16,7 @@ FAMILY = Family(
         "unistore convert point-cloud scan.h5 scan.zarr --segment window:50",
         "unistore convert point-cloud scan.h5 scan.zarr --map x=East --map y=North",
     ),
+    options="unistore.converters.point_cloud.options:PointCloudOptions",
     converter="unistore.converters.point_cloud.converter:PointCloudConverter",
     detect="unistore.converters.point_cloud.converter:detect",
     validate="unistore.schemas.point_cloud.fields:validate",

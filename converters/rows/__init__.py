@@ -15,6 +15,7 @@ FAMILY = Family(
         "unistore convert rows a.h5 b.h5 train.zarr --split train=0.9,val=0.1",
         "unistore convert rows a.npz train.zarr --map image=x --map label=y",
     ),
+    options="unistore.converters.rows.options:RowsOptions",
     converter="unistore.converters.rows.converter:RowsConverter",
     detect="unistore.converters.rows.converter:detect",
     validate="unistore.schemas.rows.fields:validate",

@@ -12,10 +12,11 @@ FAMILY = Family(
     description="Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy "
     "and .npz.",
     examples=(
-        "unistore convert spike recordings/ spikes.zarr --voxels 5,10",
+        "unistore convert spike recordings/ spikes.zarr --voxel-bins 5",
         "unistore convert spike a.dat b.dat spikes.zarr --height 250 --width 400",
         "unistore convert spike recordings/ spikes.zarr --frames keep",
     ),
+    options="unistore.converters.spike.options:SpikeOptions",
     converter="unistore.converters.spike.converter:SpikeConverter",
     detect="unistore.converters.spike.detection:detect",
     validate="unistore.schemas.spike.fields:validate",

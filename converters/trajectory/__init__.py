@@ -15,6 +15,7 @@ FAMILY = Family(
         "unistore convert trajectory demo.hdf5 demo.zarr --image-size 224",
         "unistore convert trajectory aloha/ aloha.zarr --images keep",
     ),
+    options="unistore.converters.trajectory.options:TrajectoryOptions",
     converter="unistore.converters.trajectory.converter:TrajectoryConverter",
     detect="unistore.converters.trajectory.converter:detect",
     validate="unistore.schemas.trajectory.fields:validate",

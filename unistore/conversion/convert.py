@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import room
@@ -14,12 +13,13 @@ from unistore.conversion.runner import Report, run
 from unistore.conversion.splits import parse_shares
 from unistore.converters.detection import Detection, detect
 from unistore.converters.files.paths import is_inside
+from unistore.converters.options import declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import families, family
 from unistore.errors import InputError
 from unistore.remote.url import local_only
 from unistore.store.names import ROOT
-from unistore.system.arguments import Arguments, described, fits
+from unistore.system.arguments import Arguments
 from unistore.system.progress import SILENT, Progress
 from unistore.system.sizes import parse_bytes
 from unistore.system.workers import MOST
@@ -84,7 +84,8 @@ def convert(
     progress
         Told how far it is.
     **options
-        The converter's own options (fields of its class); all have ``exclude``, names to leave out.
+        The family's own options, as ``unistore convert FAMILY --help`` lists them; all have ``exclude``,
+        names to leave out.
 
     Returns
     -------
@@ -221,30 +222,14 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
     Raises
     ------
     InputError
-        If the family is unknown or an option is not one of its converter's.
+        If the family is unknown, or an option is not one of its own or of another type.
     """
     found = family(modality)
-    name, converter_class = found.name, found.part("converter")
-    known = {field.name: field.default for field in fields(converter_class) if field.init}
-    defaults = {field.name: field.default_factory for field in fields(converter_class)}
-    unknown = [option for option in options if option not in known]
-    if unknown:
-        msg = f"{name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
+    known = [each.name for each in declared(found.part("options"))]
+    if unknown := [name for name in options if name not in known]:
+        msg = f"{found.name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         raise InputError(msg)
-    for option, value in options.items():
-        if defaults[option] is dict and not isinstance(value, Mapping):
-            msg = f"{option} is {value!r}, expected a mapping of names, as in {option}={{'to': 'from'}}"
-            raise InputError(msg)
-    several = {option for option in options if isinstance(known[option], tuple)}
-    given = {
-        option: (value,) if option in several and isinstance(value, str | int | float) else value
-        for option, value in options.items()
-    }
-    check, hints = Arguments(), get_type_hints(converter_class)
-    for option, value in given.items():
-        check.expect(option, value, fits(value, hints[option]), described(hints[option]))
-    check.settle()
-    return cast("Converter", converter_class(**given))
+    return cast("Converter", found.part("converter")(**options))
 
 
 def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:
