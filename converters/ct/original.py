@@ -16,7 +16,7 @@ from unistore.converters.common.originals import Compared
 from unistore.converters.ct.export import Volume, volumes
 from unistore.converters.protocol import Scan
 from unistore.schemas.ct.fields import MASKS, SDF, WINDOWS
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["Originals"]
 
@@ -24,7 +24,7 @@ __all__ = ["Originals"]
 class Originals:
     """Compares the sources of a CT store, one by one."""
 
-    def __init__(self, store: Store, scan: Scan) -> None:
+    def __init__(self, store: StoreView, scan: Scan) -> None:
         self._scan = scan
         self._volumes = list(volumes(store))
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File, Values, array_values
 from unistore.converters.common.stored import SourceRows, sources_of
 from unistore.errors import StoreError
+from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
-from unistore.store.indices import contradiction, whole
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["BATCHES", "Cloud", "clouds", "files"]
 
@@ -48,7 +48,7 @@ class Cloud:
         Scale and offset, (2, 3) f8, of quantised coordinates; None where they are floats.
     """
 
-    store: Store
+    store: StoreView
     source: SourceRows
     layout: Mapping[str, Any]
     header: Mapping[str, Any]
@@ -124,7 +124,7 @@ class Cloud:
         return values
 
 
-def clouds(store: Store) -> Iterator[Cloud]:
+def clouds(store: StoreView) -> Iterator[Cloud]:
     """Every source of a point cloud store."""
     layouts = store.text("sources/layout")
     sources = sources_of(store)
@@ -154,7 +154,7 @@ def clouds(store: Store) -> Iterator[Cloud]:
         )
 
 
-def files(store: Store) -> Iterator[File]:
+def files(store: StoreView) -> Iterator[File]:
     """Every file of a point cloud store."""
     for cloud in clouds(store):
         batches = cloud.layout["layout"] == BATCHES

@@ -13,7 +13,7 @@ from unistore.converters.common.originals import Compared, datasets_of, open_pla
 from unistore.converters.point_cloud.export import BATCHES, Cloud, clouds
 from unistore.converters.protocol import Scan
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["Originals"]
 
@@ -26,7 +26,7 @@ Read = Callable[[str], NDArray[Any]]
 class Originals:
     """Compares the sources of a point cloud store, one by one."""
 
-    def __init__(self, store: Store, scan: Scan) -> None:
+    def __init__(self, store: StoreView, scan: Scan) -> None:
         self._scan = scan
         self._clouds = {cloud.source.number: cloud for cloud in clouds(store)}
 

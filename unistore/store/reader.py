@@ -12,7 +12,7 @@ from unistore.errors import CorruptionError, NoStoreError, StoreError
 from unistore.remote.cached_storage import CachedStorage
 from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage, why_no_store
-from unistore.store import indices
+from unistore.schemas import indices
 from unistore.store.grammar import GrammarError, parse_root, parse_split_names
 from unistore.store.manifest import MANIFEST_LIMIT
 from unistore.store.names import FORMAT_VERSION, ROOT, build_folder

@@ -21,7 +21,7 @@ from unistore.loader.arena import Arena
 from unistore.loader.presentation import present
 from unistore.loader.slabs import SlabRing
 from unistore.order.randomness import below, words
-from unistore.store.indices import contradiction
+from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import EPOCHS, Arguments
 from unistore.system.workers import MOST
