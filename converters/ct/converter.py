@@ -23,9 +23,9 @@ from unistore.converters.ct.notes import notes_of
 from unistore.converters.ct.scan import agree, make_source, make_tables, possible_tables
 from unistore.converters.ct.settle import settle
 from unistore.converters.ct.volume import VolumeReader
-from unistore.converters.files.paths import common_root, printable, relative_names
+from unistore.converters.files.paths import common_root, relative_names
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window, parse_window
 

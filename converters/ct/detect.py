@@ -11,8 +11,8 @@ from unistore.converters.ct.layout import FOREIGN
 from unistore.converters.ct.names import image_resolution, window_of
 from unistore.converters.detection import Detection
 from unistore.converters.files.npy.array import read_header
-from unistore.converters.files.paths import expand, printable
-from unistore.errors import InputError
+from unistore.converters.files.paths import expand
+from unistore.errors import InputError, printable
 
 __all__ = ["detect"]
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from unistore.converters.ct.names import image_resolution, mask_id, window_of
 from unistore.converters.files.npy.array import read_header
-from unistore.converters.files.paths import expand, is_inside, natural_key, printable
-from unistore.errors import InputError, Problem
+from unistore.converters.files.paths import expand, is_inside, natural_key
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct.windows import Window
 
 __all__ = ["FOREIGN", "Found", "VolumeFiles", "WindowFile", "find_volumes"]

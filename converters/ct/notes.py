@@ -9,7 +9,8 @@ import numpy as np
 
 from unistore.converters.ct.headers import Volume
 from unistore.converters.ct.scan import Agreement
-from unistore.converters.files.paths import natural_key, printable
+from unistore.converters.files.paths import natural_key
+from unistore.errors import printable
 from unistore.schemas.ct.windows import Window
 
 __all__ = ["notes_of"]

@@ -9,14 +9,13 @@ import h5py
 from unistore.converters.common.columns import Column
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import Tree, place
-from unistore.converters.files.paths import printable
 from unistore.converters.point_cloud.columns import (
     form_problems,
     lengths_problem,
     name_problems,
 )
 from unistore.converters.point_cloud.layout import BATCHES, FEATURES, Layout, header_of
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import segment_fields
 
 __all__ = ["is_batches", "recognise_batches"]

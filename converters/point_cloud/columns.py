@@ -10,8 +10,7 @@ import numpy as np
 
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import check_dataset, place
-from unistore.converters.files.paths import printable
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
 __all__ = [

@@ -11,7 +11,6 @@ import h5py
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import Tree, place
-from unistore.converters.files.paths import printable
 from unistore.converters.point_cloud.batches import is_batches, recognise_batches
 from unistore.converters.point_cloud.columns import ROLES, Chosen, choose
 from unistore.converters.point_cloud.layout import (
@@ -25,7 +24,7 @@ from unistore.converters.point_cloud.layout import (
     segment_names,
     segment_problems,
 )
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
 __all__ = ["layout_of", "recognise"]
 

@@ -29,8 +29,8 @@ from unistore.converters.common.exclusion import Collected
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.chunks import Chunks, chunks_of, creation_of, native
 from unistore.converters.files.hdf5.virtual import check_sources
-from unistore.converters.files.paths import is_inside, printable, real_path
-from unistore.errors import InputError, Problem
+from unistore.converters.files.paths import is_inside, real_path
+from unistore.errors import InputError, Problem, printable
 
 __all__ = [
     "SUFFIXES",

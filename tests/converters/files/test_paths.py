@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.converters.detection import detect
-from unistore.converters.files.paths import expand, natural_key, printable, relative_names, split_of
-from unistore.errors import InputError
+from unistore.converters.files.paths import expand, natural_key, relative_names, split_of
+from unistore.errors import InputError, printable
 
 
 def touch(*paths: Path) -> None:

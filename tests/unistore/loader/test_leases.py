@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from unistore.loader import Loader, SampleError, thread
-from unistore.loader.memory import Segment
 from unistore.loader.setup import HELD
-from unistore.loader.slabs import PREFETCHED, SlabRing
+from unistore.memory.segments import Segment
+from unistore.memory.slabs import PREFETCHED, SlabRing
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
