@@ -199,11 +199,10 @@ def test_no_circles_between_rooms() -> None:
 
 
 def inner_room(module: str) -> str:
-    """As `room`, with the folders of converters and schemas as rooms of their own."""
-    _, *parts = module.split(".")
-    if parts and parts[0] in ("converters", "schemas"):
-        return ".".join(parts[:2]) if (ROOT / parts[0] / parts[-1]).is_dir() or len(parts) > 2 else parts[0]
-    return room(module)
+    """As `room`, with the folders of converters as rooms of their own."""
+    folder = ".".join(module.split(".")[:3])
+    is_folder = room(module) == "converters" and folder in MODULES and MODULES[folder].stem == "__init__"
+    return folder if is_folder else room(module)
 
 
 def test_no_circles_between_modules() -> None:
@@ -216,9 +215,11 @@ def test_nothing_but_the_command_line_imports_the_command_line() -> None:
 
 
 def test_families_do_not_know_each_other() -> None:
-    """And what they share, `converters.common` and `converters.files`, knows none of them."""
+    """And what they share knows none of them, the forms of all families' arrays apart."""
     wrong = []
     for module, imported in sorted(EDGES):
+        if module == "unistore.schemas.expected":
+            continue
         if room(module) in ("converters", "schemas") and room(imported) in ("converters", "schemas"):
             known = FAMILIES & set(imported.split(".")[2:3])
             if known - set(module.split(".")[2:3]):
