@@ -8,7 +8,8 @@ import h5py
 
 from unistore.converters.common.columns import Column
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import Tree, place
+from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.point_cloud.columns import (
     form_problems,
     lengths_problem,

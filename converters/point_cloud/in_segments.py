@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.tree import follow
 from unistore.converters.point_cloud.layout import segment_names, segment_number
 from unistore.converters.point_cloud.scratch import BLOCK
 from unistore.errors import InputError, Problem
@@ -139,7 +140,7 @@ class Segments:
     def _group(self, number: int) -> tuple[str, h5py.Group]:
         key = self._keys[number]
         path = f"segments/{key}"
-        group = hdf5.follow(self._parent, key, place(self._name, path), self._roots)
+        group = follow(self._parent, key, place(self._name, path), self._roots)
         if isinstance(group, Problem):
             raise InputError(group)
         if not isinstance(group, h5py.Group):
@@ -167,7 +168,7 @@ class Segments:
         location = place(self._name, f"{path}/{key}")
         if key not in group:
             return Problem(location, "is missing", _CURE, "missing")
-        item = hdf5.follow(group, key, location, self._roots)
+        item = follow(group, key, location, self._roots)
         if not isinstance(item, h5py.Dataset):
             return item if isinstance(item, Problem) else Problem(location, "is no dataset", _CURE, "format")
         problems = hdf5.check_dataset(item, location)

@@ -10,7 +10,8 @@ from typing import Any
 import h5py
 
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import Tree, place
+from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.tree import Tree, follow, walk
 from unistore.converters.point_cloud.batches import is_batches, recognise_batches
 from unistore.converters.point_cloud.columns import ROLES, Chosen, choose
 from unistore.converters.point_cloud.layout import (
@@ -51,7 +52,7 @@ def recognise(path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str
         With every problem that can be seen without reading values.
     """
     with hdf5.open_hdf5(path, name) as file:
-        tree = hdf5.walk(file, name, roots, skip=_GROUPS)
+        tree = walk(file, name, roots, skip=_GROUPS)
         if tree.problems:
             raise InputError(tree.problems)
         if "segments" in tree.groups:
@@ -73,7 +74,7 @@ def layout_of(path: Path, roots: Sequence[Path]) -> str | None:
     be reported. ``batches`` are taken for point clouds only beside a ``label`` of integers.
     """
     with suppress(InputError), hdf5.open_hdf5(path) as file:
-        tree = hdf5.walk(file, str(path), roots, skip=_GROUPS)
+        tree = walk(file, str(path), roots, skip=_GROUPS)
         if "segments" in tree.groups and segment_names(file["segments"]):
             return INDICES if "data" in tree.groups else IN_SEGMENTS
         label = tree.datasets.get("label")
@@ -93,10 +94,10 @@ def _pointsuite(
         notes += _count_notes(file.get("header"), "point_count", chosen.rows, "points")
         return _layout(INDICES, name, file, tree, chosen, segments=len(names), notes=notes)
     location = place(name, f"segments/{names[0]}")
-    first = hdf5.follow(file["segments"], names[0], location, roots)
+    first = follow(file["segments"], names[0], location, roots)
     if isinstance(first, Problem):
         raise InputError(first)
-    inside = hdf5.walk(first, location, roots)
+    inside = walk(first, location, roots)
     if inside.problems:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}

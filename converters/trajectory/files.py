@@ -25,15 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Collected, Exclusion, about
-from unistore.converters.files.hdf5.file import (
-    Tree,
-    chunk_memory,
-    names_in,
-    open_hdf5,
-    place,
-    read_rows,
-    walk,
-)
+from unistore.converters.files.hdf5.file import chunk_memory, names_in, open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.files.paths import natural_key
 from unistore.converters.trajectory.attributes import small_values
 from unistore.converters.trajectory.episodes import inside_group, name_episodes
