@@ -10,7 +10,8 @@ from unistore.remote.client import ObjectClient
 from unistore.remote.object_storage import ObjectStorage
 from unistore.remote.url import file_path, is_url
 from unistore.zarr3.files import check_tree
-from unistore.zarr3.storage import DOCUMENT_LIMIT, LocalStorage, Storage
+from unistore.zarr3.local import LocalStorage
+from unistore.zarr3.storage import DOCUMENT_LIMIT, Storage
 
 __all__ = ["local_path", "open_storage", "zarr_store"]
 
