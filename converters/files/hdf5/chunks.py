@@ -38,9 +38,11 @@ _KEPT = 8 << 20
 """Bytes of decoded chunks that are kept for the rows that follow, as HDF5 does."""
 _DEFLATE, _SHUFFLE, _FLETCHER, _BZIP2 = 1, 2, 3, 307
 _DECOMPRESSED = {_DEFLATE, _BZIP2}
+_FEW = 16
+"""Chunks whose sizes are looked at sooner than it is known whether they were before."""
 _REMEMBERED = 1000
 _right: set[tuple[int, ...]] = set()
-"""Datasets without filters whose chunks all have their size: device, inode, size, times and address."""
+"""Datasets of many chunks without filters that all have their size, by version of the file."""
 _ABSENT = ("chunk storage is not allocated", "chunk address isn't defined")
 """How HDF5 says that a chunk was never written."""
 _EXPANSION = 1032
@@ -135,11 +137,17 @@ class Chunks:
                 self._decode(origin, np.empty(self._size, np.uint8))
                 self._checked.add(origin)
 
-    def _check_sizes(self) -> None:
-        """See that every chunk of a dataset without filters has its size, once for each version of a file."""
+    def _version(self) -> tuple[int, ...]:
+        """Device, inode, size and times of the file, and the dataset's address in it."""
         file = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
         address = h5py.h5o.get_info(self._id).addr
-        version = (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address)
+        return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address
+
+    def _check_sizes(self) -> None:
+        """See that every chunk of a dataset without filters has its size: of many, once for each version."""
+        lengths = zip(self._shape, self._chunk, strict=True)
+        few = math.prod(-(-length // size) for length, size in lengths) <= _FEW
+        version = () if few else self._version()
         if version in _right:
             return
 
@@ -150,9 +158,10 @@ class Chunks:
         if info is not None:
             msg = f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
             raise ValueError(msg)
-        if len(_right) >= _REMEMBERED:
-            _right.clear()
-        _right.add(version)
+        if version:
+            if len(_right) >= _REMEMBERED:
+                _right.clear()
+            _right.add(version)
 
     def _origins(self, lo: int, hi: int) -> Iterator[tuple[int, ...]]:
         step = self._chunk[0]

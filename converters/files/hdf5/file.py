@@ -324,7 +324,7 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
         return []
     chunks = zip(shape, creation.get_chunk(), strict=True)
     expected = math.prod(-(-length // chunk) for length, chunk in chunks)
-    written = dataset.id.get_num_chunks()
+    written = dataset.id.get_num_chunks() if expected > 1 else 1
     if written < expected:
         message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
         return [Problem(location, message, cure, "unwritten")]

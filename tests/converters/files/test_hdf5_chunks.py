@@ -167,29 +167,33 @@ def lie(path: Path, filters: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*OWN, *APART])
 def test_chunks_that_lie_are_refused_or_have_one_value(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too short or too long: refused. Random bytes: refused, or the same in two processes."""
     monkeypatch.setattr(hdf5_decoder, "_PATIENCE", 5.0)
-    path = tmp_path / "a.h5"
-    lie(path, {**OWN, **APART}[name])
-    found: list[dict[str, bytes]] = [{}, {}]
-    with open_hdf5(path, "a.h5") as file:
-        for each in found:
-            hdf5_decoder.stop()
-            for which in LIES:
-                try:
-                    each[which] = read_rows(file[which], f"a.h5: {which}").tobytes()
-                except InputError as error:
-                    (problem,) = error.problems
-                    assert problem.location == f"a.h5: {which}"
-                    assert "rows 0:64 cannot be read: " in problem.message
-                    each[which] = b""
+    for name, filters in {**OWN, **APART}.items():
+        lie(tmp_path / f"{name}.h5", filters)
+    found: list[dict[tuple[str, str], bytes]] = [{}, {}]
+    for each in found:
+        hdf5_decoder.stop()
+        for name in [*OWN, *APART]:
+            with open_hdf5(tmp_path / f"{name}.h5", "a.h5") as file:
+                for which in LIES:
+                    each[name, which] = read_or_refused(file[which], f"a.h5: {which}")
     assert found[0] == found[1]
-    assert found[0]["nothing"] == b"" or name == "sperr"
-    assert found[0]["less"] == b"" or name == "sperr"  # its decoder makes a whole chunk of any
+    believed = {name for (name, which), values in found[0].items() if which in ("less", "nothing") and values}
+    assert believed <= {"sperr"}  # its decoder makes a whole chunk of any
+
+
+def read_or_refused(dataset: h5py.Dataset, location: str) -> bytes:
+    try:
+        return read_rows(dataset, location).tobytes()
+    except InputError as error:
+        (problem,) = error.problems
+        assert problem.location == location
+        assert "rows 0:64 cannot be read: " in problem.message
+        return b""
 
 
 def damaged(path: Path, stored: bytes, filters: Mapping[str, Any], size: int = 1000) -> str:
