@@ -9,7 +9,7 @@ file has), and the rest is done here:
 - deflate or bzip2 (one of them, once), shuffle and fletcher32: decoded by zlib, bz2 and NumPy, bounded by
   the chunk's size. (The filter of bzip2 never ends where the stored bytes are cut short.)
 - All other filters (lzf, szip, n-bit, scale-offset, and every plugin): the decoder is native code that may
-  crash, never end, or claim bytes that it did not write. A process apart runs it (`hdf5_child`), checks
+  crash, never end, or claim bytes that it did not write. A process apart runs it (`child`), checks
   the decoded size, and compares two decodings; this process takes exactly the chunk's bytes from a pipe.
 - Values that must be converted (text, variable length, numbers of odd widths): chunks are decoded as above to
   check them, then once more by the library.

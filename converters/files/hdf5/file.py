@@ -7,8 +7,8 @@
 - Variable-length and object dtypes would need unpickling or per-row Python: refused unless asked for.
 - A corrupt chunk opens fine and fails when read: `read_rows` names the file and the dataset.
 - A chunk that is stored or decodes shorter than it should would be filled with what lies in memory:
-  `hdf5_chunks` checks every chunk before it is used.
-- A virtual dataset that maps to itself would end the process: `hdf5_virtual` looks where each one leads.
+  `chunks` checks every chunk before it is used.
+- A virtual dataset that maps to itself would end the process: `virtual` looks where each one leads.
 """
 
 from __future__ import annotations
