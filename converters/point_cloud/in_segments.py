@@ -156,7 +156,7 @@ class Segments:
             if {links.get_info(each).type for each in (name, inside)} == {h5py.h5l.TYPE_HARD}:
                 item = h5py.h5o.open(self._parent.id, inside)
                 if isinstance(item, h5py.h5d.DatasetID):
-                    dataset = h5py.Dataset(item)
+                    dataset = h5py.Dataset(item, readonly=True)
                     location = place(self._name, f"segments/{self._keys[number]}/{key}")
                     problems = hdf5.check_dataset(dataset, location)
                     return problems[0] if problems else dataset

@@ -151,46 +151,44 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     list of Problem
         Kinds ``"dtype"`` (object, variable length, or nothing a number) and ``"unwritten"``.
     """
-    if dataset.shape is None:
+    shape, dtype = dataset.shape, dataset.dtype
+    if shape is None:
         return [Problem(location, "has no values (a null dataspace)", kind="dtype")]
-    dtype, size = dataset.dtype, dataset.size
     if dtype.kind == "O" and not allow_object:
         message = "has a variable-length or object dtype"
         return [Problem(location, message, "store fixed-size numbers", "dtype")]
     creation = creation_of(dataset)
     form = creation.get_layout()
-    if size == 0 or form == h5py.h5d.VIRTUAL or creation.get_external_count():
+    if 0 in shape or form == h5py.h5d.VIRTUAL or creation.get_external_count():
         return []
     cure = "its writer was killed before writing: write the file again"
     stored = dataset.id.get_storage_size()
     if stored == 0:
-        message = f"was allocated as {dataset.shape} but never written; it would read as zeros"
+        message = f"was allocated as {shape} but never written; it would read as zeros"
         return [Problem(location, message, cure, "unwritten")]
     if form != h5py.h5d.CHUNKED:
-        return (
-            [] if stored == dataset.nbytes or dataset.dtype.hasobject else [_short(dataset, location, stored)]
-        )
+        expected = math.prod(shape) * dtype.itemsize
+        if stored == expected or dtype.hasobject:
+            return []
+        message = f"is stored in {stored} bytes, but {shape} values take {expected}"
+        return [Problem(location, message, "get or write the file again", "damaged")]
     if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
         return []
-    chunks = zip(dataset.shape, creation.get_chunk(), strict=True)
+    chunks = zip(shape, creation.get_chunk(), strict=True)
     expected = math.prod(-(-length // chunk) for length, chunk in chunks)
-    written = dataset.id.get_num_chunks()
+    written = dataset.id.get_num_chunks() if expected > 1 else 1
     if written < expected:
         message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
         return [Problem(location, message, cure, "unwritten")]
     return []
 
 
-def _short(dataset: h5py.Dataset, location: str, stored: int) -> Problem:
-    message = f"is stored in {stored} bytes, but {dataset.shape} values take {dataset.nbytes}"
-    return Problem(location, message, "get or write the file again", "damaged")
-
-
 def chunk_memory(dataset: h5py.Dataset) -> int:
     """Bytes that HDF5 holds while it reads any row: a chunk, and what it is decompressed from, if large."""
-    if dataset.chunks is None or not dataset.id.get_create_plist().get_nfilters():
+    creation = creation_of(dataset)
+    if creation.get_layout() != h5py.h5d.CHUNKED or not creation.get_nfilters():
         return 0
-    size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    size = math.prod(creation.get_chunk()) * dataset.dtype.itemsize
     if size <= _CACHED:
         return 0
     return int(size + dataset.id.get_storage_size() // max(1, dataset.id.get_num_chunks()))
