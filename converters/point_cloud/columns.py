@@ -11,11 +11,11 @@ import numpy as np
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import check_dataset, place
 from unistore.converters.files.paths import printable
+from unistore.converters.point_cloud.source import ROLES
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 
 __all__ = [
-    "ROLES",
     "Chosen",
     "choose",
     "form_problems",
@@ -23,7 +23,6 @@ __all__ = [
     "name_problems",
 ]
 
-ROLES = ("x", "y", "z")
 _RESERVED = ("xyz", "source_row", "origin", "index")
 """Names of arrays and sample keys that a source's column cannot have."""
 _CURE = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
