@@ -24,7 +24,7 @@ from unistore.converters.point_cloud.source import (
     Look,
     Original,
     PointSource,
-    coordinate_names,
+    column_paths,
 )
 from unistore.converters.protocol import Source
 from unistore.errors import InputError
@@ -33,7 +33,6 @@ __all__ = [
     "Datasets",
     "Seen",
     "checked",
-    "column_paths",
     "count_notes",
     "described",
     "header_of",
@@ -142,14 +141,6 @@ def _triple(header: Mapping[str, Any], what: str) -> tuple[float, ...] | None:
     if isinstance(found, list) and len(found) == 3 and all(isinstance(value, int | float) for value in found):
         return tuple(float(value) for value in found)
     return None
-
-
-def column_paths(detail: Mapping[str, Any]) -> dict[str, str]:
-    """Dataset of each column of the points, coordinates included."""
-    return {
-        **dict(zip(coordinate_names(detail), detail["xyz"], strict=True)),
-        **{key: path for key, (path, _, _) in detail["columns"].items()},
-    }
 
 
 class Datasets(PointSource):

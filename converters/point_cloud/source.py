@@ -30,6 +30,7 @@ __all__ = [
     "Original",
     "PointSource",
     "Ranges",
+    "column_paths",
     "coordinate_names",
     "to_json",
 ]
@@ -170,6 +171,14 @@ def coordinate_names(detail: Mapping[str, Any]) -> tuple[str, ...]:
     return ROLES if len(detail["xyz"]) == 3 else ("xyz",)
 
 
+def column_paths(detail: Mapping[str, Any]) -> dict[str, str]:
+    """Column in the file of each column of the points, coordinates included."""
+    return {
+        **dict(zip(coordinate_names(detail), detail["xyz"], strict=True)),
+        **{key: path for key, (path, _, _) in detail["columns"].items()},
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Ranges:
     """Segments that stand one after the other: number and points of each, (S,)."""
@@ -217,6 +226,10 @@ class PointSource(Protocol):
         return
 
 
+def _no_column(key: str) -> NDArray[Any]:
+    raise KeyError(key)
+
+
 @dataclass(frozen=True, slots=True)
 class Original:
     """A file's own values, read without the converter, for comparison with a store.
@@ -234,24 +247,23 @@ class Original:
     """
 
     column: Callable[[str], NDArray[Any]]
-    segment_column: Callable[[str], NDArray[Any]] = {}.__getitem__
+    segment_column: Callable[[str], NDArray[Any]] = _no_column
     indices: Mapping[int, tuple[str, Callable[[], NDArray[Any]]]] | None = None
     left_out: Sequence[str] = ()
 
 
 class Format(Protocol):
-    """A module of `layouts`.
+    """A module of `layouts`."""
 
-    Attributes
-    ----------
-    NAME
-        As ``sources/layout`` of a store has it.
-    SUFFIXES
-        Lower-case file name endings that are taken from folders.
-    """
+    @property
+    def NAME(self) -> str:  # noqa: N802  a constant of a module
+        """As ``sources/layout`` of a store has it."""
+        ...
 
-    NAME: str
-    SUFFIXES: tuple[str, ...]
+    @property
+    def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802
+        """Lower-case file name endings that are taken from folders."""
+        ...
 
     def match(self, look: Look) -> Match:
         """Whether a file is of this format, by its content; loose, so that what is wrong can be reported.

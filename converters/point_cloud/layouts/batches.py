@@ -21,12 +21,19 @@ from unistore.converters.point_cloud.columns import form_problems, lengths_probl
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     checked,
-    column_paths,
     header_of,
     plain_left_out,
     seen,
 )
-from unistore.converters.point_cloud.source import Layout, Look, Match, Original, PointSource, Ranges
+from unistore.converters.point_cloud.source import (
+    Layout,
+    Look,
+    Match,
+    Original,
+    PointSource,
+    Ranges,
+    column_paths,
+)
 from unistore.converters.protocol import Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import segment_fields
@@ -44,7 +51,7 @@ _POINTWISE = ("label", "normal", "pid", "mask")
 
 
 def match(look: Look) -> Match:
-    """``data`` of the right shape; certain beside a ``label`` of integers, unless ``--map`` says otherwise."""
+    """``data`` of the right shape; certain beside a ``label`` of integers."""
     datasets = seen(look).tree.datasets
     data, label = datasets.get("data"), datasets.get("label")
     if data is None or data.ndim != 3 or data.shape[2] not in (3, 6, 9) or {"x", "xyz"} & set(look.mapping):
@@ -177,7 +184,7 @@ def open_original(source: Source) -> Iterator[Original]:
     with open_plain(source.path) as file:
 
         def column(key: str) -> NDArray[Any]:
-            rows = file[paths[key]][()]
+            rows: NDArray[Any] = file[paths[key]][()]
             rows = rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
             if paths[key] != "data":
                 return rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from unistore.converters.files.hdf5.file import SUFFIXES, Tree
+from unistore.converters.files.hdf5.file import SUFFIXES, Tree, check_dataset
 from unistore.converters.files.paths import printable
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import checked, described, open_datasets, open_original, seen
@@ -29,7 +29,8 @@ def describe(look: Look) -> Layout:
     """Choose the group and its columns."""
     found = checked(look)
     group = _group_of_columns(found.tree, look.name, look.mapping)
-    return described(found, choose(found.tree.datasets, group, look.mapping, look.name), format=NAME)
+    chosen = choose(found.tree.datasets, group, look.mapping, look.name, check_dataset)
+    return described(found, chosen, format=NAME)
 
 
 def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:

@@ -13,18 +13,25 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.originals import open_plain
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import SUFFIXES, place
+from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
     checked,
-    column_paths,
     count_notes,
     described,
     plain_left_out,
     seen,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import Layout, Look, Match, Original, PointSource, Ranges
+from unistore.converters.point_cloud.source import (
+    Layout,
+    Look,
+    Match,
+    Original,
+    PointSource,
+    Ranges,
+    column_paths,
+)
 from unistore.converters.protocol import Source
 from unistore.errors import InputError, Problem
 
@@ -56,7 +63,7 @@ def describe(look: Look) -> Layout:
     if inside.problems:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = choose(columns, "", look.mapping, location)
+    chosen = choose(columns, "", look.mapping, location, check_dataset)
     return described(
         found,
         chosen,

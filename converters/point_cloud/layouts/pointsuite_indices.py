@@ -1,4 +1,4 @@
-"""``pointsuite_indices``: ``data/{x, y, z, …}``, ``segments/segment_0000/indices``: sorted rows of a segment."""
+"""``pointsuite_indices``: ``data/{x, y, z, …}`` and sorted rows, ``segments/segment_0000/indices``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.originals import open_plain
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import SUFFIXES, place
+from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     checked,
-    column_paths,
     count_notes,
     described,
     plain_left_out,
@@ -27,7 +26,15 @@ from unistore.converters.point_cloud.datasets import (
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
 from unistore.converters.point_cloud.scratch import BLOCK
-from unistore.converters.point_cloud.source import Indices, Layout, Look, Match, Original, PointSource
+from unistore.converters.point_cloud.source import (
+    Indices,
+    Layout,
+    Look,
+    Match,
+    Original,
+    PointSource,
+    column_paths,
+)
 from unistore.converters.protocol import Source
 from unistore.errors import Problem
 
@@ -49,7 +56,7 @@ def match(look: Look) -> Match:
 def describe(look: Look) -> Layout:
     """Columns are the datasets of ``data``."""
     found = checked(look)
-    chosen = choose(found.tree.datasets, "data", look.mapping, look.name)
+    chosen = choose(found.tree.datasets, "data", look.mapping, look.name, check_dataset)
     count = len(found.segments)
     return described(
         found,
