@@ -22,6 +22,7 @@ __all__ = ["BATCHES", "Cloud", "clouds", "files"]
 
 BATCHES = "batches"
 """Layout (``sources/layout``) whose files hold ``data`` (B, P, 3 and more)."""
+_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 _FEATURES = "features"
 _CLASSES = "classification"
 
@@ -223,8 +224,9 @@ def _batches(cloud: Cloud) -> File:
 
 
 def _file(cloud: Cloud, values: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]) -> File:
+    name = cloud.source.name
     return File(
-        name=cloud.source.name,
+        name=name if name.lower().endswith(_SUFFIXES) else f"{name}.h5",
         form="hdf5",
         source=cloud.source.number,
         values=values,
