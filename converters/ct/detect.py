@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes
+from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffix_of, suffixes
 from unistore.converters.ct.layouts.cases import FOREIGN, POINTS
 from unistore.converters.ct.names import image_resolution, window_of
 from unistore.converters.detection import Detection
@@ -66,6 +66,6 @@ def _by_headers(files: Sequence[Path]) -> Detection | None:
             return None
     first = printable(arrays[0].name)
     shape, dtype = source.shape, source.dtype
-    ending = arrays[0].suffix.lower()
+    ending = suffix_of(arrays[0])
     reason = f"{len(arrays)} {ending} files of three axes each, such as {first}: the last is {dtype} {shape}"
     return Detection("ct", "files", reason)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from unistore.converters.ct.headers import Volume
+from unistore.converters.ct.layouts import suffix_of
 from unistore.converters.ct.scan import Agreement
 from unistore.converters.files.paths import natural_key, printable
 from unistore.schemas.ct.windows import Window
@@ -30,7 +31,7 @@ def notes_of(
     notes = []
     if cases:
         notes.append(f"case folders, one volume each: {cases}")
-    files = Counter(v.files.path.suffix.lower() for v in volumes if not v.files.path.is_dir())
+    files = Counter(suffix_of(v.files.path) for v in volumes if not v.files.path.is_dir())
     notes += [f"{suffix} files outside case folders, one volume each: {n}" for suffix, n in files.items()]
     alone = [volume for volume in volumes if volume.image is None and volume.windows]
     if alone:

@@ -7,7 +7,7 @@ from pathlib import Path
 from unistore.converters.ct.layouts import npy
 from unistore.converters.ct.source import Format, VoxelSource
 
-__all__ = ["FORMATS", "format_of", "open_voxels", "stem_of", "suffixes", "without_suffix"]
+__all__ = ["FORMATS", "format_of", "open_voxels", "stem_of", "suffix_of", "suffixes", "without_suffix"]
 
 FORMATS: tuple[Format, ...] = (npy.FORMAT,)
 """Formats of volumes, windows and masks as voxels."""
@@ -24,15 +24,19 @@ def format_of(path: Path) -> Format | None:
     return next((each for each in FORMATS if name.endswith(each.suffixes)), None)
 
 
-def without_suffix(name: str) -> str:
-    """A name without the ending of its format; other names as they are."""
-    return name.removesuffix(max((each for each in suffixes() if name.endswith(each)), key=len, default=""))
+def suffix_of(path: Path) -> str:
+    """Ending of a file's name: that of its format, such as ``.nii.gz``, or else its last suffix."""
+    return max((each for each in suffixes() if path.name.endswith(each)), key=len, default=path.suffix)
 
 
 def stem_of(path: Path) -> str:
-    """File name without the ending of its format, or without its last suffix."""
-    stem = without_suffix(path.name)
-    return path.stem if stem == path.name else stem
+    """File name without `suffix_of`."""
+    return path.name.removesuffix(suffix_of(path))
+
+
+def without_suffix(name: str) -> str:
+    """A name without the ending of its format; other names as they are."""
+    return name.removesuffix(max((each for each in suffixes() if name.endswith(each)), key=len, default=""))
 
 
 def open_voxels(path: Path, location: str | None = None) -> VoxelSource:

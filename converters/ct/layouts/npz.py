@@ -35,7 +35,7 @@ BLOCK = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """A file of points: its arrays, how many points, dtype of their values, edge of their cube (0: unsaid)."""
+    """A file of points: its arrays, how many points, dtype of their values, edge of their cube or 0."""
 
     path: Path
     members: tuple[str, str]
