@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.common.options import Columns
-from unistore.converters.files.paths import printable
-from unistore.errors import Problem
+from unistore.errors import Problem, printable
 
 __all__ = [
     "Column",

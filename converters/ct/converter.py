@@ -1,4 +1,4 @@
-"""CT volumes from ``.npy`` files: images, windows as points or bit masks, masks, distance fields.
+"""CT volumes: images, windows as points or bit masks, masks, distance fields.
 
 A source is one volume. The scan reads headers; `derive` reads every volume once, slab by slab, and only
 counts and checks; `settle` then knows how many points each window has and chooses its form; `read` computes
@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Collected, Exclusion, about
 from unistore.converters.ct.headers import look
-from unistore.converters.ct.layout import find_volumes
+from unistore.converters.ct.layouts.cases import find_volumes
 from unistore.converters.ct.notes import notes_of
 from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import agree, make_source, make_tables, possible_tables
 from unistore.converters.ct.settle import settle
 from unistore.converters.ct.volume import VolumeReader
-from unistore.converters.files.paths import common_root, printable, relative_names
+from unistore.converters.files.paths import common_root, relative_names
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import parse_window
 
@@ -33,7 +33,7 @@ __all__ = ["CtConverter"]
 
 
 class CtConverter(CtOptions, Converter):
-    """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.layout` for a volume's files."""
+    """Converts CT volumes; see `CtOptions`; `unistore.converters.ct.layouts.cases`: a volume's files."""
 
     modality: ClassVar[str] = schema.MODALITY
 

@@ -27,7 +27,7 @@ from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.progress import SILENT, Progress
 from unistore.zarr3.durable import sync_folder
-from unistore.zarr3.storage import LocalStorage
+from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import write_shard
 
 __all__ = ["repair"]

@@ -12,14 +12,14 @@ from unistore.conversion.convert import check_exist
 from unistore.conversion.executors.local import Executor
 from unistore.converters.registry import family
 from unistore.errors import Problem
-from unistore.integrity import rules
 from unistore.integrity.damage import array_of, where_damaged
 from unistore.integrity.files import Checked, check_files, is_warning
 from unistore.integrity.receipt import Receipt
+from unistore.integrity.rules import RULES, run_rules
 from unistore.integrity.steps import workers_of
 from unistore.integrity.structure import check_structure
-from unistore.integrity.view import View, run_rules
 from unistore.remote.storage import open_storage
+from unistore.schemas.rules import View
 from unistore.store.reader import Store
 from unistore.system.progress import SILENT, Progress
 
@@ -130,7 +130,7 @@ def verify_with(
     unchecked: list[str] = []
     if not structure:
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
-        problems, unchecked = run_rules(view, rules.RULES, executor)
+        problems, unchecked = run_rules(view, RULES, executor)
         each = family(store.modality)
         own = each.part("rules") if each.rules else ()
         if problems:  # they read what the indices lead to

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unistore.converters.files.paths import printable
 from unistore.converters.registry import family
 from unistore.data.kinds import Clips, SampleKind
 from unistore.data.parts import natural_kind
-from unistore.errors import InputError
+from unistore.errors import InputError, printable
 from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 

@@ -13,7 +13,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, place, read_rows, walk
+from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.tree import walk
 from unistore.errors import InputError
 
 NAMES = st.sampled_from(["a", "b", "data", "höhe", "segment_0001", "x y"])
