@@ -29,7 +29,6 @@ from __future__ import annotations
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from unistore.system.arguments import Arguments, described, fits
@@ -85,7 +84,7 @@ class Option:
 
     def given(self, value: Any) -> Any:
         """A value as a user gives it: one stands for a tuple of one where several are allowed."""
-        if self.form != "several" or value is None or getattr(value, "ndim", 0):
+        if self.form != "several" or value is None:
             return value
         return (value,) if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else value
 
@@ -177,7 +176,6 @@ class Options:
         return {each.name: each.plain(getattr(self, each.name)) for each in declared(type(self))}
 
 
-@cache
 def declared(options: type[Options]) -> tuple[Option, ...]:
     """All options of a class, its own first.
 

@@ -14,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unistore.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 __all__ = ["ENTRY_POINTS", "Family", "families", "family", "find_family", "leave_out", "resolve"]
 
@@ -130,6 +132,8 @@ def families() -> Mapping[str, Family]:
 
     A family of an installed package that cannot be imported is named on standard error, and left out.
     """
+    from importlib.metadata import entry_points
+
     found = {name: _own(name) for name in _OURS}
     for point in entry_points(group=ENTRY_POINTS):
         each = _installed(point)

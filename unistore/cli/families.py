@@ -103,14 +103,14 @@ class FamilyGroup(click.Group):
 
     def _command(self, family: Family) -> click.Command:
         run = own_options(family.part("options"), conversion(partial(self._convert, family.name)))
-        return Conversion(
+        epilog = "\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)])
+        return click.command(
             family.command,
-            callback=run,
-            params=list(reversed(run.__click_params__)),
+            cls=Conversion,
             help=family.description,
             short_help=family.summary,
-            epilog="\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)]),
-        )
+            epilog=epilog if family.examples else None,
+        )(run)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a line a family; no family's options are needed for it."""

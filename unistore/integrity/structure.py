@@ -132,8 +132,8 @@ def _schema_problems(
     modality = attributes["modality"]
     try:
         validate = family(modality).part("validate")
-    except InputError as error:
-        yield from (Problem(ROOT, str(each), each.cure, "family") for each in error.problems)
+    except InputError as unknown:
+        yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return
     shapes = {path: info.shape for path, info in arrays.items()}
     shapes[SAMPLES] = (attributes["samples"]["count"],)
