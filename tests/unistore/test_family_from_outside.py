@@ -353,25 +353,57 @@ def test_dataset_dataloader_and_loader(installed: Installed) -> None:
     installed.script(LOADS)
 
 
+BROKEN = {
+    "lidar": "raise ImportError('no liblidar')",
+    "sodar": "from unistore_sonar import FAMILY; FAMILY = FAMILY.name",
+    "radar": """
+        from dataclasses import replace
+        from unistore_sonar import FAMILY
+        FAMILY = replace(FAMILY, name="radar", detect="unistore_radar:detect")
+        def detect(paths): raise PermissionError("no right to look")
+    """,
+}
+"""Families of packages with faults, by the entry point's name."""
+
+
 @pytest.fixture
 def broken(installed: Installed) -> Iterator[None]:
-    """A package whose entry point leads nowhere."""
+    """Packages with faults beside the others."""
     (packages,) = installed.python.parents[1].glob("lib/python*/site-packages")
-    metadata = packages / "unistore_broken-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: unistore-broken\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[unistore.families]\nlidar = unistore_broken:FAMILY\n")
+    made = [packages / f"unistore_{name}.py" for name in BROKEN]
+    for path, text in zip(made, BROKEN.values(), strict=True):
+        path.write_text(textwrap.dedent(text))
+    about = packages / "unistore_broken-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: unistore-broken\nVersion: 1.0\n")
+    points = "\n".join(f"{name} = unistore_{name}:FAMILY" for name in BROKEN)
+    (about / "entry_points.txt").write_text(f"[unistore.families]\n{points}\n")
     yield
-    shutil.rmtree(metadata)
+    for path in made:
+        path.unlink()
+    shutil.rmtree(about)
 
 
 @pytest.mark.usefixtures("broken")
-def test_a_broken_family_disables_nothing_else(installed: Installed) -> None:
+def test_broken_families_disable_nothing_else(installed: Installed) -> None:
     np.save(installed.folder / "plain.npy", np.arange(10))
-    for family in (["rows"], []):
-        done = installed.unistore("convert", *family, "plain.npy", "plain.zarr", "--overwrite")
-        named = [line for line in done.stderr.splitlines() if "lidar" in line]
-        assert len(named) == 1, done.stderr
-        assert "No module named 'unistore_broken'" in named[0]
+    named = installed.unistore("convert", "rows", "plain.npy", "plain.zarr").stderr
+    assert len(re.findall("^unistore: family lidar is left out: .*no liblidar$", named, re.MULTILINE)) == 1
+    assert (
+        len(re.findall("^unistore: family sodar is left out: .*expected a Family$", named, re.MULTILINE)) == 1
+    )
+    assert "radar" not in named, "only detection asks it"
+    named = installed.unistore("convert", "plain.npy", "again.zarr").stderr
+    assert (
+        len(re.findall("^unistore: family radar is left out: .*no right to look$", named, re.MULTILINE)) == 1
+    )
+    assert tree(installed.folder / "again.zarr") == tree(installed.folder / "plain.zarr")
     installed.unistore("convert", "sonar", "pings", "beside.zarr")
     assert tree(installed.folder / "beside.zarr") == tree(installed.folder / "reference.zarr")
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_converter_of_another_family_is_refused(installed: Installed) -> None:
+    told = installed.unistore("convert", "radar", "pings", "radar.zarr", code=2).stderr
+    assert "unistore_sonar.converter:SonarConverter has the modality 'sonar'" in told
+    assert not (installed.folder / "radar.zarr").exists()
