@@ -125,7 +125,7 @@ def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> P
         message = f"holds {images[sizes[0]].name}, not the resolution {resolution} that was asked for"
         cure = "leave --resolution out, or leave this case out"
         raise InputError(Problem(where, message, cure, "resolution"))
-    return images[resolution] if resolution in images else images[sizes[0]]
+    return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
 
 
 def _add_image(volume: Volume, image: VoxelSource) -> None:
