@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore import verify
 from unistore.cli.main import main
 from unistore.errors import InputError, NoStoreError
-from unistore.integrity import verify
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_path_that_is_no_store_is_bad_input(
 
 def test_unistore_open_names_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NoStoreError, match=r"nothing.zarr: no such store"):
-        unistore.open(tmp_path / "nothing.zarr")
+        unistore.open_zarr(tmp_path / "nothing.zarr")
 
 
 def test_sources_are_looked_for_before_the_store_is_read(store: Path) -> None:

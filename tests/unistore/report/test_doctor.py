@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore import Checkup, doctor
 from unistore.loader.machine import available_memory
 from unistore.report.advice import advise, remarks
-from unistore.report.checkup import Checkup, check_up
 from unistore.report.machine import look_at_machine
 from unistore.report.place import file_system
 from unistore.report.speed import forks_safely, measure
@@ -33,7 +33,7 @@ def store(make_store: Any) -> Path:
 @pytest.fixture
 def checkup(store: Path, monkeypatch: pytest.MonkeyPatch) -> Checkup:
     monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
-    return check_up(store)
+    return doctor(store)
 
 
 def argument(checkup: Checkup, name: str, machine: Any = None, **store: Any) -> tuple[Any, str]:
@@ -83,7 +83,7 @@ def test_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_store() -> None:
-    found = check_up()
+    found = doctor()
     assert found.store is None
     assert found.line.startswith("unistore.Loader(dataset, batch_size=64, workers=")
     assert [advice.name for advice in found.advice][:3] == ["batch_size", "workers", "start_method"]
@@ -96,7 +96,7 @@ def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
     assert found["arguments"].keys() == found["reasons"].keys()
     assert found["store"]["place"]["stored"] == 12345
     assert found["store"]["speed"]["batch_size"] == 64
-    bare = check_up().to_json()
+    bare = doctor().to_json()
     assert list(bare) == list(found)
     assert bare["machine"].keys() == found["machine"].keys()
 
@@ -175,7 +175,7 @@ def test_what_stands_in_the_way_is_said(checkup: Checkup) -> None:
 
 
 def test_a_store_without_samples(make_store: Any) -> None:
-    found = check_up(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0))
+    found = doctor(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0))
     assert found.store is not None
     assert found.store.speed is None
     assert "the store has no samples" in str(found)
