@@ -145,7 +145,7 @@ def choose_fetch(dataset: Any, collate: Collate | None) -> Fetch:
 
 def arranges(collate: Collate | None) -> bool:
     """Whether a collation only arranges the arrays of a packed batch: the parent does that without a copy."""
-    ours = getattr(collate, "__module__", None) == "unistore.collate"
+    ours = getattr(collate, "__module__", None) == "unistore.data.collate"
     return collate is None or (ours and getattr(collate, "ragged", "packed") in ("packed", "list"))
 
 

@@ -77,4 +77,4 @@ def test_options_of_another_form(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["a.zarr", Path("a.zarr")])
 def test_a_loader_reads_datasets(given: Any) -> None:
     with pytest.raises(TypeError, match=r"unistore.Loader\(unistore.Dataset\('a.zarr'\)"):
-        unistore.Loader(given, 4)
+        unistore.Loader(given, 4, shuffle=True)

@@ -85,8 +85,10 @@ def test_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_store() -> None:
     found = doctor()
     assert found.store is None
-    assert found.line.startswith("unistore.Loader(dataset, batch_size=64, workers=")
-    assert [advice.name for advice in found.advice][:3] == ["batch_size", "workers", "start_method"]
+    assert found.line.startswith("unistore.Loader(dataset, batch_size=64, shuffle=True, num_workers=")
+    assert [advice.name for advice in found.advice][:4] == [
+        *("batch_size", "shuffle", "num_workers", "multiprocessing_context")
+    ]
 
 
 def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
@@ -118,21 +120,21 @@ def test_blocks_where_they_pay(checkup: Checkup) -> None:
 
 
 def test_start_methods(checkup: Checkup) -> None:
-    assert argument(checkup, "start_method", fork_seconds=0.012)[0] == "fork"
-    assert "12 ms" in argument(checkup, "start_method", fork_seconds=0.012)[1]
-    assert argument(checkup, "start_method", fork_seconds=None)[0] == "spawn"
-    assert "client of object stores" in argument(checkup, "start_method", fork_safe=False)[1]
+    assert argument(checkup, "multiprocessing_context", fork_seconds=0.012)[0] == "fork"
+    assert "12 ms" in argument(checkup, "multiprocessing_context", fork_seconds=0.012)[1]
+    assert argument(checkup, "multiprocessing_context", fork_seconds=None)[0] == "spawn"
+    assert "client of object stores" in argument(checkup, "multiprocessing_context", fork_safe=False)[1]
     elsewhere = replace(checkup.machine, start_method="spawn")
-    assert argument(checkup, "start_method", elsewhere)[0] == "spawn"
+    assert argument(checkup, "multiprocessing_context", elsewhere)[0] == "spawn"
 
 
 def test_workers_accelerators_and_caches(checkup: Checkup) -> None:
     assert checkup.store is not None
     assert checkup.store.speed is not None
     machine = replace(checkup.machine, usable_cores=10.0, accelerator="NVIDIA", available_memory=10**9)
-    assert argument(checkup, "workers", machine) == (8, "10 usable cores × 0.8 = 8")
-    assert argument(checkup, "workers", machine, samples=30)[0] == 2
-    assert argument(checkup, "workers", replace(machine, usable_cores=1.0))[0] == 0
+    assert argument(checkup, "num_workers", machine) == (8, "10 usable cores × 0.8 = 8")
+    assert argument(checkup, "num_workers", machine, samples=30)[0] == 2
+    assert argument(checkup, "num_workers", replace(machine, usable_cores=1.0))[0] == 0
     assert argument(checkup, "pin_memory", machine)[0] is True
     assert argument(checkup, "pin_memory", replace(machine, accelerator=None))[0] is None
     slow = replace(checkup.store.speed, sample_bytes=100_000.0, shuffled=500.0)
