@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -55,12 +54,12 @@ def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
     if isinstance(sampler, SequenceSampler):
         cure = "give the sequence that it was made of, and rank and world_size to the Loader"
         raise _refused("is a SequenceSampler, which serves torch's DataLoader", cure)
-    if callable(getattr(sampler, "indices", None)):
-        return cast("EpochSequence", sampler)
     if isinstance(sampler, Sequence) or hasattr(sampler, "__array__"):
         chosen = sample_indices("sampler", sampler, samples)
         return Subset(InOrder(len(chosen)), chosen)
-    message = f"is {reprlib.repr(sampler)}, whose order is not a function of (seed, epoch)"
+    if callable(getattr(sampler, "indices", None)):
+        return cast("EpochSequence", sampler)
+    message = f"is of type {type(sampler).__name__}, whose order is not a function of (seed, epoch)"
     raise _refused(message, _OWN)
 
 
