@@ -143,7 +143,7 @@ def wait_gone(pids, seconds=60.0) -> bool:
 
 LOOP = """
     from unistore.loader import Loader
-    loader = Loader(Batched(), 10, workers=2)
+    loader = Loader(Batched(), 10, shuffle=True, num_workers=2)
     while True:
         for batch in loader:
             print(*children(), flush=True)
@@ -171,7 +171,7 @@ def test_ctrl_c_that_is_caught_leaves_a_loader_that_works():
     process = run_script("""
         import signal
         from unistore.loader import Loader
-        loader = Loader(Broken(95, "hang"), 10, shuffle=False, workers=1)
+        loader = Loader(Broken(95, "hang"), 10, shuffle=False, num_workers=1)
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         got = 0
         try:
@@ -192,7 +192,7 @@ def test_ctrl_c_that_is_caught_leaves_a_loader_that_works():
 def test_leaving_without_closing_is_silent():
     process = run_script("""
         from unistore.loader import Loader
-        iterators = [iter(Loader(Batched(), 10, workers=workers)) for workers in (0, 1, 2)]
+        iterators = [iter(Loader(Batched(), 10, shuffle=True, num_workers=workers)) for workers in (0, 1, 2)]
         for iterator in iterators:
             next(iterator)
         print(*children(), flush=True)
@@ -234,7 +234,7 @@ def test_out_of_shared_memory_is_an_error_and_not_a_crash():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         try:
-            list(Loader(Batched(100, 100_000), 10, workers=1))
+            list(Loader(Batched(100, 100_000), 10, shuffle=True, num_workers=1))
         except LoaderError as error:
             print("no shared memory" in str(error))
     """)

@@ -42,7 +42,7 @@ SCRIPT = """
             if state == "reading in a thread":
                 thread = threading.Thread(target=read, args=(dataset, stop))
                 thread.start()
-            with Loader(dataset, 10, workers=2, start_method=method) as loader:
+            with Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context=method) as loader:
                 for epoch in range(2):
                     assert sum(len(next(iter(batch.values()))) for batch in loader) == 200
             stop.set()
@@ -103,7 +103,7 @@ def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(tmp_path):
             from unistore.loader import Loader, LoaderError
             dataset = Batched()
             dataset.ballast = np.ones(10_000_000)
-            list(Loader(dataset, 10, workers=1, start_method="spawn"))
+            list(Loader(dataset, 10, shuffle=True, num_workers=1, multiprocessing_context="spawn"))
         """)
     )
     done = subprocess.run(
