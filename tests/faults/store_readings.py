@@ -23,10 +23,9 @@ import unistore.converters.spike.export
 import unistore.converters.trajectory.export
 import unistore.data.dataset
 import unistore.data.kinds.replay
+from unistore import export, verify
 from unistore.data.kinds.locality import samples_of_a_chunk
 from unistore.errors import StoreError, UnistoreError
-from unistore.exporting import export
-from unistore.integrity import verify
 from unistore.report.inspection import inspect
 from unistore.report.speed import measure
 from unistore.store.reader import Store

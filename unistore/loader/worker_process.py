@@ -65,7 +65,7 @@ def encoded(orders: Orders, growth: SharedGrowth) -> Message | None:
             return None
         if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
             msg = (
-                f"dataset, collate or worker_init_fn cannot be sent to a worker that is not forked: {error}; "
+                f"dataset, collate_fn or worker_init_fn cannot be sent to a worker that is not forked: {error}; "
                 "define functions and classes at the top of a module"
             )
             raise LoaderError(msg) from error
@@ -80,7 +80,8 @@ def cause_of_death(code: int | None) -> str:
         name = f"signal {-code}"
         with contextlib.suppress(ValueError):
             name = signal.Signals(-code).name
-        hint = " (out of memory? lower workers, prefetch or batch_size)" if name == "SIGKILL" else ""
+        cure = "lower num_workers, prefetch_factor or batch_size"
+        hint = f" (out of memory? {cure})" if name == "SIGKILL" else ""
         return f"was killed by {name}{hint}"
     return (
         f"ended by itself with exit code {code}; what it printed says why "
