@@ -131,8 +131,8 @@ FAMILIES: dict[str, tuple[str, Callable[[Path, int], None], dict[str, Any]]] = {
         {"segment": "window:100", "max_points": 1_500_000, "voxel_size": [0.5]},
     ),
     "segment": ("point_cloud", tiles, {"voxel_size": [0.5]}),
-    "ct": ("ct", volumes, {"windows": ["lung", "bone"], "sparse": "coords"}),
-    "spike": ("spike", streams, {"height": 360, "width": 640, "voxels": [5]}),
+    "ct": ("ct", volumes, {"window": ["lung", "bone"], "sparse": "coords"}),
+    "spike": ("spike", streams, {"height": 360, "width": 640, "voxel_bins": [5]}),
     "trajectory": ("trajectory", episodes, {}),
 }
 """Modality, what makes its source, options; ``windows`` and ``segment``: clouds cut into windows, and not."""

@@ -233,7 +233,7 @@ def prepare(folder: Path, *, quick: bool) -> tuple[list[Path], int, dict[str, Pa
     }
     every = functools.partial(all_frames, sequences, frames)
     if not (folder / "done").exists():
-        options = {"height": HEIGHT, "width": WIDTH, "voxels": (BINS,), "overwrite": True}
+        options = {"height": HEIGHT, "width": WIDTH, "voxel_bins": (BINS,), "overwrite": True}
         unistore.convert(folder / "source", made["store"], "spike", **options)
         unistore.convert(folder / "source", made["kept"], "spike", frames="keep", **options)
         unistore.convert(folder / "source", made["plain"], "spike", codec="none", **options)

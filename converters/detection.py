@@ -1,24 +1,22 @@
 """Which family of sources the given paths belong to.
 
-Every family's module has ``detect(paths) -> Detection | None``, which looks at names and headers only. They
-are asked from the most particular to the most general: plain arrays take whatever shares axis 0, so they come
-last.
+Every family has a function ``detect(paths) -> Detection | None``, which looks at names and headers only. They
+are asked in the order of the registry, the most general last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from unistore.converters.files.paths import expand
+from unistore.converters.registry import families, leave_out
 from unistore.errors import InputError
 
 __all__ = ["Detection", "detect"]
 
 _HIDDEN = ("unreadable", "special")
-_FAMILIES = ("trajectory", "point_cloud", "spike", "ct", "rows")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Detection:
     Attributes
     ----------
     modality
-        ``"rows"``, ``"point_cloud"``, ``"spike"``, ``"ct"`` or ``"trajectory"``.
+        Name of the family: ``"point_cloud"``.
     layout
         Name of the layout inside the family: ``"pointsuite_indices"``, ``"robomimic"``, ….
     reason
@@ -53,8 +51,13 @@ def detect(paths: Sequence[Path]) -> Detection | None:
     InputError
         If none does, and folders cannot be listed or files are pipes or devices.
     """
-    for family in _FAMILIES:
-        found: Detection | None = import_module(f"unistore.converters.{family}.converter").detect(paths)
+    for family in families().values():
+        try:
+            look = family.part("detect")
+        except InputError as error:
+            leave_out(family.command, str(error))
+            continue
+        found: Detection | None = look(paths)
         if found is not None:
             return found
     try:

@@ -62,7 +62,7 @@ def conversions() -> list[Conversion]:
             "REAL spike-camera stream (Spike-Zoo, scene from REDS)",
             "spike",
             [DATA / "spike" / "reds_frames_140_162.dat"],
-            ["--voxels", "5"],
+            ["--voxel-bins", "5"],
             unistore.Clips(length=1, crop=128),
         ),
         Conversion(
@@ -70,7 +70,7 @@ def conversions() -> list[Conversion]:
             "SYNTHETIC spike sequences with blurred and sharp frames",
             "spike",
             [spike_sequences(OUT / "sources" / "spike")],
-            ["--height", "96", "--width", "160", "--voxels", "4"],
+            ["--height", "96", "--width", "160", "--voxel-bins", "4"],
             unistore.Clips(length=3, crop=64),
         ),
         Conversion(

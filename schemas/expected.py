@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from types import ModuleType
 
 from unistore.schemas.ct import fields as ct
 from unistore.schemas.forms import SAMPLES, Form, Limit
@@ -12,12 +11,7 @@ from unistore.schemas.rows import fields as rows
 from unistore.schemas.spike import fields as spike
 from unistore.schemas.trajectory import fields as trajectory
 
-__all__ = ["MAIN_ROWS", "SCHEMAS", "form_of", "is_text"]
-
-SCHEMAS: Mapping[str, ModuleType] = {
-    schema.MODALITY: schema for schema in (rows, point_cloud, spike, ct, trajectory)
-}
-"""Schema of each modality."""
+__all__ = ["MAIN_ROWS", "form_of", "is_text"]
 
 MAIN_ROWS: Mapping[str, str] = {
     rows.MODALITY: SAMPLES,

@@ -149,7 +149,7 @@ def cloud_mixed(folder: Path) -> Case:
 
 
 def ct_real(folder: Path) -> Case:
-    return Case("ct", [DATA / "ct"], {"windows": ("lung", "mine:300:40")})
+    return Case("ct", [DATA / "ct"], {"window": ("lung", "mine:300:40")})
 
 
 def ct_cases(folder: Path) -> Case:
@@ -173,7 +173,7 @@ def ct_cases(folder: Path) -> Case:
             resolution=np.array(64),
         )
         (case / "info.json").write_text(json.dumps({"spacing": [0.7, 0.7, 1.5], "höhe": number}))
-    return Case("ct", [folder], {"windows": ("lung",), "sparse": "coords"})
+    return Case("ct", [folder], {"window": ("lung",), "sparse": "coords"})
 
 
 def ct_sparse(folder: Path) -> Case:
@@ -215,14 +215,14 @@ def _sequences(folder: Path, layout: str, width: int, *, lengths: tuple[int, ...
 
 
 def spike_real(folder: Path) -> Case:
-    options = {"height": 250, "width": 400, "voxels": (5,)}
+    options = {"height": 250, "width": 400, "voxel_bins": (5,)}
     return Case("spike", [DATA / "spike" / "reds_frames_140_162.dat"], options)
 
 
 def spike_tiles(folder: Path) -> Case:
     """Frames of unlike lengths with images stored as tiles."""
     _sequences(folder, "packed", 24)
-    return Case("spike", [folder], {"height": 12, "width": 24, "voxels": (3,)})
+    return Case("spike", [folder], {"height": 12, "width": 24, "voxel_bins": (3,)})
 
 
 def spike_keep(folder: Path) -> Case:

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
-from unistore.errors import InputError, Problem, printable
+from unistore.converters.common.options import Columns
+from unistore.errors import Problem, printable
 
 __all__ = [
     "Column",
-    "Columns",
     "Merged",
-    "check_mode",
     "is_lossless",
     "missing_value",
     "promote",
     "reconcile",
     "storable",
 ]
-
-Columns = Literal["exact", "union", "intersection"]
-"""What to do when sources have different columns: refuse, fill what is missing, take the common ones."""
 
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
 _MANTISSA = {2: 11, 4: 24, 8: 53}
@@ -69,13 +65,6 @@ class Merged:
     dtype: str
     row_shape: tuple[int, ...]
     attributes: Mapping[str, Any]
-
-
-def check_mode(mode: str) -> None:
-    """Raise InputError for a mode that `reconcile` does not know."""
-    if mode not in get_args(Columns):
-        msg = f"columns={mode!r}: expected one of {', '.join(get_args(Columns))}"
-        raise InputError(msg)
 
 
 def storable(dtype: np.dtype[Any]) -> bool:

@@ -1,1 +1,28 @@
 """CT volumes."""
+
+from __future__ import annotations
+
+from unistore.converters.registry import Family
+
+__all__ = ["FAMILY"]
+
+FAMILY = Family(
+    name="ct",
+    summary="CT volumes: folders of .npy, case folders.",
+    description="CT volumes: folders of .npy, or case folders with windows and sparse indices.",
+    examples=(
+        "unistore convert ct volumes/ ct.zarr",
+        "unistore convert ct volumes/ ct.zarr --window lung --window mine:400:50",
+        "unistore convert ct processed/ ct.zarr --resolution 512 --sparse mask",
+    ),
+    options="unistore.converters.ct.options:CtOptions",
+    converter="unistore.converters.ct.converter:CtConverter",
+    detect="unistore.converters.ct.detect:detect",
+    validate="unistore.schemas.ct.fields:validate",
+    rules="unistore.schemas.ct.rules:RULES",
+    export="unistore.converters.ct.export:files",
+    originals="unistore.converters.ct.original:Originals",
+    kind="unistore.data.kinds.natural:volumes",
+    other_kinds=("unistore.Patches(96)",),
+    batch_size=2,
+)

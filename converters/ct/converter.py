@@ -8,18 +8,18 @@ the rows that a shard needs, or some planes of one. Of a volume nothing is kept 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Collected, Exclusion, about
-from unistore.converters.ct.detect import detect
 from unistore.converters.ct.headers import look
 from unistore.converters.ct.layouts.cases import find_volumes
 from unistore.converters.ct.notes import notes_of
+from unistore.converters.ct.options import CtOptions
 from unistore.converters.ct.scan import agree, make_source, make_tables, possible_tables
 from unistore.converters.ct.settle import settle
 from unistore.converters.ct.volume import VolumeReader
@@ -27,60 +27,15 @@ from unistore.converters.files.paths import common_root, relative_names
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
-from unistore.schemas.ct.windows import Window, parse_window
+from unistore.schemas.ct.windows import parse_window
 
-__all__ = ["CtConverter", "detect"]
-
-SPARSE = ("auto", "coords", "mask")
+__all__ = ["CtConverter"]
 
 
-@dataclass(frozen=True)
-class CtConverter(Converter):
-    """Converts folders of CT volumes (`unistore.converters.ct.layouts.cases`: what a volume's files are).
-
-    Attributes
-    ----------
-    windows
-        Windows to compute: presets by name, ``"name:width:level"``, or `Window`. Windows that come as files
-        beside the volumes are taken besides.
-    sparse
-        How the voxels of a window are stored: ``"coords"`` (points), ``"mask"`` (bits), or the smaller of
-        both, chosen for each window over all volumes (``"auto"``).
-    tile
-        Chunk of an image, in voxels (depth, height, width).
-    resolution
-        N of the ``ct_original_N.npy`` to take where a case has several.
-    exclude
-        Names of volumes, or of folders that they lie in, to leave out.
-    """
+class CtConverter(CtOptions, Converter):
+    """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.layouts` for a volume's files."""
 
     modality: ClassVar[str] = schema.MODALITY
-
-    windows: Sequence[Window | str] = ()
-    sparse: str = "auto"
-    tile: tuple[int, int, int] = (32, 32, 32)
-    resolution: int | None = None
-    exclude: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "exclude", tuple(self.exclude))
-        windows = [parse_window(each) if isinstance(each, str) else each for each in self.windows]
-        object.__setattr__(self, "windows", tuple(dict.fromkeys(windows)))
-        object.__setattr__(self, "tile", tuple(self.tile))
-        names = [window.name for window in windows]
-        problems = [
-            Problem(f"--window {name}", "is asked for with two widths or levels", "rename one", "option")
-            for name in dict.fromkeys(names)
-            if len({(w.width, w.level) for w in windows if w.name == name}) > 1
-        ]
-        if self.sparse not in SPARSE:
-            message = f"is not one of {', '.join(SPARSE)}"
-            problems.append(Problem(f"--sparse {self.sparse}", message, kind="option"))
-        if len(self.tile) != 3 or any(extent < 1 for extent in self.tile):
-            message = "must be three extents of at least 1 voxel"
-            problems.append(Problem(f"--tile {self.tile}", message, "as in 32,32,32", "option"))
-        if problems:
-            raise InputError(problems)
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Group the files into volumes and read every header.
@@ -90,7 +45,7 @@ class CtConverter(Converter):
         InputError
             With every problem of every file.
         """
-        asked = cast("tuple[Window, ...]", self.windows)
+        asked = [parse_window(each) for each in self.window]
         found = find_volumes(paths, [window.name for window in asked])
         places = [volume.path for volume in found.volumes]
         root = common_root(places) if places else Path()
@@ -125,11 +80,7 @@ class CtConverter(Converter):
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
             options={
-                "windows": [f"{w.name}:{float(w.width)!r}:{float(w.level)!r}" for w in asked],
-                "sparse": self.sparse,
-                "tile": list(self.tile),
-                "resolution": self.resolution,
-                "exclude": list(self.exclude),
+                **self.recorded(),
                 "found": {
                     "windows": [
                         {"name": w.name, "width": float(w.width), "level": float(w.level)}

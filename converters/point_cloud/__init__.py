@@ -1,1 +1,28 @@
 """Point clouds."""
+
+from __future__ import annotations
+
+from unistore.converters.registry import Family
+
+__all__ = ["FAMILY"]
+
+FAMILY = Family(
+    name="point_cloud",
+    summary="Point clouds in HDF5: PointSuite, PointNet family, others.",
+    description="Point clouds in HDF5: PointSuite, PointNet family, columns in any group.",
+    examples=(
+        "unistore convert point-cloud clouds/ clouds.zarr",
+        "unistore convert point-cloud clouds/ clouds.zarr --voxel-size 0.5",
+        "unistore convert point-cloud scan.h5 scan.zarr --segment window:50",
+        "unistore convert point-cloud scan.h5 scan.zarr --map x=East --map y=North",
+    ),
+    options="unistore.converters.point_cloud.options:PointCloudOptions",
+    converter="unistore.converters.point_cloud.converter:PointCloudConverter",
+    detect="unistore.converters.point_cloud.converter:detect",
+    validate="unistore.schemas.point_cloud.fields:validate",
+    rules="unistore.schemas.point_cloud.rules:RULES",
+    export="unistore.converters.point_cloud.export:files",
+    originals="unistore.converters.point_cloud.original:Originals",
+    kind="unistore.data.kinds.natural:segments",
+    other_kinds=("unistore.Segments(max_points=4096)",),
+)

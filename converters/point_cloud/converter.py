@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Columns, Merged, check_mode, reconcile
+from unistore.converters.common.columns import Merged, reconcile
 from unistore.converters.common.exclusion import Collected, Exclusion
 from unistore.converters.detection import Detection
 from unistore.converters.files.paths import expand, relative_names, split_of
@@ -18,10 +17,11 @@ from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.lists import Lists, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory, held_memory
+from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.order import Read
 from unistore.converters.point_cloud.recognise import detect_format, recognise, suffixes
 from unistore.converters.point_cloud.scratch import Scratch
-from unistore.converters.point_cloud.segments import Partition, by_windows, consecutive, parse_window
+from unistore.converters.point_cloud.segments import Partition, by_windows, consecutive
 from unistore.converters.point_cloud.settle import (
     column_fields,
     point_columns,
@@ -45,55 +45,10 @@ _READ_TO_REPORT = 1 << 28
 Found = tuple[str, Path, Layout]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointCloudConverter(Converter):
-    """Converts point clouds.
-
-    Attributes
-    ----------
-    voxel_size
-        Edges of the voxel grids to store, in the unit of the coordinates.
-    map
-        Stored name (``x``, ``y``, ``z``, or of a column) by dataset in the file; an empty dataset leaves the
-        column of that name out. Other columns keep their own names.
-    segment
-        ``"window:50"``: cut files without segments into XY windows of that edge. None: each such file is one
-        segment.
-    min_points, max_points
-        Windows with fewer points are no segments; those with more are halved until none has more.
-    columns
-        What to do with columns that some files lack: ``"exact"`` refuses, ``"union"`` fills them,
-        ``"intersection"`` leaves them out.
-    exclude
-        Names of files or folders to leave out.
-    """
+class PointCloudConverter(PointCloudOptions, Converter):
+    """Converts point clouds; see `PointCloudOptions`."""
 
     modality: ClassVar[str] = MODALITY
-
-    voxel_size: tuple[float, ...] = ()
-    map: Mapping[str, str] = field(default_factory=dict)
-    segment: str | None = None
-    min_points: int = 1
-    max_points: int | None = None
-    columns: Columns = "exact"
-    exclude: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "exclude", tuple(self.exclude))
-        check_mode(self.columns)
-        object.__setattr__(self, "voxel_size", tuple(float(size) for size in self.voxel_size))
-        if self.segment is not None:
-            parse_window(self.segment)
-        elif self.min_points != 1 or self.max_points is not None:
-            msg = "min_points and max_points bound the windows of segment=window:SIZE, which is not given"
-            raise InputError(msg)
-        if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
-            msg = f"expected 1 <= min_points <= max_points, got {self.min_points} and {self.max_points}"
-            raise InputError(msg)
-        wrong = [size for size in self.voxel_size if not 0 < size < float("inf")]
-        if wrong or len(set(map(voxel_group, self.voxel_size))) < len(self.voxel_size):
-            msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"
-            raise InputError(msg)
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Recognise every file's layout and columns; see `Converter.scan`.
@@ -178,24 +133,13 @@ class PointCloudConverter(Converter):
             ),
             sample_table=SEGMENTS,
             main_table=POINTS,
-            options=self._options(),
+            options=self.recorded(),
             notes=(*self._notes(found, sources), *lists.notes),
             estimated_rows={
                 POINTS: sum(points),
                 **{voxel_group(size): sum(points) for size in self.voxel_size},
             },
         )
-
-    def _options(self) -> dict[str, Any]:
-        return {
-            "voxel_size": list(self.voxel_size),
-            "map": dict(self.map),
-            "segment": self.segment,
-            "min_points": self.min_points,
-            "max_points": self.max_points,
-            "columns": self.columns,
-            "exclude": list(self.exclude),
-        }
 
     def _notes(self, found: Sequence[Found], sources: Sequence[Source]) -> list[str]:
         kinds = [each.format for _, _, each in found]

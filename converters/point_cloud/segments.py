@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from unistore.converters.point_cloud.windows import parts_of
 from unistore.errors import InputError
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
 
-__all__ = ["Partition", "blocks", "by_indices", "by_windows", "consecutive", "parse_window"]
+__all__ = ["Partition", "blocks", "by_indices", "by_windows", "consecutive"]
 
 Ints = NDArray[np.int64]
 
@@ -42,25 +41,6 @@ class Partition(NamedTuple):
     def offsets(self) -> Ints:
         """(S + 1,) bounds of the segments in the storage order."""
         return np.concatenate(([0], np.cumsum(self.lengths)))
-
-
-def parse_window(text: str) -> float:
-    """Edge of the windows in ``"window:50"``.
-
-    Raises
-    ------
-    InputError
-        If the text has another form or the edge is not above 0.
-    """
-    match = re.fullmatch(r"window:([0-9.eE+-]+)", text)
-    try:
-        size = float(match[1]) if match else 0.0
-    except ValueError:
-        size = 0.0
-    if not 0 < size < float("inf"):
-        msg = f"segment={text!r}: expected window:SIZE with a size above 0, as in window:50"
-        raise InputError(msg)
-    return size
 
 
 def consecutive(lengths: Ints, numbers: Ints) -> Partition:

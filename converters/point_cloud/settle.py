@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Column, Columns, Merged, reconcile
+from unistore.converters.common.columns import Column, Merged, reconcile
+from unistore.converters.common.options import Columns
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.protocol import Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem

@@ -1,1 +1,28 @@
 """Plain arrays that share axis 0."""
+
+from __future__ import annotations
+
+from unistore.converters.registry import Family
+
+__all__ = ["FAMILY"]
+
+FAMILY = Family(
+    name="rows",
+    summary="Plain arrays: HDF5, .npy, .npz.",
+    description="Plain arrays: HDF5, .npy or .npz files whose arrays share axis 0.",
+    examples=(
+        "unistore convert rows arrays/ train.zarr",
+        "unistore convert rows a.h5 b.h5 train.zarr --split train=0.9,val=0.1",
+        "unistore convert rows a.npz train.zarr --map image=x --map label=y",
+    ),
+    options="unistore.converters.rows.options:RowsOptions",
+    converter="unistore.converters.rows.converter:RowsConverter",
+    detect="unistore.converters.rows.converter:detect",
+    validate="unistore.schemas.rows.fields:validate",
+    rules="unistore.schemas.rows.rules:RULES",
+    export="unistore.converters.rows.export:files",
+    originals="unistore.converters.rows.original:Originals",
+    kind="unistore.data.kinds.natural:rows",
+    batch_size=64,
+    general=True,
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,9 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import (
     Column,
-    Columns,
     Merged,
-    check_mode,
     missing_value,
     reconcile,
 )
@@ -26,6 +23,7 @@ from unistore.converters.files.npy.parts import Part, parts_of
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
 from unistore.converters.rows.forms import CURE, common_length, fields_of, form_problems, nesting
+from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import MODALITY, TABLE, row_field
 from unistore.schemas.tables import Table
@@ -54,30 +52,10 @@ class _Found(NamedTuple):
     reading: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsConverter(Converter):
-    """Converts plain arrays.
-
-    Attributes
-    ----------
-    map
-        Stored name by the array's name in the file. If given, only these arrays are taken.
-    columns
-        What to do with arrays that some files lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
-        floats, else 0), ``"intersection"`` leaves them out.
-    exclude
-        Names of files or folders to leave out.
-    """
+class RowsConverter(RowsOptions, Converter):
+    """Converts plain arrays; see `RowsOptions`."""
 
     modality: ClassVar[str] = MODALITY
-
-    map: Mapping[str, str] = field(default_factory=dict)
-    columns: Columns = "exact"
-    exclude: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "exclude", tuple(self.exclude))
-        check_mode(self.columns)
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Look at every file's headers; see `Converter.scan`.
@@ -187,7 +165,7 @@ class RowsConverter(Converter):
             tables=(Table(name=TABLE, fields=fields),),
             sample_table=TABLE,
             main_table=TABLE,
-            options={"map": dict(self.map), "columns": self.columns, "exclude": list(self.exclude)},
+            options=self.recorded(),
             notes=(*_notes(found, merged, sources), *exclusion.notes()),
         )
 

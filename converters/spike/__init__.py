@@ -1,1 +1,29 @@
 """Spike cameras."""
+
+from __future__ import annotations
+
+from unistore.converters.registry import Family
+
+__all__ = ["FAMILY"]
+
+FAMILY = Family(
+    name="spike",
+    summary="Spike cameras: sequences, .dat streams, .npy, .npz.",
+    description="Spike cameras: <root>/{train,test}/<sequence>/{blur,sharp,spike}, .dat streams, .npy "
+    "and .npz.",
+    examples=(
+        "unistore convert spike recordings/ spikes.zarr --voxel-bins 5",
+        "unistore convert spike a.dat b.dat spikes.zarr --height 250 --width 400",
+        "unistore convert spike recordings/ spikes.zarr --frames keep",
+    ),
+    options="unistore.converters.spike.options:SpikeOptions",
+    converter="unistore.converters.spike.converter:SpikeConverter",
+    detect="unistore.converters.spike.detection:detect",
+    validate="unistore.schemas.spike.fields:validate",
+    rules="unistore.schemas.spike.rules:RULES",
+    export="unistore.converters.spike.export:files",
+    originals="unistore.converters.spike.original:Originals",
+    kind="unistore.data.kinds.natural:clips",
+    other_kinds=("unistore.Clips(length=5, crop=256)",),
+    batch_size=4,
+)

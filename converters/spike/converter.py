@@ -7,22 +7,21 @@ alone. One spike file is one frame and one sample; a folder's frames are a seque
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
-from unistore.converters.spike.detection import detect
 from unistore.converters.spike.existing import existing_orientation
 from unistore.converters.spike.folders import find_recordings
 from unistore.converters.spike.frames import ROLES, Recording, common_roles
 from unistore.converters.spike.index import index_arrays, sequence_of_frames
 from unistore.converters.spike.looking import Looked, compare, look
+from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.rows import frame_detail, read_file_bytes, read_frame, read_spikes
 from unistore.converters.spike.streams import Extent, Resolved, resolve_streams
 from unistore.converters.spike.tables import (
@@ -37,83 +36,14 @@ from unistore.converters.spike.tables import (
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.fields import FRAMES, IMAGES, MODALITY, file_table_name
 
-__all__ = ["SpikeConverter", "detect"]
-
-Layout = Literal["auto", "packed", "bytes"]
-Frames = Literal["tiles", "keep"]
-Columns = Literal["exact", "intersection"]
+__all__ = ["SpikeConverter"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpikeConverter(Converter):
-    """Converts spike recordings.
-
-    Attributes
-    ----------
-    height, width
-        Resolution of ``.dat`` streams in pixels; None: found among known cameras from the sizes of the files.
-    layout
-        ``"packed"``: eight pixels a byte, least significant bit first. ``"bytes"``: one byte a pixel.
-        ``"auto"``: decided once for the whole conversion, from the bytes and sizes of the files.
-    flip
-        Whether ``.dat`` streams hold their bottom row first, as spike cameras write them. Arrays in ``.npy``
-        and ``.npz`` files are taken as they are.
-    voxels
-        Numbers of bins to precompute voxel grids for: ``(5, 10)``.
-    frames
-        ``"tiles"`` stores blur and sharp frames as lossless pixels, so that a crop reads a crop; ``"keep"``
-        stores the files' own bytes, decoded when read: the smallest disk.
-    convert_images
-        Accept frames that are gray (repeated), of 16 bits (cut to the upper 8) or transparent (alpha
-        dropped).
-    columns
-        What to do with folders (blur, sharp, …) that only some sequences have: ``"exact"`` refuses,
-        ``"intersection"`` leaves them out.
-    spike_dir, voxel_dir, blur_dir, sharp_dir
-        Names of the folders inside a sequence's folder.
-    exclude
-        Names of frames (of their first file), sequences or folders to leave out. A sequence with a gap goes
-        on behind it under a name of its own (``"seq~2"``).
-    """
+class SpikeConverter(SpikeOptions, Converter):
+    """Converts spike recordings; see `SpikeOptions`."""
 
     modality: ClassVar[str] = MODALITY
     concurrent: ClassVar[bool] = True
-
-    height: int | None = None
-    width: int | None = None
-    layout: Layout = "auto"
-    flip: bool = True
-    voxels: tuple[int, ...] = ()
-    frames: Frames = "tiles"
-    convert_images: bool = False
-    columns: Columns = "exact"
-    spike_dir: str = "spike"
-    voxel_dir: str = "spike_vox"
-    blur_dir: str = "blur"
-    sharp_dir: str = "sharp"
-    exclude: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "exclude", tuple(self.exclude))
-        object.__setattr__(self, "voxels", tuple(sorted({int(bins) for bins in self.voxels})))
-        problems = [
-            Problem(f"--{option}", f"is {value}, expected at least 1", kind="option")
-            for option, value in (("height", self.height), ("width", self.width))
-            if value is not None and value < 1
-        ]
-        if self.voxels and not 1 <= self.voxels[0] <= self.voxels[-1] <= 65_535:
-            message = f"are {self.voxels}, expected bins between 1 and 65,535"
-            problems.append(Problem("--voxels", message, kind="option"))
-        for option, value, known in (
-            ("layout", self.layout, get_args(Layout)),
-            ("frames", self.frames, get_args(Frames)),
-            ("columns", self.columns, get_args(Columns)),
-        ):
-            if value not in known:
-                message = f"is {value!r}, expected one of {', '.join(known)}"
-                problems.append(Problem(f"--{option}", message, kind="option"))
-        if problems:
-            raise InputError(problems)
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Look at every frame's files: headers, sizes, and as many bytes as decide; see `Converter.scan`.
@@ -138,9 +68,9 @@ class SpikeConverter(Converter):
         extents = {each.frame.name: each.extent for each in looked if each.extent is not None}
         extents |= resolved.extents
         problems += [*resolved.problems, *compare(looked, extents)]
-        if self.voxels and "spike" not in roles:
+        if self.voxel_bins and "spike" not in roles:
             message = "cannot be counted: there are no spikes, only existing voxels"
-            problems.append(Problem("--voxels", message, "leave it out", "missing"))
+            problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
         if problems:
             raise InputError(problems)
         notes = (*found.notes, *exclusion.notes())
@@ -193,26 +123,14 @@ class SpikeConverter(Converter):
             for each in looked
         )
         sizes = frame_sizes(looked, extents)
-        sets = voxel_sets(self.voxels, looked, sizes.length)
+        sets = voxel_sets(self.voxel_bins, looked, sizes.length)
         return Scan(
             modality=self.modality,
             sources=sources,
             tables=make_tables(sizes, sets, roles, looked, self.frames),
             sample_table=FRAMES,
             main_table=FRAMES,
-            options={
-                "height": self.height,
-                "width": self.width,
-                "layout": self.layout,
-                "flip": self.flip,
-                "voxels": list(self.voxels),
-                "frames": self.frames,
-                "convert_images": self.convert_images,
-                "columns": self.columns,
-                "exclude": list(self.exclude),
-                **{f"{role}_dir": folder for role, folder in self._folders().items()},
-                "found": {"layout": resolved.layout},
-            },
+            options={**self.recorded(), "found": {"layout": resolved.layout}},
             notes=(
                 *_what(recordings, extents),
                 *notes,
@@ -228,7 +146,7 @@ class SpikeConverter(Converter):
     ) -> tuple[bool, list[str]]:
         """Whether existing voxels are upside down, and what becomes of them."""
         voxel = looked[0].voxel
-        if voxel is not None and voxel.bins in self.voxels:
+        if voxel is not None and voxel.bins in self.voxel_bins:
             return False, [f"existing voxels are left: sets of {voxel.bins} bins are counted from the spikes"]
 
         def fill(each: Looked, out: NDArray[np.uint8]) -> None:
@@ -258,7 +176,7 @@ class SpikeConverter(Converter):
         if lo == hi:
             return
         if table == FRAMES:
-            read_frame(scan.sources[source], self.voxels, self.flip, out)
+            read_frame(scan.sources[source], self.voxel_bins, self.flip, out)
             return
         image = next(image for image in IMAGES if file_table_name(image) == table)
         read_file_bytes(scan.sources[source], image, lo, hi, out["data"])

@@ -58,7 +58,7 @@ def existing_orientation(
     seen.pop("either way", None)
     if set(seen) == {"top first", "bottom first"}:
         message = f"holds its bottom row first, but {seen['top first']} its top row"
-        cure = "remove the existing voxels and use --voxels"
+        cure = "remove the existing voxels and use --voxel-bins"
         return False, [], [Problem(seen["bottom first"], message, cure, "orientation")]
     if set(seen) == {"bottom first"}:
         return True, ["existing voxels equal the spikes' upside down: turned over while converting"], []

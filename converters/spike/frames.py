@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unistore.converters.common.columns import Column, Columns, reconcile
+from unistore.converters.common.columns import Column, reconcile
+from unistore.converters.common.options import Columns
 from unistore.converters.files.paths import natural_key
 from unistore.errors import Problem, printable
 

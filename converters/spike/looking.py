@@ -129,7 +129,7 @@ def compare(looked: Sequence[Looked], extents: Mapping[str, Extent]) -> list[Pro
             message = (
                 f"is {voxel.height} x {voxel.width}, but its spikes are {extent.height} x {extent.width}"
             )
-            cure = "were they made from packed bytes read as pixels? remove them and use --voxels"
+            cure = "were they made from packed bytes read as pixels? remove them and use --voxel-bins"
             place = file_name(each.frame, "voxel")
             problems.append(Problem(place, message, cure, "shape", each.frame.name))
         sizes = {role: (form.height, form.width) for role, form in each.images.items()}
@@ -147,5 +147,5 @@ def compare(looked: Sequence[Looked], extents: Mapping[str, Extent]) -> list[Pro
             f"{bins} in {names[0]} and {len(names) - 1} more" for bins, names in by_bins.items()
         )
         message = f"have different numbers of bins: {listed}"
-        problems.append(Problem("existing voxels", message, "remove them and use --voxels", "shape"))
+        problems.append(Problem("existing voxels", message, "remove them and use --voxel-bins", "shape"))
     return problems

@@ -1,1 +1,28 @@
 """Robot trajectories."""
+
+from __future__ import annotations
+
+from unistore.converters.registry import Family
+
+__all__ = ["FAMILY"]
+
+FAMILY = Family(
+    name="trajectory",
+    summary="Robot trajectories in HDF5: robomimic, ACT, D4RL, flat.",
+    description="Robot trajectories in HDF5: robomimic, LIBERO, MimicGen, robosuite, ACT/ALOHA, D4RL, flat.",
+    examples=(
+        "unistore convert trajectory demos/ demos.zarr",
+        "unistore convert trajectory demo.hdf5 demo.zarr --image-size 224",
+        "unistore convert trajectory aloha/ aloha.zarr --images keep",
+    ),
+    options="unistore.converters.trajectory.options:TrajectoryOptions",
+    converter="unistore.converters.trajectory.converter:TrajectoryConverter",
+    detect="unistore.converters.trajectory.converter:detect",
+    validate="unistore.schemas.trajectory.fields:validate",
+    rules="unistore.schemas.trajectory.rules:RULES",
+    export="unistore.converters.trajectory.export:files",
+    originals="unistore.converters.trajectory.original:Originals",
+    kind="unistore.data.kinds.natural:transitions",
+    other_kinds=("unistore.Windows(history=2, horizon=8)",),
+    batch_size=64,
+)

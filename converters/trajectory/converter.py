@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Columns, check_mode
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.detection import Detection
 from unistore.converters.files.hdf5.file import SUFFIXES, open_hdf5
@@ -18,9 +16,9 @@ from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.converters.trajectory.derive import derive_memory, derive_source
 from unistore.converters.trajectory.files import Found, inspect
-from unistore.converters.trajectory.images import Colour
 from unistore.converters.trajectory.index import Index
 from unistore.converters.trajectory.naming import Naming
+from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import Reader
 from unistore.converters.trajectory.recognise import EVIDENCE, recognise
 from unistore.converters.trajectory.settle import possible_tables, settle_episodes
@@ -30,59 +28,11 @@ from unistore.schemas.trajectory.fields import EPISODES, MODALITY, STEPS
 
 __all__ = ["TrajectoryConverter", "detect"]
 
-Images = Literal["raw", "keep"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrajectoryConverter(Converter):
-    """Converts robot trajectories.
-
-    Attributes
-    ----------
-    image_size
-        Side of a resized copy of every image set (``observation/<key>_224``), or None.
-    images
-        ``"raw"`` decodes compressed frames; ``"keep"`` stores them bit for bit, decoded on read.
-    colour
-        ``"standard"``: compressed frames show true colours. ``"swapped"``: red and blue are exchanged,
-        because the recorder gave OpenCV's encoder RGB arrays.
-    map
-        Column by the dataset's path inside an episode: ``{"action": "master/joint_position"}``; columns are
-        ``action``, ``reward``, ``terminated``, ``truncated``, ``observation/<key>``,
-        ``next_observation/<key>``, or any other name.
-    ignore
-        Patterns of datasets to leave out, as in shells: ``"obs/depth_*"``.
-    columns
-        What to do with columns that some episodes lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
-        floats, else 0), ``"intersection"`` leaves them out.
-    exclude
-        Names of files, folders or episodes (``"a.hdf5: data/demo_3"``) to leave out.
-    """
+class TrajectoryConverter(TrajectoryOptions, Converter):
+    """Converts robot trajectories; see `TrajectoryOptions`."""
 
     modality: ClassVar[str] = MODALITY
-
-    image_size: int | None = None
-    images: Images = "raw"
-    colour: Colour = "standard"
-    map: Mapping[str, str] = field(default_factory=dict)
-    ignore: tuple[str, ...] = ()
-    columns: Columns = "exact"
-    exclude: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "exclude", tuple(self.exclude))
-        object.__setattr__(self, "ignore", tuple(self.ignore))
-        check_mode(self.columns)
-        for name, value, known in (
-            ("images", self.images, get_args(Images)),
-            ("colour", self.colour, get_args(Colour)),
-        ):
-            if value not in known:
-                msg = f"{name}={value!r}: expected one of {', '.join(known)}"
-                raise InputError(msg)
-        if self.image_size is not None and self.image_size < 1:
-            msg = f"image_size={self.image_size}: must be at least 1"
-            raise InputError(msg)
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Look at every file's headers, its flags and its actions; see `Converter.scan`.
@@ -148,15 +98,7 @@ class TrajectoryConverter(Converter):
             tables=tables,
             sample_table=EPISODES,
             main_table=STEPS,
-            options={
-                "image_size": self.image_size,
-                "images": self.images,
-                "colour": self.colour,
-                "map": dict(self.map),
-                "ignore": list(self.ignore),
-                "columns": self.columns,
-                "exclude": list(self.exclude),
-            },
+            options=self.recorded(),
             notes=(*self._notes(kept, indexed, layout), *remarks),
             estimated_rows={
                 name: sum(path.stat().st_size for path, _, _ in kept) // len(spilled) for name in spilled

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import check_dataset
-from unistore.converters.trajectory.images import Colour, decode_frame, encoding_of, frame_of
+from unistore.converters.trajectory.images import decode_frame, encoding_of, frame_of
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core
+from unistore.converters.trajectory.options import Colour
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 

@@ -18,8 +18,8 @@ from unistore.converters.files.paths import natural_key
 from unistore.converters.trajectory.attributes import small_values
 from unistore.converters.trajectory.episodes import inside_group, name_episodes
 from unistore.converters.trajectory.features import Episode, describe, not_per_step
-from unistore.converters.trajectory.images import Colour
 from unistore.converters.trajectory.naming import Naming
+from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.recognise import layout_of
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem

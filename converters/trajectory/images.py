@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.file import read_objects, read_rows
+from unistore.converters.trajectory.options import Colour
 
-__all__ = ["Colour", "decode_frame", "encoding_of", "frame_of", "resize", "whole"]
+__all__ = ["decode_frame", "encoding_of", "frame_of", "resize", "whole"]
 
-Colour = Literal["standard", "swapped"]
 """Whether a compressed frame shows true colours, or was made from an array with red and blue exchanged.
 
 OpenCV's encoder expects BGR. Some recorders hand it RGB arrays and undo the mistake by not converting after

@@ -17,8 +17,9 @@ from unistore.converters.files.hdf5.file import native, open_hdf5, place, read_r
 from unistore.converters.protocol import Source
 from unistore.converters.trajectory.features import Feature
 from unistore.converters.trajectory.files import flags
-from unistore.converters.trajectory.images import Colour, decode_frame, frame_of, resize, whole
+from unistore.converters.trajectory.images import decode_frame, frame_of, resize, whole
 from unistore.converters.trajectory.index import Index, Span
+from unistore.converters.trajectory.options import Colour
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import FINAL, NEXT, OBSERVATION, STEPS
 

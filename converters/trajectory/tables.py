@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Columns, Merged, reconcile
+from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.options import Columns
 from unistore.converters.trajectory.features import Feature
 from unistore.converters.trajectory.index import Index
 from unistore.errors import Problem

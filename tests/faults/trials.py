@@ -19,8 +19,8 @@ DATA = Path(__file__).parents[1] / "data"
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "rows": (("rows/autzen_returns.h5",), {}),
     "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), {"voxel_size": (20.0,)}),
-    "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), {"windows": ("lung",), "sparse": "coords"}),
-    "spike": (("spike/reds_frames_140_162.dat",), {"voxels": (5,)}),
+    "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), {"window": ("lung",), "sparse": "coords"}),
+    "spike": (("spike/reds_frames_140_162.dat",), {"voxel_bins": (5,)}),
     "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
 }
 """Sources and options of each family: small, real, with rows that are known only once they are read."""

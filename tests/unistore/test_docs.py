@@ -76,8 +76,8 @@ def stores(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made: dict[str, tuple[list[str], str, dict[str, Any]]] = {
         "clouds": (["clouds/thin_a.h5", "clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
         "more-clouds": (["clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
-        "volumes": (["volumes"], "ct", {"windows": ("lung", "bone")}),
-        "recordings": (["recordings"], "spike", {"height": 96, "width": 160, "voxels": (5,)}),
+        "volumes": (["volumes"], "ct", {"window": ("lung", "bone")}),
+        "recordings": (["recordings"], "spike", {"height": 96, "width": 160, "voxel_bins": (5,)}),
         "demos": (["demos"], "trajectory", {}),
         "episodes": (["episodes"], "trajectory", {}),
         "arrays": (["arrays"], "rows", {}),

@@ -12,8 +12,8 @@ __all__ = ["command"]
 
 EXAMPLES = """\b
 Examples:
-  unistore export clouds.zarr clouds/   HDF5 in the order of the sources
-  unistore export spikes.zarr spikes/   .dat streams and PNG frames
+  unistore export train.zarr files/            the sources' layout again
+  unistore export s3://bucket/a.zarr files/    from a place in a bucket
 """
 
 

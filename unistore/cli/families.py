@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-__all__ = ["Conversion", "Detection", "FamilyGroup", "SharedOption"]
+from unistore.cli.options import SharedOption, conversion, own_options
+from unistore.converters.registry import Family, families
+from unistore.errors import InputError
+
+__all__ = ["Conversion", "Detection", "FamilyGroup"]
 
 DETECT = "detect"
 """Name of the hidden command that finds the family out."""
-
-
-class SharedOption(click.Option):
-    """An option that every conversion has."""
 
 
 class Conversion(click.Command):
@@ -64,7 +66,7 @@ class Detection(Conversion):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             group = ctx.parent.command if ctx.parent is not None else None
-            owners = group.owners(error.option_name) if isinstance(group, FamilyGroup) else []
+            owners = group.owners(ctx, error.option_name) if isinstance(group, FamilyGroup) else []
             if not owners:
                 raise
             msg = (
@@ -75,40 +77,79 @@ class Detection(Conversion):
 
 
 class FamilyGroup(click.Group):
-    """Takes arguments that do not begin with a family's name as sources to detect."""
+    """One command a family; arguments that do not begin with a family's name are sources to detect.
+
+    Parameters
+    ----------
+    convert
+        Called with a family's name and the parsed arguments; gives the exit code.
+    arguments
+        Of `click.Group`.
+    """
+
+    def __init__(self, *, convert: Callable[..., int], **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._convert = convert
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Commands of all families."""
+        return sorted(each.command for each in families().values())
+
+    def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of a family, made from its record; the families' options are imported here."""
+        if cmd_name not in self.commands and (found := families().get(cmd_name.replace("-", "_"))):
+            self.commands[cmd_name] = self._command(found)
+        return self.commands.get(cmd_name)
+
+    def _command(self, family: Family) -> click.Command:
+        run = own_options(family.part("options"), conversion(partial(self._convert, family.name)))
+        epilog = "\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)])
+        return click.command(
+            family.command,
+            cls=Conversion,
+            help=family.description,
+            short_help=family.summary,
+            epilog=epilog if family.examples else None,
+        )(run)
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a line a family; no family's options are needed for it."""
+        found = sorted(families().values(), key=lambda each: each.command)
+        with formatter.section("Families"):
+            formatter.write_dl([(each.command, each.summary) for each in found])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Insert the hidden command that detects, unless a family or a help option is named."""
         if args and args[0] not in ctx.help_option_names:
-            family = self._family(args[0])
+            family = self._family(args[0], ctx)
             if family is None:
                 self._refuse_misspelled(args[0], ctx)
             args = [DETECT, *args] if family is None else [family, *args[1:]]
         return super().parse_args(ctx, args)
 
-    def owners(self, option: str) -> list[str]:
-        """Families that have an option."""
-        return [
-            name
-            for name in self._families()
-            if any(option in parameter.opts for parameter in self.commands[name].params)
-        ]
+    def owners(self, ctx: click.Context, option: str) -> list[str]:
+        """Families that have an option; those whose options cannot be imported are passed over."""
+        owners = []
+        for name in self.list_commands(ctx):
+            with suppress(InputError):
+                command = self.get_command(ctx, name)
+                if command is not None and any(option in each.opts for each in command.params):
+                    owners.append(name)
+        return owners
 
-    def _families(self) -> Iterable[str]:
-        return sorted(name for name, command in self.commands.items() if not command.hidden)
-
-    def _family(self, word: str) -> str | None:
-        """Family that a word names: exactly, or ``point_cloud`` and ``PointCloud`` where no such path is."""
-        if word in self.commands and word != DETECT:
+    def _family(self, word: str, ctx: click.Context) -> str | None:
+        """Family that a word names: exactly, or in other spellings where no such path is."""
+        names = self.list_commands(ctx)
+        if word in names:
             return word
-        plain = {name.replace("-", ""): name for name in self._families()}
+        plain = {name.replace("-", ""): name for name in names}
         found = plain.get(word.lower().replace("_", "").replace("-", ""))
         return None if Path(word).exists() else found
 
     def _refuse_misspelled(self, word: str, ctx: click.Context) -> None:
         if word.startswith("-") or set(word) & set("/\\.:") or Path(word).exists():
             return
-        close = difflib.get_close_matches(word.lower(), self._families(), 1, cutoff=0.5)
+        close = difflib.get_close_matches(word.lower(), self.list_commands(ctx), 1, cutoff=0.5)
         if close:
             msg = f"{word!r} is neither a family nor a file or folder: did you mean {close[0]}?"
             raise click.UsageError(msg, ctx)

@@ -1,4 +1,4 @@
-"""Options that every conversion shares."""
+"""Options of the command line: those that every conversion shares, and those that a family declares."""
 
 from __future__ import annotations
 
@@ -8,11 +8,50 @@ from typing import Any, TypeVar
 
 import click
 
-from unistore.cli.families import SharedOption
+from unistore.converters.options import Option, Options, declared
 
-__all__ = ["conversion"]
+__all__ = ["SharedOption", "conversion", "own_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SharedOption(click.Option):
+    """An option that every conversion has."""
+
+
+def _declared(option: Option, cls: type[click.Option] = click.Option) -> Callable[[F], F]:
+    """The option of the command line that a declared one is."""
+    names, help_text = [option.flag], option.help
+    settings: dict[str, Any] = {"cls": cls, "default": option.default, "metavar": option.metavar}
+    if option.form in ("several", "mapping"):
+        settings["multiple"] = True
+        help_text = f"{help_text.removesuffix('.')} (several allowed)."
+    if option.form == "mapping":
+        settings |= {"default": (), "callback": _mapping}
+    elif option.kind is bool:
+        names = [f"{option.flag}/{option.negative}"]
+    else:
+        settings |= {"type": click.Choice(option.choices) if option.choices else option.kind}
+        settings |= {"nargs": option.length} if option.form == "fixed" else {}
+    shown = option.default not in (None, (), {})
+    return click.option(*names, help=help_text, show_default=shown, **settings)
+
+
+def _mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    wrong = [pair for pair in pairs if "=" not in pair]
+    if wrong:
+        msg = f"{option.opts[0]} {wrong[0]}: expected {option.metavar}"
+        raise click.UsageError(msg)
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def own_options(options: type[Options], command: F) -> F:
+    """Add the options of a family to a command, without those that every family has."""
+    shared = declared(Options)
+    for each in reversed([each for each in declared(options) if each not in shared]):
+        command = _declared(each)(command)
+    return command
+
 
 _shared = partial(click.option, cls=SharedOption)
 
@@ -55,12 +94,7 @@ _COMMON = (
         show_default=True,
         help="skip: leave out files and episodes with problems, list them, finish with exit code 3.",
     ),
-    _shared(
-        "--exclude",
-        multiple=True,
-        metavar="NAME",
-        help="Leave out a file, folder or episode, named as in messages (several allowed).",
-    ),
+    *(_declared(each, SharedOption) for each in declared(Options)),
     _shared("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
 

@@ -4,41 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import room
 from unistore.conversion.runner import Report, run
+from unistore.conversion.signatures import typed
 from unistore.conversion.splits import parse_shares
 from unistore.converters.detection import Detection, detect
 from unistore.converters.files.paths import is_inside
+from unistore.converters.options import declared
 from unistore.converters.protocol import Converter
+from unistore.converters.registry import families, family
 from unistore.errors import InputError
 from unistore.remote.url import local_only
 from unistore.store.names import ROOT
-from unistore.system.arguments import Arguments, described, fits
+from unistore.system.arguments import Arguments
 from unistore.system.progress import SILENT, Progress
 from unistore.system.sizes import parse_bytes
 from unistore.system.workers import MOST
 from unistore.zarr3.presets import CODECS
 
-__all__ = ["CONVERTERS", "convert", "detect_modality", "make_converter", "recorded_converter"]
-
-CONVERTERS: Mapping[str, tuple[str, str]] = {
-    "rows": ("unistore.converters.rows.converter", "RowsConverter"),
-    "point_cloud": ("unistore.converters.point_cloud.converter", "PointCloudConverter"),
-    "ct": ("unistore.converters.ct.converter", "CtConverter"),
-    "spike": ("unistore.converters.spike.converter", "SpikeConverter"),
-    "trajectory": ("unistore.converters.trajectory.converter", "TrajectoryConverter"),
-}
-"""Module and class of each modality's converter."""
+__all__ = ["convert", "detect_modality", "make_converter", "recorded_converter"]
 
 PathLike = str | os.PathLike[str]
 
 
+@typed
 def convert(
     sources: PathLike | Iterable[PathLike],
     destination: PathLike,
@@ -67,7 +60,7 @@ def convert(
         call after a kill continues there. Or the URL of a place in a bucket, ``s3://``, ``gs://``, ``az://``:
         shards are put straight there, the root object last; see `work`.
     modality
-        ``"rows"``, ``"point_cloud"``, ``"ct"``, ``"spike"`` or ``"trajectory"``; None: from the content.
+        Family of the sources, as ``unistore convert --help`` lists them; None: from the content.
     codec
         ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
     split
@@ -93,7 +86,8 @@ def convert(
     progress
         Told how far it is.
     **options
-        The converter's own options (fields of its class); all have ``exclude``, names to leave out.
+        The family's own options, as ``unistore convert FAMILY --help`` lists them; all have ``exclude``,
+        names to leave out.
 
     Returns
     -------
@@ -156,7 +150,7 @@ def convert(
             return start(cluster)
     from unistore.conversion.executors.processes import Processes
 
-    imports = CONVERTERS.get(_name(chosen), ())[:1]
+    imports = (family(chosen).converter.partition(":")[0],)
     with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
         return start(processes)
 
@@ -215,52 +209,29 @@ def detect_modality(paths: Sequence[Path]) -> Detection:
         if stores := [path for path in paths if (path / ROOT).exists()]:
             msg = f"{stores[0]}: is a store already; 'unistore export {stores[0]} DST' gives its files back"
             raise InputError(msg)
+        known = ", ".join(sorted(each.command for each in families().values()))
         msg = (
-            f"{listed}: not recognised as point clouds, CT volumes, spike recordings, trajectories or plain "
-            "arrays; 'unistore inspect' says more; or name the family, as in unistore convert ct SRC... DST"
+            f"{listed}: not recognised as sources of any family ({known}); 'unistore inspect' says more; "
+            "or name the family, as in unistore convert FAMILY SRC... DST"
         )
         raise InputError(msg)
     return found
 
 
 def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
-    """Converter of a modality with its options; one value will do where several may be given.
+    """Converter of a family with its options; one value will do where several may be given.
 
     Raises
     ------
     InputError
-        If the modality is unknown or an option is not one of its converter's.
+        If the family is unknown, or an option is not one of its own or of another type.
     """
-    name = _name(modality)
-    if name not in CONVERTERS:
-        msg = f"unknown modality {modality!r}; one of: {', '.join(CONVERTERS)}"
+    found = family(modality)
+    known = [each.name for each in declared(found.part("options"))]
+    if unknown := [name for name in options if name not in known]:
+        msg = f"{found.name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         raise InputError(msg)
-    module, cls = CONVERTERS[name]
-    converter_class = getattr(import_module(module), cls)
-    known = {field.name: field.default for field in fields(converter_class) if field.init}
-    defaults = {field.name: field.default_factory for field in fields(converter_class)}
-    unknown = [option for option in options if option not in known]
-    if unknown:
-        msg = f"{name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
-        raise InputError(msg)
-    for option, value in options.items():
-        if defaults[option] is dict and not isinstance(value, Mapping):
-            msg = f"{option} is {value!r}, expected a mapping of names, as in {option}={{'to': 'from'}}"
-            raise InputError(msg)
-    several = {option for option in options if isinstance(known[option], tuple)}
-    given = {
-        option: (value,) if option in several and isinstance(value, str | int | float) else value
-        for option, value in options.items()
-    }
-    check, hints = Arguments(), get_type_hints(converter_class)
-    for option, value in given.items():
-        check.expect(option, value, fits(value, hints[option]), described(hints[option]))
-    check.settle()
-    return cast("Converter", converter_class(**given))
-
-
-def _name(modality: str) -> str:
-    return modality.replace("-", "_")
+    return cast("Converter", found.part("converter")(**options))
 
 
 def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Scan, Settled
+from unistore.converters.registry import family
 from unistore.errors import ConversionError, Problem
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
@@ -45,7 +45,7 @@ IndexArrays = Sequence[tuple[Field, IndexValues]]
 def shared_index(
     scan: Scan, plan_rows: Sequence[int], digests: NDArray[np.uint8], codes: Codes
 ) -> IndexArrays:
-    """The arrays that stores of every modality have: ``sources/`` and ``splits/``.
+    """The arrays that stores of every family have: ``sources/`` and ``splits/``.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
 
 
 def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
-    """Hold the planned arrays against the modality's schema, before the first of them is written.
+    """Hold the planned arrays against the family's schema, before the first of them is written.
 
     Raises
     ------
@@ -116,8 +116,7 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
         Naming every rule that the planned store breaks: a fault of the converter, never sealed.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    schema = import_module(f"unistore.schemas.{plan.modality}.fields")
-    problems: list[Problem] = schema.validate(arrays, attributes)
+    problems: list[Problem] = family(plan.modality).part("validate")(arrays, attributes)
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)
         msg = f"this would be no {plan.modality} store; please report it:\n  {listed}"

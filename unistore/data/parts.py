@@ -10,14 +10,22 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds import natural_kind
+from unistore.converters.registry import family
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.protocol import SOURCE, Picks, SampleKind, SampleReader
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
 from unistore.zarr3.storage import AbsentError
 
-__all__ = ["Part", "bind_parts", "check_drawable", "checked_weights", "common_fields", "open_parts"]
+__all__ = [
+    "Part",
+    "bind_parts",
+    "check_drawable",
+    "checked_weights",
+    "common_fields",
+    "natural_kind",
+    "open_parts",
+]
 
 T = TypeVar("T")
 
@@ -76,6 +84,22 @@ class Part:
             return None
         codes, names = self.store.splits()
         return np.flatnonzero(np.isin(codes, [names.index(name) for name in self.splits]))
+
+
+def natural_kind(store: Store) -> SampleKind:
+    """What a sample of a store is unless something else is asked for.
+
+    Raises
+    ------
+    InputError
+        If the store's family is not known here, has no such kind, or cannot be imported.
+    """
+    try:
+        kind: SampleKind = family(store.modality).part("kind")(store)
+    except InputError as error:
+        msg = f"{store.path}: {error}; or say what a sample is, as in samples=unistore.Rows()"
+        raise InputError(msg) from error
+    return kind
 
 
 def open_parts(

@@ -6,12 +6,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
-from unistore.conversion.convert import CONVERTERS
 from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
+from unistore.converters.registry import family
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.naming import Names
 from unistore.exporting.workplace import workplace
@@ -71,9 +70,7 @@ def export(
     target = Path(os.path.abspath(local_only(destination, "DST")))  # noqa: PTH100  keeps links
     opened = Store(store)
     _check(target, local_path(store))
-    files: Callable[[Store], Iterator[File]] = import_module(
-        f"unistore.converters.{_family(opened)}.export"
-    ).files
+    files = _exporter(opened)
     try:
         with workplace(target, "unistore-export") as work:
             done = _write_all(opened, files(opened), work / "files", progress)
@@ -134,11 +131,13 @@ def _agreeing(store: Store) -> Iterator[None]:
         raise StoreError(msg) from error
 
 
-def _family(store: Store) -> str:
-    if store.modality not in CONVERTERS:
-        msg = f"{store.path}: stores of modality {store.modality!r} cannot be exported by this unistore"
-        raise StoreError(msg)
-    return store.modality
+def _exporter(store: Store) -> Callable[[Store], Iterator[File]]:
+    try:
+        found: Callable[[Store], Iterator[File]] = family(store.modality).part("export")
+    except InputError as error:
+        msg = f"{store.path}: cannot be exported: {error}"
+        raise StoreError(msg) from error
+    return found
 
 
 def _check(target: Path, store: Path | None) -> None:

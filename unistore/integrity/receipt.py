@@ -35,4 +35,6 @@ class Receipt:
     def line(self) -> str:
         """The line to keep."""
         part = "" if self.sample >= 1 else f" (a sample of {100 * self.sample:g} %)"
+        if not self.files:  # the family has no second way to read its sources
+            return f"as converted: {self.stored_values:,} stored values equal{part}"
         return f"lossless: {self.values:,} values of {self.files:,} files equal{part}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
+from unistore.converters.registry import family
 from unistore.errors import Problem
 from unistore.integrity.damage import array_of, where_damaged
 from unistore.integrity.files import Checked, check_files, is_warning
@@ -136,7 +136,8 @@ def verify_with(
     if not structure:
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
         problems, unchecked = run_rules(view, RULES, executor)
-        own = import_module(f"unistore.schemas.{store.modality}.rules").RULES
+        each = family(store.modality)
+        own = each.part("rules") if each.rules else ()
         if problems:  # they read what the indices lead to
             unchecked += [rule.__name__ for rule in own]
         else:

@@ -7,10 +7,11 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from unistore.errors import Problem, StoreError, UnsupportedError
+from unistore.converters.registry import family
+from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.indexes import index_problem
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.expected import SCHEMAS, form_of
+from unistore.schemas.expected import form_of
 from unistore.schemas.forms import SAMPLES
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import REPORT, ROOT
@@ -129,8 +130,10 @@ def _schema_problems(
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
     modality = attributes["modality"]
-    if not isinstance(modality, str) or modality not in SCHEMAS:
-        yield _wrong(ROOT, f"is of modality {modality!r}, which this unistore does not know")
+    try:
+        validate = family(modality).part("validate")
+    except InputError as unknown:
+        yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return
     shapes = {path: info.shape for path, info in arrays.items()}
     shapes[SAMPLES] = (attributes["samples"]["count"],)
@@ -142,5 +145,5 @@ def _schema_problems(
         if error is not None:
             well_formed = False
             yield _wrong(path, error, "schema")
-    for problem in SCHEMAS[modality].validate(arrays, attributes) if well_formed else ():
+    for problem in validate(arrays, attributes) if well_formed else ():
         yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")

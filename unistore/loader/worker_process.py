@@ -65,8 +65,8 @@ def encoded(orders: Orders, growth: SharedGrowth) -> Message | None:
             return None
         if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
             msg = (
-                f"dataset, collate_fn or worker_init_fn cannot be sent to a worker that is not forked: {error}; "
-                "define functions and classes at the top of a module"
+                "dataset, collate_fn or worker_init_fn cannot be sent to a worker that is not forked: "
+                f"{error}; define functions and classes at the top of a module"
             )
             raise LoaderError(msg) from error
         raise

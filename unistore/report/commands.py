@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-import click
-
-from unistore.cli.convert import convert
+from unistore.converters.options import Option, declared
+from unistore.converters.registry import find_family
+from unistore.errors import InputError
 
 __all__ = ["convert_command", "spelled_options"]
 
@@ -26,7 +26,7 @@ def convert_command(
     Parameters
     ----------
     modality
-        Family, as stores name it: ``"point_cloud"``.
+        Family, as stores name it.
     sources, destination
         As they are to be given.
     options
@@ -45,21 +45,35 @@ def spelled_options(modality: str, options: Mapping[str, Any]) -> str:
 
 
 def _words(modality: str, options: Mapping[str, Any]) -> list[str]:
-    command, words = convert.commands.get(modality.replace("_", "-")), []
-    for parameter in () if command is None else command.params:
-        value = options.get(str(parameter.name))
-        if isinstance(parameter, click.Option) and value not in (None, [], {}, parameter.default):
-            words += _spelled(parameter, value)
+    """Words of the family's own options, and of ``--codec`` and ``--split``, which every store records."""
+    words = []
+    for each in _declared(modality):
+        value = options.get(each.name)
+        if value not in (None, [], {}, each.plain(each.default)):
+            words += _spelled(each, value)
+    if options.get("codec") not in (None, "fast"):
+        words += ["--codec", str(options["codec"])]
+    if split := options.get("split"):
+        words += ["--split", ",".join(_pairs(split)) if isinstance(split, Mapping) else str(split)]
     return words
 
 
-def _spelled(option: click.Option, value: Any) -> list[str]:
-    if option.is_flag:
-        return (option.opts if value else option.secondary_opts)[:1]
-    if isinstance(value, Mapping):
-        given = [f"{name}={each}" for name, each in value.items()]
-    else:
-        given = [str(each) for each in value] if isinstance(value, list) else [str(value)]
-    if option.multiple:
-        return [word for each in given for word in (option.opts[0], each)]
-    return [option.opts[0], ",".join(given)]
+def _declared(modality: str) -> tuple[Option, ...]:
+    found = find_family(modality)
+    try:
+        return () if found is None else declared(found.part("options"))
+    except InputError:
+        return ()
+
+
+def _spelled(option: Option, value: Any) -> list[str]:
+    if option.kind is bool:
+        return [option.flag if value else option.negative]
+    given = _pairs(value) if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    if option.form == "fixed":
+        return [option.flag, *map(str, given)]
+    return [word for each in given for word in (option.flag, str(each))]
+
+
+def _pairs(values: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in values.items()]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from unistore.converters.detection import detect
 from unistore.converters.files.paths import is_inside
+from unistore.converters.registry import families
 from unistore.errors import InputError, Problem
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, plain
@@ -143,5 +144,6 @@ def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:
     link = next((path for path in target.rglob("*") if not is_inside(path, [target])), None)
     if link is not None:
         return f"{link.relative_to(target)} is a link out of this folder", "inspect what it leads to"
-    message = "not a store, and not recognised as point clouds, CT volumes, spikes, trajectories or arrays"
-    return message, "name the family to learn what is missing, as in unistore convert ct SRC... DST"
+    known = ", ".join(sorted(each.command for each in families().values()))
+    message = f"not a store, and not recognised as sources of any family ({known})"
+    return message, "name the family to learn what is missing, as in unistore convert FAMILY SRC... DST"

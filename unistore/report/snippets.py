@@ -8,20 +8,15 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unistore.data.kinds import Clips, SampleKind, natural_kind
-from unistore.errors import printable
+from unistore.converters.registry import family
+from unistore.data.kinds import Clips, SampleKind
+from unistore.data.parts import natural_kind
+from unistore.errors import InputError, printable
 from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 
 __all__ = ["snippet"]
 
-_BATCH = {"rows": 64, "point_cloud": 8, "ct": 2, "spike": 4, "trajectory": 64}
-_OTHER_KINDS = {
-    "point_cloud": ("unistore.Segments(max_points=4096)",),
-    "ct": ("unistore.Patches(96)",),
-    "spike": ("unistore.Clips(length=5, crop=256)",),
-    "trajectory": ("unistore.Windows(history=2, horizon=8)",),
-}
 _TEMPLATE = """\
 import unistore
 
@@ -38,7 +33,7 @@ _WIDTH = 74
 
 
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
-    """Code that loads batches of the store's natural samples; empty if it has none.
+    """Code that loads batches of the store's natural samples; empty if it has none or its family is unknown.
 
     Parameters
     ----------
@@ -53,8 +48,12 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     arguments = _quoted(store.path if folder is None else str(folder.absolute()))
     if split is not None:
         arguments += f", split={_quoted(split)}"
-    kind, count = natural_kind(store), _count(store, natural_kind(store), split)
-    if count == 0 and store.modality == "spike":  # no sequence of five frames
+    try:
+        known, kind = family(store.modality), natural_kind(store)
+    except InputError:
+        return ""
+    count = _count(store, kind, split)
+    if count == 0 and isinstance(kind, Clips):  # no sequence of five frames
         kind, arguments = Clips(length=1), f"{arguments}, samples=unistore.Clips(length=1)"
         count = _count(store, kind, split)
     if count == 0:
@@ -63,8 +62,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     return _TEMPLATE.format(
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),
-        others="".join(f"\n    # or: samples={other}" for other in _OTHER_KINDS.get(store.modality, ())),
-        batch=_BATCH.get(store.modality, 8),
+        others="".join(f"\n    # or: samples={other}" for other in known.other_kinds),
+        batch=known.batch_size,
     )
 
 

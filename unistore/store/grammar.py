@@ -14,7 +14,6 @@ from unistore.store.names import FORMAT_VERSION, MANIFEST, ROOT
 from unistore.zarr3.documents import is_list_of, shown
 
 __all__ = [
-    "MODALITIES",
     "GrammarError",
     "parse_count",
     "parse_digest",
@@ -26,13 +25,13 @@ __all__ = [
     "parse_split_names",
 ]
 
-MODALITIES = ("rows", "point_cloud", "spike", "ct", "trajectory")
-
 _DIGEST = re.compile(r"[0-9a-f]{32}")
+_FAMILY = re.compile(r"[a-z][a-z0-9_]*")
 _DRIVE = re.compile(r"[A-Za-z]:")
 _MOST = 2**63 - 1
 _LONGEST_KEY = 4096
 _MOST_SPLITS = 256
+_LONGEST_FAMILY = 64
 _SAMPLES = "samples"
 
 
@@ -103,8 +102,7 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     if missing := {"modality", _SAMPLES, "fields", "seal"} - set(attributes):
         msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
         raise GrammarError(msg)
-    if attributes["modality"] not in MODALITIES:
-        raise _refused("'modality'", attributes["modality"], f"one of {', '.join(MODALITIES)}")
+    _check_family(attributes["modality"])
     samples = parse_object(attributes[_SAMPLES], "'samples'")
     parse_count(samples.get("count"), "'samples' count")
     parse_path(samples.get("table"), "'samples' table")
@@ -120,6 +118,12 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     parse_count(attributes.get("skipped", 0), "'skipped'")
     _check_seal(parse_object(attributes["seal"], "'seal'"))
     return attributes
+
+
+def _check_family(value: object) -> None:
+    if not isinstance(value, str) or not _FAMILY.fullmatch(value) or len(value) > _LONGEST_FAMILY:
+        rule = f"the name of a family: at most {_LONGEST_FAMILY} lower-case letters, digits and '_'"
+        raise _refused("'modality'", value, rule)
 
 
 def _check_field(field: dict[str, Any], what: str) -> None:

@@ -140,22 +140,30 @@ _PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of the kind that an annotation says; number of items and words are not looked at."""
+    """Whether a value is one that an annotation allows."""
     if hint in _PLAIN:
         return _PLAIN[hint][1](value)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return any(fits(value, each) for each in inner)
     if origin is Literal:
-        return isinstance(value, str)
+        return isinstance(value, str) and value in inner
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
             fits(key, inner[0]) and fits(each, inner[1]) for key, each in value.items()
         )
     if isinstance(origin, type) and issubclass(origin, Sequence):
         several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
-        return several and getattr(value, "ndim", 1) == 1 and all(fits(each, inner[0]) for each in value)
+        if not several or getattr(value, "ndim", 1) != 1 or len(value) != (_length(hint) or len(value)):
+            return False
+        return all(fits(each, inner[0]) for each in value)
     return isinstance(value, hint)
+
+
+def _length(hint: Any) -> int | None:
+    """Items of a tuple of fixed length; None: any number."""
+    inner = get_args(hint)
+    return len(inner) if get_origin(hint) is tuple and Ellipsis not in inner else None
 
 
 def described(hint: Any) -> str:
@@ -170,5 +178,6 @@ def described(hint: Any) -> str:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a mapping of names"
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        return f"a list, each {described(inner[0])}"
+        many = "a list" if _length(hint) is None else f"a list of {_length(hint)}"
+        return f"{many}, each {described(inner[0])}"
     return f"a {hint.__name__}"

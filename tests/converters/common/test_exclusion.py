@@ -106,7 +106,7 @@ def write_episodes(folder: Path) -> list[str]:
 FAMILIES: dict[str, tuple[Callable[[Path], list[str]], dict[str, Any]]] = {
     "rows": (write_rows, {}),
     "point_cloud": (write_clouds, {"voxel_size": (0.5,)}),
-    "ct": (write_volumes, {"windows": ("lung",)}),
+    "ct": (write_volumes, {"window": ("lung",)}),
     "spike": (write_streams, {"height": 250, "width": 400, "layout": "packed"}),
     "trajectory": (write_episodes, {}),
 }

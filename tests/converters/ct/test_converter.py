@@ -14,7 +14,7 @@ from unistore.converters.ct.layouts import npz as ct_points
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.ct.fields import validate
-from unistore.schemas.ct.windows import PRESETS, Window
+from unistore.schemas.ct.windows import PRESETS
 from unistore.schemas.text import text_values
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "ct"
@@ -71,7 +71,7 @@ def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:
     files = sorted(DATA.glob("*.npy"))
     images = [np.load(file) for file in files]
     converted = check_contract(
-        CtConverter(windows=("lung", "bone")),
+        CtConverter(window=("lung", "bone")),
         [DATA],
         {
             "volumes/image": padded(images, "int16"),
@@ -89,7 +89,7 @@ def test_bundled_volumes(check_contract: Callable[..., Any]) -> None:
 @pytest.mark.parametrize("sparse", ["auto", "coords", "mask"])
 def test_real_volume_in_every_form(samples: Path, convert_in_memory: Callable[..., Any], sparse: str) -> None:
     image = np.load(samples / "ct" / HU)
-    converter = CtConverter(windows=("lung", "bone", "soft_tissue", "brain", "dense:100:1200"), sparse=sparse)
+    converter = CtConverter(window=("lung", "bone", "soft_tissue", "brain", "dense:100:1200"), sparse=sparse)
     converted = convert_in_memory(converter, [samples / "ct" / HU])
     np.testing.assert_array_equal(converted.arrays["volumes/image"][0], image)
     for name, count in COUNTS.items():
@@ -148,7 +148,7 @@ def test_volumes_of_every_kind_in_one_folder(tmp_path: Path, check_contract: Cal
     order = ["a_fortran", "b_big", "c_int32", "d_byte", "e_half", "vol9", "vol10"]
     images = [arrays[f"{name}.npy"] for name in order]
     converted = check_contract(
-        CtConverter(windows=("lung",), sparse="coords", tile=(4, 4, 4)),
+        CtConverter(window=("lung",), sparse="coords", tile=(4, 4, 4)),
         [tmp_path],
         {
             "volumes/image": padded(images, "float64"),
@@ -169,7 +169,7 @@ def test_halves_stay_halves(tmp_path: Path, check_contract: Callable[..., Any]) 
     image[0, 0, 1:4] = np.nan
     np.save(tmp_path / "ct.npy", image)
     converted = check_contract(
-        CtConverter(windows=("lung", "bone")), [tmp_path], {"volumes/image": image[None]}
+        CtConverter(window=("lung", "bone")), [tmp_path], {"volumes/image": image[None]}
     )
     assert converted.arrays["volumes/image"].dtype == np.float16
     np.testing.assert_array_equal(converted.arrays["volumes/nan"], [3])
@@ -205,7 +205,7 @@ def test_case_folders(tmp_path: Path, check_contract: Callable[..., Any]) -> Non
     np.save(cases[0] / "masks" / "3_binary.npy", (images[0] > 100).astype("u1"))
     np.save(cases[1] / "masks" / "case_10_binary.npy", images[1] > 0)
     converted = check_contract(
-        CtConverter(windows=("brain",)),
+        CtConverter(window=("brain",)),
         [root],
         {
             "volumes/image": padded(images, "int16"),
@@ -291,7 +291,7 @@ def test_long_axes_get_wider_indices(tmp_path: Path, check_contract: Callable[..
     image[1, 0, 65536] = 1200
     np.save(tmp_path / "ct.npy", image)
     oracle = {"windows/w/coords": np.array([[1, 0, 65536]], "i4")}
-    check_contract(CtConverter(windows=("w:10:1200",)), [tmp_path], oracle)
+    check_contract(CtConverter(window=("w:10:1200",)), [tmp_path], oracle)
 
 
 def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
@@ -300,7 +300,7 @@ def test_auto_takes_the_smaller_form(tmp_path: Path, convert_in_memory: Callable
     image.reshape(-1)[200:328] = 2000
     np.save(tmp_path / "ct.npy", image)
     converted = convert_in_memory(
-        CtConverter(windows=("few:10:1000", "many:10:2000", "none:10:500")), [tmp_path]
+        CtConverter(window=("few:10:1000", "many:10:2000", "none:10:500")), [tmp_path]
     )
     encoding = {name: group["encoding"] for name, group in converted.settled.groups.items()}
     assert encoding == {"windows/few": "coords", "windows/many": "mask", "windows/none": "coords"}
@@ -316,7 +316,7 @@ def test_shards_of_points_in_slabs(
     np.save(tmp_path / "f.npy", np.asfortranarray(image[:, :, ::-1]))
     points = [np.argwhere(inside(each, "lung")) for each in (image, image[:, :, ::-1])]
     oracle = {"windows/lung/coords": np.concatenate(points).astype("u2")}
-    check_contract(CtConverter(windows=("lung",), sparse="coords"), [tmp_path], oracle)
+    check_contract(CtConverter(window=("lung",), sparse="coords"), [tmp_path], oracle)
 
 
 def test_splits_come_from_folders(tmp_path: Path) -> None:
@@ -332,15 +332,17 @@ def test_splits_come_from_folders(tmp_path: Path) -> None:
     ]
 
 
-def test_windows_as_text_or_objects() -> None:
-    same = CtConverter(windows=("lung", "w:400:50"))
-    assert same == CtConverter(windows=[PRESETS["lung"], Window("w", 400.0, 50.0)])
+def test_windows_are_recorded_with_their_numbers() -> None:
+    same = CtConverter(window=("lung", "w:400:50", "lung"))
+    assert same == CtConverter(window=["lung:1500:-600", "w:4e2:50.0"])
+    assert same.recorded()["window"] == ["lung:1500.0:-600.0", "w:400.0:50.0"]
     with pytest.raises(InputError, match="two widths or levels"):
-        CtConverter(windows=("lung", "lung:10:10"))
-    with pytest.raises(InputError, match="--sparse maybe"):
+        CtConverter(window=("lung", "lung:10:10"))
+    with pytest.raises(InputError, match=r"--sparse: must be one of .*got 'maybe'"):
         CtConverter(sparse="maybe")
-    with pytest.raises(InputError, match="three extents"):
-        CtConverter(tile=(0, 1, 2))
+    for tile in ((0, 1, 2), (1, 2), 3):
+        with pytest.raises(InputError, match="--tile: must be"):
+            CtConverter(tile=tile)
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

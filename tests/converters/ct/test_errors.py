@@ -173,7 +173,7 @@ def test_a_case_without_its_volume(tmp_path: Path) -> None:
 def test_one_name_for_two_windows(tmp_path: Path) -> None:
     save(tmp_path / "a" / "ct_original.npy", GOOD)
     save(tmp_path / "a" / "windows" / "lung_w1400_l-500.npy", (GOOD > 9).astype("u1"))
-    found = scan_problems(tmp_path, windows=("lung",))
+    found = scan_problems(tmp_path, window=("lung",))
     assert "window lung:1400:-500 of its files differs from lung:1500:-600 of --window" in found["a"].message
     save(tmp_path / "a" / "windows" / "lung_w1500_l-600.npy", (GOOD > 9).astype("u1"))
     found = scan_problems(tmp_path)
@@ -182,7 +182,7 @@ def test_one_name_for_two_windows(tmp_path: Path) -> None:
 
 def test_a_window_that_cannot_be_computed(tmp_path: Path) -> None:
     save(tmp_path / "x_lung_w1500_l-600.npy", (GOOD > 9).astype("u1"))
-    found = scan_problems(tmp_path, windows=("bone",))
+    found = scan_problems(tmp_path, window=("bone",))
     assert "no intensities to compute it from" in found["window 'bone'"].message
 
 
@@ -238,7 +238,7 @@ def test_points_that_are_no_indices(tmp_path: Path, write: Callable[[Path], None
 
 def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npy", GOOD)
-    converter = CtConverter(windows=("lung",))
+    converter = CtConverter(window=("lung",))
     scan = converter.scan([path])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"a.npy: is truncated: holds 228 of 248 bytes"):

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unistore.converters.ct.converter import detect
+from unistore.converters.ct.detect import detect
 from unistore.converters.ct.layouts.cases import find_volumes
 from unistore.converters.ct.names import window_in
 

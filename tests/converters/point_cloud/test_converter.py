@@ -397,7 +397,7 @@ def test_names_that_a_store_keeps(tmp_path: Path) -> None:
         ({"segment": "window:5", "min_points": 5, "max_points": 4}, "got 5 and 4"),
         ({"voxel_size": (0.0,)}, "sizes above 0"),
         ({"voxel_size": (1, 1.0)}, "different sizes"),
-        ({"columns": "some"}, "expected one of"),
+        ({"columns": "some"}, "must be one of"),
     ],
 )
 def test_options_that_make_no_sense(options: dict, expected: str) -> None:

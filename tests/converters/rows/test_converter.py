@@ -273,7 +273,7 @@ def test_bundled_rows(bundled: Path, check_contract) -> None:
 
 
 def test_unknown_mode_is_refused() -> None:
-    with pytest.raises(InputError, match="expected one of exact, union, intersection"):
+    with pytest.raises(InputError, match="--columns: must be one of 'exact', 'union', 'inter"):
         RowsConverter(columns="all")
 
 

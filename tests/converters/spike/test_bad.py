@@ -255,7 +255,7 @@ def test_nothing_to_convert(tmp_path: Path) -> None:
     [
         ({"height": 0}, "--height"),
         ({"width": -8}, "--width"),
-        ({"voxels": (0, 5)}, "--voxels"),
+        ({"voxel_bins": (0, 5)}, "--voxel-bins"),
         ({"layout": "raw"}, "--layout"),
         ({"frames": "jpeg"}, "--frames"),
         ({"columns": "union"}, "--columns"),

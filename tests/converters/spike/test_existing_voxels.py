@@ -41,7 +41,7 @@ def test_taken_over_beside_counted_sets(
     made = sequences(tmp_path, {"a": (16, 11), "b": (16,)}, images=None)
     written = grids(made, 5)
     converted = check_contract(
-        SpikeConverter(**SIZE, voxels=(4,)), [tmp_path], {"frames/voxel/5": np.stack(written)}
+        SpikeConverter(**SIZE, voxel_bins=(4,)), [tmp_path], {"frames/voxel/5": np.stack(written)}
     )
     assert "existing voxels equal those counted from the spikes" in converted.scan.notes
     assert converted.fields["frames/voxel/5"].attributes == {"bins": 5, "counted": False}
@@ -85,7 +85,7 @@ def test_a_set_that_is_asked_for_is_counted(
     made = sequences(tmp_path, {"a": (16,)}, images=None)
     right = grids(made, 5)
     grids(made, 5, lambda voxel: voxel + 1)
-    converted = convert_in_memory(SpikeConverter(**SIZE, voxels=(5,)), [tmp_path])
+    converted = convert_in_memory(SpikeConverter(**SIZE, voxel_bins=(5,)), [tmp_path])
     np.testing.assert_array_equal(converted.arrays["frames/voxel/5"], np.stack(right))
     assert any("existing voxels are left" in note for note in converted.scan.notes)
 
@@ -102,8 +102,8 @@ def test_grids_without_spikes(
     assert "frames/spike" not in converted.arrays
     assert "frames/spike_length" not in converted.arrays
     assert converted.arrays["frames/spike_extent"].tolist() == [[24, 40]] * 2
-    (problem,) = problems(tmp_path, voxels=(5,))
-    assert problem.location == "--voxels"
+    (problem,) = problems(tmp_path, voxel_bins=(5,))
+    assert problem.location == "--voxel-bins"
 
 
 def test_grids_of_another_shape(tmp_path: Path, sequences: Callable[..., Any]) -> None:

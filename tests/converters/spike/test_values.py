@@ -64,7 +64,7 @@ def test_contract(
             ]
             oracle[f"frames/{image}_file/data"] = np.frombuffer(b"".join(files), np.uint8)
             oracle[f"frames/{image}_file/offsets"] = np.cumsum([0, *map(len, files)])
-    converter = SpikeConverter(height=24, width=40, voxels=(5,), frames=frames)
+    converter = SpikeConverter(height=24, width=40, voxel_bins=(5,), frames=frames)
     converted = check_contract(converter, [tmp_path], oracle)
     assert [source.name for source in converted.scan.sources] == names
     assert [source.split for source in converted.scan.sources] == ["test", "train", "train", "train"]
@@ -88,7 +88,7 @@ def test_whole_real_recordings(samples: Path, check_contract: Callable[..., Any]
     dat = np.unpackbits(raw, bitorder="little").reshape(301, 250, 400)[:, ::-1]
     spk = np.load(folder / "spikezoo_uhsr.npz")["spk"]
     converted = check_contract(
-        SpikeConverter(voxels=(10,)),
+        SpikeConverter(voxel_bins=(10,)),
         [folder],
         {
             "frames/spike": padded([np.packbits(each, axis=-1, bitorder="little") for each in (dat, spk)]),
@@ -110,7 +110,7 @@ def test_packed_and_bytes_give_equal_rows(
     for layout in ("packed", "bytes"):
         made = sequences(tmp_path / layout, {"train/a": (16, 11), "test/b": (24,)}, layout=layout)
         for wanted in ("auto", layout):
-            converter = SpikeConverter(height=24, width=40, voxels=(5, 10), layout=wanted)
+            converter = SpikeConverter(height=24, width=40, voxel_bins=(5, 10), layout=wanted)
             converted[layout, wanted] = convert_in_memory(converter, [made.root])
     first = converted.pop(("packed", "auto"))
     for each in converted.values():
@@ -129,7 +129,7 @@ def test_voxels_equal_the_formula(
 ) -> None:
     spikes = record(length, 9, 24)
     (tmp_path / "a.dat").write_bytes(stream(spikes))
-    converted = convert_in_memory(SpikeConverter(height=9, width=24, voxels=(32, 5, 10)), [tmp_path])
+    converted = convert_in_memory(SpikeConverter(height=9, width=24, voxel_bins=(32, 5, 10)), [tmp_path])
     for bins in (5, 10, 32):
         voxel = converted.arrays[f"frames/voxel/{bins}"]
         assert voxel.dtype == np.uint8
@@ -141,7 +141,7 @@ def test_voxels_equal_the_formula(
 
 def test_counts_above_255_get_two_bytes(tmp_path: Path, convert_in_memory: Callable[..., Any]) -> None:
     np.save(tmp_path / "lit.npy", np.ones((600, 3, 5), np.uint8))
-    converted = convert_in_memory(SpikeConverter(voxels=(2, 3)), [tmp_path])
+    converted = convert_in_memory(SpikeConverter(voxel_bins=(2, 3)), [tmp_path])
     assert converted.arrays["frames/voxel/2"].dtype == np.uint16
     assert (converted.arrays["frames/voxel/2"] == 300).all()
     assert converted.arrays["frames/voxel/3"].dtype == np.uint8
@@ -156,7 +156,7 @@ def test_mixed_lengths_and_resolutions(
     np.savez_compressed(tmp_path / "b.npz", spk=rows[1].astype(bool), other=np.zeros(3))
     np.save(tmp_path / "c.npy", np.asfortranarray(rows[2]))
     converted = check_contract(
-        SpikeConverter(voxels=(4,)),
+        SpikeConverter(voxel_bins=(4,)),
         [tmp_path],
         {
             "frames/spike": padded([np.packbits(row, axis=-1, bitorder="little") for row in rows]),

@@ -41,7 +41,7 @@ def test_no_source(sources: Any, modality: str | None, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("family", "option", "value"),
-    [("point_cloud", "voxel_size", 20.0), ("ct", "windows", "lung"), ("spike", "voxels", 5)],
+    [("point_cloud", "voxel_size", 20.0), ("ct", "window", "lung"), ("spike", "voxel_bins", 5)],
 )
 def test_one_value_will_do_where_several_may_be_given(family: str, option: str, value: Any) -> None:
     assert make_converter(family, {option: value}) == make_converter(family, {option: [value]})

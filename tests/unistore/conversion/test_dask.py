@@ -28,8 +28,8 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 OPTIONS: dict[str, dict[str, Any]] = {
     "rows": {},
     "point_cloud": {"voxel_size": (50.0,)},
-    "ct": {"windows": ("lung", "bone"), "sparse": "coords"},
-    "spike": {"height": 250, "width": 400, "voxels": (5,)},
+    "ct": {"window": ("lung", "bone"), "sparse": "coords"},
+    "spike": {"height": 250, "width": 400, "voxel_bins": (5,)},
     "trajectory": {"ignore": ("states",)},
 }
 SHARDS = {

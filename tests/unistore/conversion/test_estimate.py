@@ -30,8 +30,8 @@ MEMORY = Path("/dev/shm")
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rows": ("rows", {}),
     "point_cloud": ("pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
-    "ct": ("ct", {"windows": ("lung",)}),
-    "spike": ("spike/reds_frames_140_162.dat", {"height": 250, "width": 400, "voxels": (5,)}),
+    "ct": ("ct", {"window": ("lung",)}),
+    "spike": ("spike/reds_frames_140_162.dat", {"height": 250, "width": 400, "voxel_bins": (5,)}),
     "trajectory": ("trajectory", {"ignore": ("states",)}),
 }
 
@@ -87,9 +87,9 @@ def episodes(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("family", "options"),
     [
-        ("ct", {"windows": ("lung", "bone"), "sparse": "coords"}),
-        ("ct", {"windows": ("lung", "bone"), "sparse": "mask"}),
-        ("ct", {"windows": ("lung", "bone")}),
+        ("ct", {"window": ("lung", "bone"), "sparse": "coords"}),
+        ("ct", {"window": ("lung", "bone"), "sparse": "mask"}),
+        ("ct", {"window": ("lung", "bone")}),
         ("trajectory", {}),
     ],
 )

@@ -116,7 +116,7 @@ def test_a_shard_of_volumes_goes_out_as_it_is_encoded(monkeypatch: pytest.Monkey
     [
         ("rows", "rows", {}),
         ("point_cloud", "pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
-        ("ct", "ct", {"windows": ("lung",)}),
+        ("ct", "ct", {"window": ("lung",)}),
     ],
 )
 def test_too_little_is_refused_before_anything_is_written_and_the_bytes_never_change(
@@ -154,7 +154,7 @@ def test_volumes_written_in_parts_are_the_same_bytes(
         mask = np.asarray(volume > 0, np.uint8, order=order)
         np.save(tmp_path / f"in/case{number}/masks/liver_binary.npy", mask)
     monkeypatch.setattr(planes, "LARGE", 1 << 40)
-    options = {"windows": ("lung", "bone"), "sparse": "mask"}
+    options = {"window": ("lung", "bone"), "sparse": "mask"}
     whole = convert(tmp_path / "in", tmp_path / "whole", "ct", **options)
     monkeypatch.setattr(planes, "LARGE", 0)
     monkeypatch.setattr(planes, "PART", 1)

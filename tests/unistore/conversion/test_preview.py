@@ -17,8 +17,8 @@ DATA = Path(__file__).resolve().parents[2] / "data"
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rows": ("rows", {}),
     "point_cloud": ("pointcloud/thin_a.h5", {"voxel_size": (50.0,)}),
-    "ct": ("ct", {"windows": ("lung",)}),
-    "spike": ("spike/reds_frames_140_162.dat", {"height": 250, "width": 400, "voxels": (5,)}),
+    "ct": ("ct", {"window": ("lung",)}),
+    "spike": ("spike/reds_frames_140_162.dat", {"height": 250, "width": 400, "voxel_bins": (5,)}),
     "trajectory": ("trajectory", {"ignore": ("states",)}),
 }
 

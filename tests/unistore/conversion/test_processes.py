@@ -12,14 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from unistore.conversion.convert import CONVERTERS
 from unistore.conversion.executors.processes import Processes
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.runner import run
+from unistore.converters.registry import families
 from unistore.errors import ConversionError, InputError, Problem, StoreError, UnistoreError
 
-FAMILIES = tuple(module for module, _ in CONVERTERS.values())
+FAMILIES = tuple(family.converter.partition(":")[0] for family in families().values())
 DEATHS = {"dies": signal.SIGKILL, "crashes": signal.SIGSEGV}
 
 

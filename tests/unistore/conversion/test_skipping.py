@@ -163,7 +163,7 @@ class Family:
 FAMILIES = {
     "rows": Family(write_rows, {}, 8 << 10),
     "point_cloud": Family(write_clouds, {"voxel_size": (0.5,)}, 4 << 10),
-    "ct": Family(write_volumes, {"windows": ("lung",), "sparse": "coords"}, 1 << 10),
+    "ct": Family(write_volumes, {"window": ("lung",), "sparse": "coords"}, 1 << 10),
     "spike": Family(write_streams, {"height": 24, "width": 40, "layout": "packed"}, 1 << 10),
     "trajectory": Family(write_episodes, {}, 8 << 10),
 }

@@ -251,7 +251,7 @@ def test_threads_read_sources_only_where_the_converter_says_so(
 
 def test_spike_frames_give_the_bytes_of_one_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.conversion.layout.SHARD", 1 << 20)
-    converter = SpikeConverter(height=250, width=400, voxels=(5,))
+    converter = SpikeConverter(height=250, width=400, voxel_bins=(5,))
     alone = run(converter, [DATA / "spike"], tmp_path / "alone.zarr")
     threaded = run(converter, [DATA / "spike"], tmp_path / "threads.zarr", executor=Threaded(cores=3))
     assert threaded.digest == alone.digest

@@ -53,7 +53,7 @@ def test_pointsuite_segments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sparse", ["coords", "mask"])
 def test_ct_windows(tmp_path: Path, sparse: str) -> None:
     windows = {"lung": (1500, -600), "bone": (1500, 300), "soft_tissue": (400, 50), "brain": (80, 35)}
-    unistore.convert(BUNDLED, tmp_path / "ct.zarr", "ct", windows=list(windows), sparse=sparse)
+    unistore.convert(BUNDLED, tmp_path / "ct.zarr", "ct", window=list(windows), sparse=sparse)
     for name, (width, level) in windows.items():
         points = unistore.Dataset(
             tmp_path / "ct.zarr", unistore.SparsePoints(name), ["coords", "values", "source"]
@@ -72,7 +72,7 @@ def test_ct_windows(tmp_path: Path, sparse: str) -> None:
 
 def test_vidar_recording(tmp_path: Path) -> None:
     source = sample_file("spike/spikezoo_data.dat")
-    unistore.convert(source, tmp_path / "spike.zarr", "spike", height=250, width=400, voxels=(5,))
+    unistore.convert(source, tmp_path / "spike.zarr", "spike", height=250, width=400, voxel_bins=(5,))
     raw = np.fromfile(source, np.uint8)
     spikes = np.unpackbits(raw, bitorder="little").reshape(-1, 250, 400)[:, ::-1]
     steps = len(spikes)
@@ -210,7 +210,7 @@ def test_spike_sequences_with_images(tmp_path: Path, frames: str) -> None:
         height=40,
         width=64,
         layout="packed",
-        voxels=(4,),
+        voxel_bins=(4,),
         frames=frames,
     )
     fields = ["voxel", "spike", "blur", "sharp", "corner", "sequence"]

@@ -53,7 +53,7 @@ def less_than_a_volume() -> Iterator[None]:
 
 def test_a_volume_is_compared_by_planes(volume: Path, tmp_path: Path, forge: Callable[..., None]) -> None:
     store = tmp_path / "store"
-    convert(volume, store, "ct", windows=("lung",), sparse="mask", tile=TILE)
+    convert(volume, store, "ct", window=("lung",), sparse="mask", tile=TILE)
     with less_than_a_volume():
         verified = verify(store, against=[volume])
     assert verified.problems == ()
@@ -82,7 +82,7 @@ def test_a_volume_is_made_again_by_planes(
     volume: Path, tmp_path: Path, tree: Callable[[Path], dict[str, bytes]]
 ) -> None:
     store = tmp_path / "store"
-    convert(volume, store, "ct", windows=("lung",), sparse="mask", tile=TILE)
+    convert(volume, store, "ct", window=("lung",), sparse="mask", tile=TILE)
     before = tree(store)
     image = "volumes/image/c/0/0/0/0"
     (store / image).write_bytes(before[image][:-1])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 import pytest
 import zarr
@@ -27,7 +28,7 @@ DATA = Path(__file__).parents[2] / "data"
 FAMILIES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "rows": (["rows/autzen_returns.h5"], {}),
     "point_cloud": (["pointcloud/thin_a.h5", "pointcloud/thin_b.h5"], {"voxel_size": (20.0,)}),
-    "ct": (["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"], {"windows": ("lung",)}),
+    "ct": (["ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"], {"window": ("lung",)}),
     "spike": (["spike/reds_frames_140_162.dat"], {}),
     "trajectory": (["trajectory/robosuite100_lift_panda_demo.hdf5"], {}),
 }
@@ -230,8 +231,8 @@ def test_the_command_of_an_unfinished_conversion_finishes_it(unfinished: Path) -
 SPELLED: dict[str, dict[str, Any]] = {
     "rows": {"map": {"a b": "data"}, "columns": "union"},
     "point_cloud": {"voxel_size": [20.0, 0.5], "segment": "window:50", "max_points": 9, "min_points": 2},
-    "ct": {"windows": ["lung:1500.0:-600.0", "mine:400:50"], "sparse": "mask", "resolution": 512},
-    "spike": {"height": 96, "width": 160, "flip": False, "voxels": [5, 10], "convert_images": True},
+    "ct": {"window": ["lung:1500.0:-600.0", "mine:400:50"], "sparse": "mask", "resolution": 512},
+    "spike": {"height": 96, "width": 160, "flip": False, "voxel_bins": [5, 10], "convert_images": True},
     "trajectory": {"image_size": 32, "images": "keep", "ignore": ["obs/a*", "b"], "colour": "swapped"},
 }
 
@@ -243,7 +244,8 @@ def test_recorded_options_as_the_command_line_spells_them(family: str) -> None:
 
     recorded = {**SPELLED[family], "split": {"train": 0.8, "val": 0.2}, "exclude": ["a b", "c"]}
     words = shlex.split(convert_command(family, ["in put"], "out.zarr", recorded))
-    command = convert.commands[words[2]]
+    command = convert.get_command(click.Context(convert), words[2])
+    assert command is not None
     parent = cli.make_context("unistore", ["convert"])  # a command keeps the help option of its first context
     parsed = command.make_context(words[2], words[3:], parent).params
     untouched = command.make_context(words[2], ["in put", "out.zarr"], parent).params

@@ -262,7 +262,7 @@ def test_inspect_of_zarr_with_members_of_other_kinds(tmp_path: Path) -> None:
 
 ROOT_CHANGES: list[tuple[tuple[str, ...], Any]] = [
     (("modality",), "../rows"),
-    (("modality",), "arrays"),
+    (("modality",), "Arrays"),
     (("modality",), ["rows"]),
     (("samples", "count"), -1),
     (("samples", "count"), True),

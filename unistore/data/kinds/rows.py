@@ -20,7 +20,7 @@ _TABLE = "rows/"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Samples of a store of plain arrays: row i of every array, under the array's own name.
+    """Samples of a store with a table ``rows``: row i of every array, under the array's own name.
 
     Keys: one an array, in the stored dtype and row shape; names that a sample needs for itself (``index``,
     ``source``) become ``rows.index``, ``rows.source``. On request: ``source``.
@@ -28,8 +28,10 @@ class Rows:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "rows", self)
-        return chosen(_paths(store), fields, (SOURCE,))
+        paths = _paths(store)
+        if not paths:
+            require(store, "rows", self)
+        return chosen(paths, fields, (SOURCE,))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RowReader:
         """Reader of the rows `units`."""

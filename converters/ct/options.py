@@ -1,0 +1,62 @@
+"""Options of CT volumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from unistore.converters.options import Options, option
+from unistore.errors import InputError, Problem
+from unistore.schemas.ct.windows import parse_window
+
+__all__ = ["CtOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CtOptions(Options):
+    """Options of CT volumes.
+
+    Attributes
+    ----------
+    window
+        Windows to compute: presets by name, or ``"name:width:level"``. Windows that come as files beside the
+        volumes are taken besides.
+    sparse
+        How the voxels of a window are stored: ``"coords"`` (points), ``"mask"`` (bits), or the smaller of
+        both, chosen for each window over all volumes (``"auto"``).
+    tile
+        Chunk of an image, in voxels (depth, height, width).
+    resolution
+        N of the ``ct_original_N.npy`` to take where a case has several.
+    exclude
+        Names of volumes, or of folders that they lie in, to leave out.
+    """
+
+    window: tuple[str, ...] = option(
+        (),
+        "HU window to store: lung, bone, soft_tissue, brain, mediastinum, or name:width:level.",
+        metavar="NAME[:WIDTH:LEVEL]",
+    )
+    sparse: Literal["auto", "coords", "mask"] = option(
+        "auto", "How a window's voxels are stored: coordinates, packed mask, or whichever is smaller."
+    )
+    tile: tuple[int, int, int] = option(
+        (32, 32, 32), "Chunk of an image in voxels.", metavar="DEPTH HEIGHT WIDTH", least=1
+    )
+    resolution: int | None = option(
+        None, "Which ct_original_N.npy to take where a case has several.", metavar="N"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        windows = dict.fromkeys(parse_window(each) for each in self.window)
+        names = [window.name for window in windows]
+        problems = [
+            Problem(f"--window {name}", "is asked for with two widths or levels", "rename one", "option")
+            for name in dict.fromkeys(names)
+            if names.count(name) > 1
+        ]
+        if problems:
+            raise InputError(problems)
+        spelled = tuple(f"{each.name}:{float(each.width)!r}:{float(each.level)!r}" for each in windows)
+        object.__setattr__(self, "window", spelled)

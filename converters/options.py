@@ -1,0 +1,220 @@
+"""Options of a family, each declared once: a field of a frozen dataclass with its type, default and help.
+
+::
+
+    @dataclass(frozen=True, kw_only=True)
+    class PingOptions(Options):
+        gain: float = option(1.0, "Multiply echoes by this.")
+        beams: tuple[int, ...] = option((), "Store these beams only.")
+        layout: Literal["auto", "raw"] = option("auto", "How samples are packed.")
+
+From it come the flags of the command line with their help, the keyword arguments of `unistore.convert`, what
+a store records, and the commands that ``inspect`` prints. The family's converter inherits it.
+
+==============================  ===========================  ============================
+annotation                      on the command line          in Python
+==============================  ===========================  ============================
+``bool``                        ``--flip`` or ``--no-flip``  ``flip=False``
+``int``, ``float``, ``str``     ``--height 250``             ``height=250``
+``Literal["a", "b"]``           one of the words             ``layout="raw"``
+``tuple[X, ...]``               ``--beams 1 --beams 2``      ``beams=(1, 2)`` or ``beams=1``
+``tuple[int, int]``             ``--tile 4 8``               ``tile=(4, 8)``
+``Mapping[str, str]``           ``--map x=East``             ``map={"x": "East"}``
+``X | None``                    None unless given            ``height=None``
+==============================  ===========================  ============================
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from unistore.system.arguments import Arguments, described, fits
+
+__all__ = ["Option", "Options", "declared", "option"]
+
+_DECLARED = "unistore option"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes
+    ----------
+    name
+        As in Python: ``"voxel_size"``.
+    hint
+        Its annotation.
+    form
+        ``"one"`` value, ``"several"``, a ``"fixed"`` number of values, or a ``"mapping"`` of names to values.
+    kind
+        Type of one value: ``bool``, ``int``, ``float`` or ``str``.
+    length
+        Number of values of the form ``"fixed"``.
+    choices
+        The words that are allowed; empty: any value.
+    default, help, metavar, least, most
+        As declared.
+    """
+
+    name: str
+    hint: Any
+    form: Literal["one", "several", "fixed", "mapping"]
+    kind: type
+    length: int
+    choices: tuple[str, ...]
+    default: Any
+    help: str
+    metavar: str | None
+    least: float | None
+    most: float | None
+
+    @property
+    def flag(self) -> str:
+        """As on the command line: ``"--voxel-size"``."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def negative(self) -> str:
+        """The flag that gives False: ``"--no-flip"``."""
+        return f"--no-{self.name.replace('_', '-')}"
+
+    def given(self, value: Any) -> Any:
+        """A value as a user gives it: one stands for a tuple of one where several are allowed."""
+        if self.form != "several" or value is None:
+            return value
+        return (value,) if isinstance(value, str | bytes) or not hasattr(value, "__iter__") else value
+
+    def settled(self, value: Any) -> Any:
+        """A value that fits, in the declared types."""
+        if value is None:
+            return None
+        if self.form == "mapping":
+            return dict(value)
+        return self.kind(value) if self.form == "one" else tuple(map(self.kind, value))
+
+    def plain(self, value: Any) -> Any:
+        """A settled value as JSON."""
+        return list(value) if isinstance(value, tuple) else value
+
+    def within(self, value: Any) -> bool:
+        """Whether the numbers of a settled value are inside the declared bounds."""
+        if self.least is None and self.most is None:
+            return True
+        numbers = () if value is None else value if isinstance(value, tuple) else (value,)
+        low = float("-inf") if self.least is None else self.least
+        high = float("inf") if self.most is None else self.most
+        return all(low <= number <= high for number in numbers)
+
+    @property
+    def bounds(self) -> str:
+        """The declared bounds in words."""
+        if self.most is None:
+            return f"at least {self.least}"
+        return f"at most {self.most}" if self.least is None else f"{self.least} to {self.most}"
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    metavar: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
+) -> Any:
+    """Declare an option: the value of a dataclass field.
+
+    Parameters
+    ----------
+    default
+        Value where none is given.
+    help
+        One or two sentences.
+    metavar
+        How help shows the value: ``"window:SIZE"``.
+    least, most
+        Bounds of numbers, both included.
+    """
+    metadata = {_DECLARED: {"help": help, "metavar": metavar, "least": least, "most": most}}
+    if isinstance(default, Mapping):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """Base of a family's options. Values are checked, all of them at once, and brought to the declared types.
+
+    A family whose options depend on each other extends ``__post_init__``.
+
+    Raises
+    ------
+    InputError
+        Naming every option whose value is of another type or out of its bounds.
+    """
+
+    exclude: tuple[str, ...] = option(
+        (), "Leave out a file, folder or episode, named as in messages.", metavar="NAME"
+    )
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        for each in declared(type(self)):
+            value = each.given(getattr(self, each.name))
+            if not check.expect(each.flag, value, fits(value, each.hint), described(each.hint)):
+                continue
+            value = each.settled(value)
+            if check.expect(each.flag, value, each.within(value), each.bounds):
+                object.__setattr__(self, each.name, value)
+        check.settle()
+
+    def recorded(self) -> dict[str, Any]:
+        """What a store records, as JSON: the options can be made again from it."""
+        return {each.name: each.plain(getattr(self, each.name)) for each in declared(type(self))}
+
+
+def declared(options: type[Options]) -> tuple[Option, ...]:
+    """All options of a class, its own first.
+
+    Raises
+    ------
+    TypeError
+        If an annotation is none of those that this module lists.
+    """
+    hints = get_type_hints(options)
+    shared = {each.name for each in fields(Options)}
+    found = [each for each in fields(options) if _DECLARED in each.metadata]
+    found.sort(key=lambda each: each.name in shared)
+    return tuple(
+        Option(
+            name=each.name,
+            hint=hints[each.name],
+            **_form_of(hints[each.name], f"{options.__name__}.{each.name}"),
+            default=each.default if each.default_factory is MISSING else each.default_factory(),
+            **each.metadata[_DECLARED],
+        )
+        for each in found
+    )
+
+
+def _form_of(hint: Any, where: str) -> dict[str, Any]:
+    origin, inner = get_origin(hint), get_args(hint)
+    one = {"form": "one", "kind": hint, "length": 1, "choices": ()}
+    if hint in (bool, int, float, str):
+        return one
+    if origin in (Union, types.UnionType) and len(inner) == 2 and types.NoneType in inner:
+        return _form_of(next(each for each in inner if each is not types.NoneType), where)
+    if origin is Literal and all(isinstance(each, str) for each in inner):
+        return {**one, "kind": str, "choices": inner}
+    if origin is tuple and len(set(inner) - {Ellipsis}) == 1:
+        of_one = _form_of(inner[0], where)
+        if of_one["form"] == "one":
+            several = Ellipsis in inner
+            return {**of_one, "form": "several" if several else "fixed", "length": len(inner)}
+    if origin in (Mapping, dict) and inner == (str, str):
+        return {**one, "form": "mapping", "kind": str}
+    msg = f"{where}: an option cannot be {hint!r}; unistore.converters.options lists what it can be"
+    raise TypeError(msg)

@@ -1,0 +1,79 @@
+"""Options of point clouds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unistore.converters.common.options import COLUMNS, MAP, Columns
+from unistore.converters.options import Options, option
+from unistore.errors import InputError
+
+__all__ = ["PointCloudOptions", "parse_window"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointCloudOptions(Options):
+    """Options of point clouds.
+
+    Attributes
+    ----------
+    voxel_size
+        Edges of the voxel grids to store, in the unit of the coordinates.
+    map
+        Stored name (``x``, ``y``, ``z``, or of a column) by dataset in the file; an empty dataset leaves the
+        column of that name out. Other columns keep their own names.
+    segment
+        ``"window:50"``: cut files without segments into XY windows of that edge. None: each such file is one
+        segment.
+    min_points, max_points
+        Windows with fewer points are no segments; those with more are halved until none has more.
+    columns
+        What to do with columns that some files lack: ``"exact"`` refuses, ``"union"`` fills them,
+        ``"intersection"`` leaves them out.
+    exclude
+        Names of files or folders to leave out.
+    """
+
+    voxel_size: tuple[float, ...] = option((), "Precompute a voxel grid of this size.")
+    map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
+    segment: str | None = option(None, "Cut clouds without segments into XY windows.", metavar="window:SIZE")
+    min_points: int = option(1, "Windows with fewer points are no segments.")
+    max_points: int | None = option(None, "Windows with more points are halved until none has more.")
+    columns: Columns = option("exact", COLUMNS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.segment is not None:
+            parse_window(self.segment)
+        elif self.min_points != 1 or self.max_points is not None:
+            msg = "min_points and max_points bound the windows of segment=window:SIZE, which is not given"
+            raise InputError(msg)
+        if self.min_points < 1 or (self.max_points is not None and self.max_points < self.min_points):
+            msg = f"expected 1 <= min_points <= max_points, got {self.min_points} and {self.max_points}"
+            raise InputError(msg)
+        wrong = [size for size in self.voxel_size if not 0 < size < math.inf]
+        if wrong or len(set(self.voxel_size)) < len(self.voxel_size):
+            msg = f"voxel_size={self.voxel_size}: expected different sizes above 0"
+            raise InputError(msg)
+
+
+def parse_window(text: str) -> float:
+    """Edge of the windows in ``"window:50"``.
+
+    Raises
+    ------
+    InputError
+        If the text has another form or the edge is not above 0.
+    """
+    match = re.fullmatch(r"window:([0-9.eE+-]+)", text)
+    try:
+        size = float(match[1]) if match else 0.0
+    except ValueError:
+        size = 0.0
+    if not 0 < size < float("inf"):
+        msg = f"segment={text!r}: expected window:SIZE with a size above 0, as in window:50"
+        raise InputError(msg)
+    return size

@@ -1,0 +1,196 @@
+"""The families of sources: what each is called, and where its parts are.
+
+A family is a record of names that are imported when they are used, so that listing families loads none of
+them. Ours stand in a table here; an installed package adds its own by an entry point::
+
+    [project.entry-points."unistore.families"]
+    sonar = "unistore_sonar:FAMILY"
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from unistore.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = [
+    "ENTRY_POINTS",
+    "Family",
+    "families",
+    "family",
+    "find_family",
+    "leave_out",
+    "own_families",
+    "resolve",
+]
+
+ENTRY_POINTS = "unistore.families"
+"""Group of the entry points by which packages add families."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A family of sources, and of the stores made from them.
+
+    Parts are named ``"package.module:attribute"`` and imported by `part`.
+
+    Attributes
+    ----------
+    name
+        As stores record it: ``"point_cloud"``.
+    summary
+        One line, for lists of families.
+    description
+        What its sources are, in a sentence: the help of its command.
+    examples
+        Command lines for that help.
+    options
+        Class of its options, see `unistore.converters.options.Options`; quick to import: the help of the
+        command line needs it.
+    converter
+        Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
+    detect
+        ``detect(paths) -> Detection | None``: whether paths hold its sources.
+    validate
+        ``validate(arrays, attributes) -> list[Problem]``: where a store's arrays break the family's schema.
+    rules
+        Tuple of rules that the values of its stores obey; empty: none but those of every store.
+    export
+        ``export(store) -> Iterator[File]``: the files that a store is given back as; empty: none.
+    originals
+        Class that compares a store with its sources as other libraries read them; empty: a store is compared
+        only with what the converter reads.
+    kind
+        ``kind(store) -> SampleKind``: what a sample is unless something else is asked for.
+    other_kinds
+        Further kinds as Python expressions, suggested by ``inspect``: ``"unistore.Patches(96)"``.
+    batch_size
+        Suggested by ``inspect``.
+    general
+        Whether it takes whatever other families do not, so that it is asked last.
+    """
+
+    name: str
+    summary: str
+    description: str
+    examples: tuple[str, ...] = ()
+    options: str
+    converter: str
+    detect: str
+    validate: str
+    rules: str = ""
+    export: str = ""
+    originals: str = ""
+    kind: str = "unistore.data.kinds.natural:rows"
+    other_kinds: tuple[str, ...] = ()
+    batch_size: int = 8
+    general: bool = False
+
+    @property
+    def command(self) -> str:
+        """Its name on the command line: ``"point-cloud"``."""
+        return self.name.replace("_", "-")
+
+    def part(self, name: str) -> Any:
+        """Import what a field names: ``part("converter")``.
+
+        Raises
+        ------
+        InputError
+            If the family has no such part, or it cannot be imported.
+        """
+        reference: str = getattr(self, name)
+        if not reference:
+            msg = f"family {self.command} has no {name}"
+            raise InputError(msg)
+        try:
+            return resolve(reference)
+        except Exception as error:
+            message = f"{reference} cannot be imported: {type(error).__name__}: {error}"
+            cure = "install what it needs, or remove its package"
+            raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
+
+
+def resolve(reference: str) -> Any:
+    """Import ``"package.module:attribute"``."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+_OURS = ("trajectory", "point_cloud", "spike", "ct", "rows")
+"""Packages of `unistore.converters`, the most particular first."""
+
+
+@cache
+def _own(name: str) -> Family:
+    found: Family = resolve(f"unistore.converters.{name}:FAMILY")
+    return found
+
+
+def own_families() -> list[Family]:
+    """Families that this package brings, in the order of the table."""
+    return [_own(name) for name in _OURS]
+
+
+@cache
+def families() -> Mapping[str, Family]:
+    """Every family by name, in the order in which they are asked whether they know given sources.
+
+    A family of an installed package that cannot be imported is named on standard error, and left out.
+    """
+    from importlib.metadata import entry_points
+
+    found = {each.name: each for each in own_families()}
+    for point in entry_points(group=ENTRY_POINTS):
+        each = _installed(point)
+        if each is not None and each.name in found:
+            leave_out(each.name, f"{point.value} has the name of a family that is there already")
+        elif each is not None:
+            found[each.name] = each
+    return dict(sorted(found.items(), key=lambda item: item[1].general))
+
+
+def _installed(point: EntryPoint) -> Family | None:
+    try:
+        found = point.load()
+    except Exception as error:  # noqa: BLE001  whatever a package raises, the other families work
+        leave_out(point.name, f"{point.value} cannot be imported: {type(error).__name__}: {error}")
+        return None
+    if not isinstance(found, Family):
+        leave_out(point.name, f"{point.value} is {type(found).__name__}, expected a Family")
+        return None
+    return found
+
+
+def leave_out(name: str, why: str) -> None:
+    """Say on standard error, in one line, that a family is not used."""
+    print(f"unistore: family {name} is left out: {' '.join(why.split())}", file=sys.stderr)
+
+
+def find_family(name: str) -> Family | None:
+    """The family of a name, as stores record it, or None. Ours are found without looking for others."""
+    return _own(name) if name in _OURS else families().get(name)
+
+
+def family(name: str) -> Family:
+    """The family of a name; ``point-cloud`` stands for ``point_cloud``.
+
+    Raises
+    ------
+    InputError
+        If there is none; the message lists those there are.
+    """
+    found = find_family(name.replace("-", "_"))
+    if found is None:
+        message = f"is not known; one of: {', '.join(sorted(families()))}"
+        cure = "check the name, or install the package that adds it"
+        raise InputError(Problem(f"family {name}", message, cure, "family"))
+    return found

@@ -1,0 +1,68 @@
+"""Options of spike recordings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from unistore.converters.options import Options, option
+
+__all__ = ["SpikeOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpikeOptions(Options):
+    """Options of spike recordings.
+
+    Attributes
+    ----------
+    height, width
+        Resolution of ``.dat`` streams in pixels; None: found among known cameras from the sizes of the files.
+    layout
+        ``"packed"``: eight pixels a byte, least significant bit first. ``"bytes"``: one byte a pixel.
+        ``"auto"``: decided once for the whole conversion, from the bytes and sizes of the files.
+    flip
+        Whether ``.dat`` streams hold their bottom row first, as spike cameras write them. Arrays in ``.npy``
+        and ``.npz`` files are taken as they are.
+    voxel_bins
+        Numbers of bins to precompute voxel grids for: ``(5, 10)``.
+    frames
+        ``"tiles"`` stores blur and sharp frames as lossless pixels, so that a crop reads a crop; ``"keep"``
+        stores the files' own bytes, decoded when read: the smallest disk.
+    convert_images
+        Accept frames that are gray (repeated), of 16 bits (cut to the upper 8) or transparent (alpha
+        dropped).
+    columns
+        What to do with folders (blur, sharp, …) that only some sequences have: ``"exact"`` refuses,
+        ``"intersection"`` leaves them out.
+    spike_dir, voxel_dir, blur_dir, sharp_dir
+        Names of the folders inside a sequence's folder.
+    exclude
+        Names of frames (of their first file), sequences or folders to leave out. A sequence with a gap goes
+        on behind it under a name of its own (``"seq~2"``).
+    """
+
+    height: int | None = option(None, "Rows of a .dat frame in pixels.", least=1)
+    width: int | None = option(None, "Columns of a .dat frame in pixels.", least=1)
+    layout: Literal["auto", "packed", "bytes"] = option(
+        "auto", "Eight pixels a byte, or one; auto decides from bytes and sizes, once, and says why."
+    )
+    flip: bool = option(True, "Whether .dat holds its bottom row first.")
+    voxel_bins: tuple[int, ...] = option(
+        (), "Precompute a voxel grid with this number of bins.", metavar="B", least=1, most=65_535
+    )
+    frames: Literal["tiles", "keep"] = option(
+        "tiles", "Blur and sharp frames as lossless tiles (a crop reads a crop), or the files' own bytes."
+    )
+    convert_images: bool = option(False, "Accept gray, 16-bit and transparent frames.")
+    columns: Literal["exact", "intersection"] = option(
+        "exact", "What to do with folders that only some sequences have: refuse, leave out."
+    )
+    spike_dir: str = option("spike", "Folder of a sequence's spikes.")
+    voxel_dir: str = option("spike_vox", "Folder of voxels that exist.")
+    blur_dir: str = option("blur", "Folder of blurred frames.")
+    sharp_dir: str = option("sharp", "Folder of sharp frames.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "voxel_bins", tuple(sorted(set(self.voxel_bins))))

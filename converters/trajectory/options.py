@@ -1,0 +1,52 @@
+"""Options of robot trajectories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from unistore.converters.common.options import COLUMNS, MAP, Columns
+from unistore.converters.options import Options, option
+
+__all__ = ["Colour", "TrajectoryOptions"]
+
+Colour = Literal["standard", "swapped"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectoryOptions(Options):
+    """Options of robot trajectories.
+
+    Attributes
+    ----------
+    image_size
+        Side of a resized copy of every image set (``observation/<key>_224``), or None.
+    images
+        ``"raw"`` decodes compressed frames; ``"keep"`` stores them bit for bit, decoded on read.
+    colour
+        ``"standard"``: compressed frames show true colours. ``"swapped"``: red and blue are exchanged,
+        because the recorder gave OpenCV's encoder RGB arrays.
+    map
+        Column by the dataset's path inside an episode: ``{"action": "master/joint_position"}``; columns are
+        ``action``, ``reward``, ``terminated``, ``truncated``, ``observation/<key>``,
+        ``next_observation/<key>``, or any other name.
+    ignore
+        Patterns of datasets to leave out, as in shells: ``"obs/depth_*"``.
+    columns
+        What to do with columns that some episodes lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
+        floats, else 0), ``"intersection"`` leaves them out.
+    exclude
+        Names of files, folders or episodes (``"a.hdf5: data/demo_3"``) to leave out.
+    """
+
+    image_size: int | None = option(
+        None, "Store a copy of every camera resized to N × N.", metavar="N", least=1
+    )
+    images: Literal["raw", "keep"] = option(
+        "raw", "Decode compressed frames, or keep them bit for bit and decode on read."
+    )
+    colour: Colour = option("standard", "swapped: the recorder encoded RGB as if it were BGR.")
+    map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
+    ignore: tuple[str, ...] = option((), "Leave datasets out: 'obs/depth_*'.", metavar="PATTERN")
+    columns: Columns = option("exact", COLUMNS)

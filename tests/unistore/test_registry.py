@@ -1,0 +1,320 @@
+"""One registry: core names no family, packages add their own, an option is declared once."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.cli.options import own_options
+from unistore.conversion.convert import make_converter
+from unistore.converters import registry
+from unistore.converters.detection import detect
+from unistore.converters.options import Options, declared, option
+from unistore.converters.registry import families, family, own_families
+from unistore.errors import InputError, StoreError
+from unistore.report.commands import convert_command
+
+ROOT = Path(unistore.__file__).parent
+OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")
+EXCEPTIONS = ("data/kinds/", "conversion/signatures.py", "config/")
+"""Kinds of samples, what is generated from the declarations, and files of earlier programs' configuration."""
+WORDS = re.compile(r"\b(point[_-]cloud|trajectory|spikes?|ct)\b")
+"""Names of families in texts; ``rows`` is a word of its own meaning, found only where a family stands."""
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        name = path.relative_to(ROOT).as_posix()
+        if not name.startswith(("converters/", "schemas/", *EXCEPTIONS)):
+            yield name, ast.parse(path.read_text())
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    return {id(each.value) for body in bodies for each in body if isinstance(each, ast.Expr)}
+
+
+def test_core_names_no_family() -> None:
+    wrong, seen = [], 0
+    for name, tree in sources():
+        seen += 1
+        documentation = docstrings(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found = id(node) not in documentation and WORDS.search(node.value)
+                wrong += [f"{name}:{node.lineno}: {node.value!r}"] if found else []
+            modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            for module in modules:
+                if set(module.split(".")[2:3]) & set(OURS) and module.startswith(
+                    ("unistore.converters.", "unistore.schemas.")
+                ):
+                    wrong.append(f"{name}:{node.lineno}: imports {module}")
+    assert seen > 150
+    assert not wrong
+
+
+def test_records_are_whole() -> None:
+    assert [*families()][-1] == "rows"
+    assert sorted(families()) == sorted(OURS)
+    for each in families().values():
+        for part in ("options", "converter", "detect", "validate", "rules", "export", "originals", "kind"):
+            each.part(part)
+        assert issubclass(each.part("converter"), each.part("options"))
+        assert each.part("converter").modality == each.name
+
+
+def test_importing_the_registry_and_all_options_is_light() -> None:
+    code = (
+        "import sys; from unistore.converters.registry import families\n"
+        "from unistore.converters.options import declared\n"
+        "for each in families().values(): declared(each.part('options'))\n"
+        "import unistore.cli.main\n"
+        "print({'numpy', 'h5py', 'cv2', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT.parent, timeout=60
+    )
+    assert done.stdout == "set()\n"
+
+
+SONAR = registry.Family(
+    name="sonar",
+    summary="Sonar pings: .bin.",
+    description="Sonar pings in .bin files.",
+    examples=("unistore convert sonar pings/ pings.zarr --gain 2",),
+    options=f"{__name__}:PingOptions",
+    converter=f"{__name__}:PingConverter",
+    detect="sonar_that_is_missing:detect",
+    validate=f"{__name__}:validate",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PingOptions(Options):
+    gain: float = option(1.0, "Multiply echoes by this.", least=0.0, most=10.0)
+    count: int | None = option(None, "Pings to take.", metavar="N", least=1)
+    name: str = option("a", "Name.")
+    flip: bool = option(False, "Last beam first.")
+    layout: Literal["auto", "raw"] = option("auto", "How samples are packed.")
+    beams: tuple[int, ...] = option((), "Store these beams only.")
+    tile: tuple[int, int] = option((4, 8), "Chunk.")
+    map: Mapping[str, str] = option({}, "Where a field is.", metavar="NAME=DATASET")
+
+
+class PingConverter(PingOptions):
+    modality = "sonar"
+
+
+def validate(arrays: Any, attributes: Any) -> list[Any]:
+    return []
+
+
+class Point:
+    """An entry point of an installed package."""
+
+    def __init__(self, name: str, found: Any) -> None:
+        self.name, self.value, self._found = name, f"unistore_{name}:FAMILY", found
+
+    def load(self) -> Any:
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    points = [
+        Point("bad", ImportError("no\nsonarlib")),
+        Point("odd", object()),
+        Point("ct", registry.Family(name="ct", summary="", description="", **dict.fromkeys(PARTS, "a:b"))),
+        Point("sonar", SONAR),
+    ]
+    real = metadata.entry_points
+    monkeypatch.setattr(
+        metadata,
+        "entry_points",
+        lambda **given: points if given == {"group": registry.ENTRY_POINTS} else real(**given),
+    )
+    families.cache_clear()
+    yield
+    families.cache_clear()
+
+
+PARTS = ("options", "converter", "detect", "validate")
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert set(families()) == {*OURS, "sonar"}
+    assert [*families()][-2:] == ["sonar", "rows"], "third parties before the general one"
+    assert capsys.readouterr().err.splitlines() == [
+        "unistore: family bad is left out: unistore_bad:FAMILY cannot be imported: ImportError: no sonarlib",
+        "unistore: family odd is left out: unistore_odd:FAMILY is object, expected a Family",
+        "unistore: family ct is left out: unistore_ct:FAMILY has the name of a family that is there already",
+    ]
+    assert family("ct").converter.startswith("unistore.converters.ct.")
+    assert family("sonar") is SONAR
+    np.save(tmp_path / "a.npy", np.arange(4))
+    found = detect([tmp_path])
+    assert found is not None
+    assert found.modality == "rows"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "family sonar is left out" in line
+    assert "sonar_that_is_missing:detect cannot be imported: ModuleNotFoundError" in line
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_command_line_of_a_family_from_outside(capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["convert", *arguments])
+        captured = capsys.readouterr()
+        return " ".join((captured.out + captured.err).split())
+
+    assert "sonar Sonar pings: .bin." in call("--help")
+    told = call("sonar", "--help")
+    assert "--gain FLOAT Multiply echoes by this. [default: 1.0]" in told
+    assert "unistore convert sonar pings/ pings.zarr --gain 2" in told
+    assert "--gain is an option of sonar: name the family" in call("a", "b.zarr", "--gain", "2")
+
+
+SPELLED: dict[str, Any] = {
+    "gain": 2.5,
+    "count": 3,
+    "name": "b c",
+    "flip": True,
+    "layout": "raw",
+    "beams": [1, 2],
+    "tile": [2, 3],
+    "map": {"x": "East"},
+    "exclude": ["a b"],
+}
+
+
+@pytest.mark.usefixtures("installed")
+def test_every_form_from_python_to_the_command_line_and_back() -> None:
+    made: Any = make_converter("sonar", {**SPELLED, "exclude": "a b"})
+    assert made.recorded() == SPELLED
+    assert (made.beams, made.tile, made.exclude) == ((1, 2), (2, 3), ("a b",))
+    words = convert_command("sonar", [], "o", made.recorded())
+    assert words == (
+        "unistore convert sonar o --gain 2.5 --count 3 --name 'b c' --flip --layout raw --beams 1 --beams 2 "
+        "--tile 2 3 --map x=East --exclude 'a b'"
+    )
+    assert convert_command("sonar", [], "o", PingOptions().recorded()) == "unistore convert sonar o"
+
+    def run(**given: Any) -> None:
+        parsed.update(given)
+
+    parsed: dict[str, Any] = {}
+    command = click.command()(own_options(PingOptions, run))
+    arguments = [
+        "--gain",
+        "2.5",
+        "--count",
+        "3",
+        "--name",
+        "b c",
+        "--flip",
+        "--layout",
+        "raw",
+        "--beams",
+        "1",
+    ]
+    arguments += ["--beams", "2", "--tile", "2", "3", "--map", "x=East"]
+    command.main(arguments, standalone_mode=False)
+    assert PingOptions(**parsed, exclude=["a b"]).recorded() == SPELLED  # type: ignore[arg-type]
+
+
+def test_options_of_numpy_are_recorded_as_json() -> None:
+    made = PingOptions(gain=np.float32(2), count=np.int64(3), flip=np.True_, beams=np.array([1, 2]))  # type: ignore[arg-type]
+    recorded = made.recorded()
+    assert [type(recorded[name]) for name in ("gain", "count", "flip")] == [float, int, bool]
+    assert [type(each) for each in recorded["beams"]] == [int, int]
+
+
+def test_everything_wrong_with_options_is_told_at_once() -> None:
+    wrong: dict[str, Any] = {
+        "gain": 11.0,
+        "count": 0,
+        "name": 3,
+        "flip": "yes",
+        "layout": "odd",
+        "beams": ["a"],
+        "tile": (1, 2, 3),
+        "map": "x=y",
+        "exclude": None,
+    }
+    with pytest.raises(InputError) as refused:
+        PingOptions(**wrong)
+    assert [str(problem) for problem in refused.value.problems] == [
+        "--gain: must be 0.0 to 10.0, got 11.0",
+        "--count: must be at least 1, got 0",
+        "--name: must be a text, got 3",
+        "--flip: must be True or False, got 'yes'",
+        "--layout: must be one of 'auto', 'raw', got 'odd'",
+        "--beams: must be a list, each a whole number, got ['a']",
+        "--tile: must be a list of 2, each a whole number, got (1, 2, 3)",
+        "--map: must be a mapping of names, got 'x=y'",
+        "--exclude: must be a list, each a text, got None",
+    ]
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_option_or_a_family_that_is_not_known() -> None:
+    with pytest.raises(InputError, match="sonar has no option 'gian'; it has: gain, count, "):
+        make_converter("sonar", {"gian": 1})
+    with pytest.raises(InputError, match="family radar: is not known; one of: ct, point_cloud, rows, sonar,"):
+        make_converter("radar", {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strange(Options):
+    when: complex = option(0j, "Cannot be typed.")
+
+
+def test_an_annotation_that_no_option_has() -> None:
+    with pytest.raises(TypeError, match=r"Strange\.when: an option cannot be <class 'complex'>"):
+        declared(Strange)
+
+
+def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Path) -> None:
+    path = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
+    assert unistore.Store(path).array("rows/echo").read(0, 6).tolist() == [*range(6)]
+    with pytest.raises(InputError, match=r"family sonar: is not known; one of: ct, .*install the package"):
+        unistore.Dataset(path)
+    assert len(unistore.Dataset(path, samples=unistore.Rows())) == 6
+    found = unistore.inspect(path)
+    assert (found.kind, found.details["modality"], found.details["snippet"]) == ("store", "sonar", "")
+    from unistore.exporting import export
+
+    with pytest.raises(StoreError, match="cannot be exported: family sonar: is not known"):
+        export(path, tmp_path / "out")
+
+
+def test_signatures_are_what_the_command_writes() -> None:
+    """``python -m unistore.conversion.write_signatures`` after a change of options."""
+    from unistore.conversion.write_signatures import FILE, rendered
+
+    text = rendered()
+    assert FILE.read_text() == text
+    for each in own_families():
+        for one in declared(each.part("options")):
+            assert f"    {one.name}: " in text
