@@ -83,7 +83,7 @@ def measure(path: Path, shuffle: bool | str, workers: int) -> dict[str, Any]:
     dataset = unistore.Dataset(path, fields=["classification"])
     samples = len(dataset)
     clock.append(time.perf_counter())
-    loader = unistore.Loader(dataset, BATCH, shuffle, seed=1, workers=workers)
+    loader = unistore.Loader(dataset, BATCH, shuffle, seed=1, num_workers=workers)
     clock.append(time.perf_counter())
     for epoch in range(2):
         started = time.perf_counter()

@@ -22,7 +22,17 @@ from unistore.errors import InputError, Problem
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-__all__ = ["ENTRY_POINTS", "Family", "families", "family", "find_family", "is_own", "leave_out", "resolve"]
+__all__ = [
+    "ENTRY_POINTS",
+    "Family",
+    "families",
+    "family",
+    "find_family",
+    "is_own",
+    "leave_out",
+    "own_families",
+    "resolve",
+]
 
 ENTRY_POINTS = "unistore.families"
 """Group of the entry points by which packages add families."""
@@ -129,6 +139,11 @@ def _own(name: str) -> Family:
     return found
 
 
+def own_families() -> list[Family]:
+    """Families that this package brings, in the order of the table."""
+    return [_own(name) for name in _OURS]
+
+
 @cache
 def families() -> Mapping[str, Family]:
     """Every family by name, in the order in which they are asked whether they know given sources.
@@ -137,7 +152,7 @@ def families() -> Mapping[str, Family]:
     """
     from importlib.metadata import entry_points
 
-    found = {name: _own(name) for name in _OURS}
+    found = {each.name: each for each in own_families()}
     for point in entry_points(group=ENTRY_POINTS):
         each = _installed(point)
         if each is not None and each.name in found:

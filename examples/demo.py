@@ -111,7 +111,7 @@ def load(conversion: Conversion, store: Path) -> None:
         timed("DataLoader, 0 workers", DataLoader(dataset, size, collate_fn=unistore.collate)),
         timed("DataLoader, 2 workers", DataLoader(dataset, size, num_workers=2, collate_fn=unistore.collate)),
     ]
-    with unistore.Loader(dataset, size, shuffle=False, workers=2) as loader:
+    with unistore.Loader(dataset, size, shuffle=False, num_workers=2) as loader:
         first.append(timed("unistore.Loader, 2 workers", loader))
     for key, value in first[0].items():
         if isinstance(value, torch.Tensor):

@@ -14,9 +14,9 @@ from unistore.schemas.expected import form_of
 from unistore.schemas.forms import SAMPLES, Form
 from unistore.schemas.store_view import ArrayView, StoreView
 
-__all__ = ["CURE", "Rule", "UnreadableError", "View", "broken", "first_row"]
+__all__ = ["Rule", "UnreadableError", "View", "broken", "first_row"]
 
-CURE = "convert the sources again; if it comes back, report it"
+_CURE = "convert the sources again; if it comes back, report it"
 
 BLOCK = 32 << 20
 """Bytes read at a time."""
@@ -104,7 +104,7 @@ Rule = Callable[[View], Iterator[Problem]]
 
 def broken(location: str, message: str) -> Problem:
     """A broken value rule."""
-    return Problem(location, message, CURE, "values")
+    return Problem(location, message, _CURE, "values")
 
 
 def first_row(wrong: Any) -> int:

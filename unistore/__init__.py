@@ -1,7 +1,8 @@
 """unistore: research data as sealed, sharded Zarr v3 stores, read by one fork-safe Dataset.
 
 >>> import unistore
->>> dataset = unistore.Dataset("train.zarr")                                    # doctest: +SKIP
+>>> dataset = unistore.Dataset("train.zarr")                                     # doctest: +SKIP
+>>> loader = unistore.Loader(dataset, batch_size=8, shuffle=True)                # doctest: +SKIP
 >>> loader = DataLoader(dataset, 8, collate_fn=unistore.collate, num_workers=2)  # doctest: +SKIP
 
 Importing this package imports nothing heavy: every name below is loaded with its first use.
@@ -9,90 +10,71 @@ Importing this package imports nothing heavy: every name below is loaded with it
 
 from __future__ import annotations
 
-import os
-import sys
-from importlib import import_module
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import zarr
-
-    from unistore.conversion.convert import convert
-    from unistore.data.collate import Collate, collate
-    from unistore.data.dataset import Dataset
-    from unistore.data.kinds import (
-        Clips,
-        Patches,
-        Rows,
-        Segments,
-        SparsePoints,
-        Transitions,
-        Volumes,
-        Windows,
-    )
-    from unistore.data.kinds.replay import ReplayBuffer
-    from unistore.errors import (
-        ConversionError,
-        CorruptionError,
-        InputError,
-        Problem,
-        StoreError,
-        UnistoreError,
-        UnsupportedError,
-    )
-    from unistore.loader import Loader, LoaderError, SampleError, WorkerDiedError
-    from unistore.order.permutation import At, Shuffle
-    from unistore.report.inspection import Inspection, inspect
-    from unistore.store.reader import Store
-
-__all__ = [
-    "At",
-    "Clips",
-    "Collate",
-    "ConversionError",
-    "CorruptionError",
-    "Dataset",
-    "InputError",
-    "Inspection",
-    "Loader",
-    "LoaderError",
-    "Patches",
-    "Problem",
-    "ReplayBuffer",
-    "Rows",
-    "SampleError",
-    "Segments",
-    "Shuffle",
-    "SparsePoints",
-    "Store",
-    "StoreError",
-    "Transitions",
-    "UnistoreError",
-    "UnsupportedError",
-    "Volumes",
-    "Windows",
-    "WorkerDiedError",
-    "collate",
-    "convert",
-    "inspect",
-    "open",
-]
+    from unistore.conversion.convert import convert as convert
+    from unistore.conversion.report import Report as Report
+    from unistore.data.collate import Collate as Collate
+    from unistore.data.collate import collate as collate
+    from unistore.data.dataset import Dataset as Dataset
+    from unistore.data.kinds import Clips as Clips
+    from unistore.data.kinds import Patches as Patches
+    from unistore.data.kinds import Rows as Rows
+    from unistore.data.kinds import Segments as Segments
+    from unistore.data.kinds import SparsePoints as SparsePoints
+    from unistore.data.kinds import Transitions as Transitions
+    from unistore.data.kinds import Volumes as Volumes
+    from unistore.data.kinds import Windows as Windows
+    from unistore.data.kinds.replay import ReplayBuffer as ReplayBuffer
+    from unistore.errors import ConversionError as ConversionError
+    from unistore.errors import CorruptionError as CorruptionError
+    from unistore.errors import InputError as InputError
+    from unistore.errors import NoStoreError as NoStoreError
+    from unistore.errors import Problem as Problem
+    from unistore.errors import StoreError as StoreError
+    from unistore.errors import UnistoreError as UnistoreError
+    from unistore.errors import UnsupportedError as UnsupportedError
+    from unistore.exporting.run import Exported as Exported
+    from unistore.exporting.run import export as export
+    from unistore.integrity.receipt import Receipt as Receipt
+    from unistore.integrity.repair import Repaired as Repaired
+    from unistore.integrity.repair import repair as repair
+    from unistore.integrity.run import Verified as Verified
+    from unistore.integrity.run import verify as verify
+    from unistore.loader import Loader as Loader
+    from unistore.loader import LoaderError as LoaderError
+    from unistore.loader import SampleError as SampleError
+    from unistore.loader import WorkerDiedError as WorkerDiedError
+    from unistore.order.permutation import At as At
+    from unistore.order.permutation import Shuffle as Shuffle
+    from unistore.report.checkup import Checkup as Checkup
+    from unistore.report.checkup import doctor as doctor
+    from unistore.report.inspection import Inspection as Inspection
+    from unistore.report.inspection import inspect as inspect
+    from unistore.store.reader import Store as Store
+    from unistore.store.zarr_group import open_zarr as open_zarr
 
 _HOME = {
     "At": "order.permutation",
+    "Checkup": "report.checkup",
     "Clips": "data.kinds",
     "Collate": "data.collate",
     "ConversionError": "errors",
     "CorruptionError": "errors",
     "Dataset": "data.dataset",
+    "Exported": "exporting.run",
     "InputError": "errors",
     "Inspection": "report.inspection",
     "Loader": "loader",
     "LoaderError": "loader",
+    "NoStoreError": "errors",
     "Patches": "data.kinds",
     "Problem": "errors",
+    "Receipt": "integrity.receipt",
+    "Repaired": "integrity.repair",
     "ReplayBuffer": "data.kinds.replay",
+    "Report": "conversion.report",
     "Rows": "data.kinds",
     "SampleError": "loader",
     "Segments": "data.kinds",
@@ -103,62 +85,36 @@ _HOME = {
     "Transitions": "data.kinds",
     "UnistoreError": "errors",
     "UnsupportedError": "errors",
+    "Verified": "integrity.run",
     "Volumes": "data.kinds",
     "Windows": "data.kinds",
     "WorkerDiedError": "loader",
     "collate": "data.collate",
     "convert": "conversion.convert",
+    "doctor": "report.checkup",
+    "export": "exporting.run",
     "inspect": "report.inspection",
+    "open_zarr": "store.zarr_group",
+    "repair": "integrity.repair",
+    "verify": "integrity.run",
 }
-"""Module of each lazily loaded name."""
+"""Module of each public name; the imports above say the same to type checkers, and a test compares both."""
+
+__all__ = sorted(_HOME)  # noqa: PLE0605
 
 
-def open(path: str | os.PathLike[str]) -> zarr.Group:  # noqa: A001
-    """Open a store as a plain ``zarr.Group``, read-only: for looking into it with zarr-python's own means.
+if not TYPE_CHECKING:  # or every misspelt name would pass for one of ours
 
-    Raises
-    ------
-    StoreError
-        If there is no Zarr group, its metadata cannot be read, or the folder holds links, pipes or devices.
-    """
-    import zarr
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            msg = f"module 'unistore' has no attribute {name!r}"
+            raise AttributeError(msg)
+        from importlib import import_module
 
-    from unistore.errors import NoStoreError, UnistoreError
-    from unistore.errors import StoreError as Refused
-    from unistore.remote.storage import zarr_store
-
-    try:
-        return zarr.open_group(zarr_store(path), mode="r")
-    except FileNotFoundError as error:
-        msg = f"{os.fspath(path)}: no such store"
-        raise NoStoreError(msg) from error
-    except UnistoreError:
-        raise
-    except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
-        msg = f"{os.fspath(path)}: cannot be opened as a Zarr group ({why})"
-        raise Refused(msg) from error
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        msg = f"module 'unistore' has no attribute {name!r}"
-        raise AttributeError(msg)
-    value = getattr(import_module(f"unistore.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+        value = getattr(import_module(f"unistore.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Keeps ``unistore.convert`` the function: Python binds a submodule to its package under its name."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__") and name.endswith("__"))})

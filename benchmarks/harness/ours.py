@@ -56,9 +56,10 @@ def feed_of(dataset: Any, batch: int, workers: int, options: Mapping[str, Any] |
     loader = unistore.Loader(
         dataset,
         batch,
+        shuffle=True,
         weights=np.ones(len(dataset)),
         samples_per_epoch=DRAWS,
-        workers=workers,
+        num_workers=workers,
         **(options or {}),
     )
     passes = 5 * len(dataset) // batch if options and options.get("cache") else 2

@@ -33,7 +33,7 @@ __all__ = ["CtConverter"]
 
 
 class CtConverter(CtOptions, Converter):
-    """Converts CT volumes; see `CtOptions`; `unistore.converters.ct.layouts.cases`: a volume's files."""
+    """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.layouts` for a volume's files."""
 
     modality: ClassVar[str] = schema.MODALITY
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffix_of, suffixes
-from unistore.converters.ct.layouts.cases import FOREIGN, POINTS
+from unistore.converters.ct.layouts.cases import FOREIGN, POINTS, is_foreign
 from unistore.converters.ct.names import image_resolution, window_of
 from unistore.converters.detection import Detection
 from unistore.converters.files.paths import expand
@@ -45,7 +45,7 @@ def detect(paths: Sequence[Path]) -> Detection | None:
             return Detection("ct", "cases", f"windows/{name} is a window of a case folder")
         if named and found:
             return Detection("ct", "files", f"{name} names an intensity window")
-        if found.ct_only if found else file in given and file.name.lower().endswith(FOREIGN):
+        if (found and found.ct_only) or (file in given and is_foreign(file)):
             return Detection("ct", "files", f"{name} is a format of CT volumes")
     return _by_headers(files)
 

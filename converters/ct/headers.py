@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import Collected
+from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.cases import VolumeFiles, WindowFile
 from unistore.converters.ct.layouts.info import read_info
@@ -46,7 +47,7 @@ class Volume:
         Width and level that files state for each window name.
     geometry
         ``spacing``, ``origin``, ``direction`` as far as ``info.json`` or else the image's file has them.
-    described
+    stated_by
         What states each of them: ``"info.json"``, or ``"the volume's file"``.
     info
         Text of ``info.json``.
@@ -61,7 +62,7 @@ class Volume:
     masks: dict[str, VoxelSource] = field(default_factory=dict)
     named: dict[str, Window] = field(default_factory=dict)
     geometry: dict[str, list[float]] = field(default_factory=dict)
-    described: dict[str, str] = field(default_factory=dict)
+    stated_by: dict[str, str] = field(default_factory=dict)
     info: str = ""
 
 
@@ -84,38 +85,37 @@ def look(
     """
     volume = Volume(files)
     collected = Collected()
-    with collected.attempt(place(files.path)):
-        _image(volume, resolution, place)
+    with collected.attempt(where := place(files.path)):
+        if files.images:
+            path = _chosen(files.images, resolution, where)
+            _add_image(volume, _opened(path, "a volume", place(path)))
     for item in files.windows:
-        with collected.attempt(place(item.path)):
+        with collected.attempt(where := place(item.path)):
             if item.name in volume.windows:
                 other = place(volume.windows[item.name].path)
                 message = f"is a second window {item.name!r} of this volume, beside {other}"
-                raise InputError(Problem(place(item.path), message, "keep one of them", "window"))
-            volume.windows[item.name] = _dense(volume, item.path, "a window", place)
+                raise InputError(Problem(where, message, "keep one of them", "window"))
+            volume.windows[item.name] = _dense(volume, item.path, "a window", where)
             volume.named.setdefault(item.name, item.window or PRESETS[item.name])
     for name, path in files.masks.items():
-        with collected.attempt(place(path)):
+        with collected.attempt(where := place(path)):
             if (bad := name_problem(f"masks/{name}")) is not None:
-                raise InputError(Problem(place(path), f"cannot name a mask: {bad}", "rename it", "name"))
-            volume.masks[name] = _dense(volume, path, "a mask", place)
+                raise InputError(Problem(where, f"cannot name a mask: {bad}", "rename it", "name"))
+            volume.masks[name] = _dense(volume, path, "a mask", where)
     for item in files.archives:
-        with collected.attempt(place(item.path)):
-            _archive(volume, item, place(item.path))
+        with collected.attempt(where := place(item.path)):
+            _archive(volume, item, where)
     if files.info is not None:
-        with collected.attempt(place(files.info)):
-            volume.info, stated = read_info(files.info, place(files.info))
+        with collected.attempt(where := place(files.info)):
+            volume.info, stated = read_info(files.info, where)
             volume.geometry |= stated
-            volume.described |= dict.fromkeys(stated, "info.json")
+            volume.stated_by |= dict.fromkeys(stated, "info.json")
     return volume, collected.problems
 
 
-def _image(volume: Volume, resolution: int | None, place: Callable[[Path], str]) -> None:
-    images = volume.files.images
-    if not images:
-        return
+def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> Path:
+    """The image to take of a case that may have several."""
     sizes = sorted(images)
-    where = place(volume.files.path)
     if len(sizes) > 1 and resolution not in images:
         asked = f"--resolution {resolution} is none of them" if resolution else "choose one"
         names = ", ".join(images[size].name for size in sizes)
@@ -125,29 +125,33 @@ def _image(volume: Volume, resolution: int | None, place: Callable[[Path], str])
         message = f"holds {images[sizes[0]].name}, not the resolution {resolution} that was asked for"
         cure = "leave --resolution out, or leave this case out"
         raise InputError(Problem(where, message, cure, "resolution"))
-    image = _opened(images[resolution] if resolution in images else images[sizes[0]], "a volume", place)
+    return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
+
+
+def _add_image(volume: Volume, image: VoxelSource) -> None:
     volume.image = image
     volume.extent = _three(image.shape)
     volume.geometry = image.geometry()
-    volume.described = dict.fromkeys(volume.geometry, "the volume's file")
+    volume.stated_by = dict.fromkeys(volume.geometry, "the volume's file")
 
 
-def _dense(volume: Volume, path: Path, what: str, place: Callable[[Path], str]) -> VoxelSource:
+def _dense(volume: Volume, path: Path, what: str, where: str) -> VoxelSource:
     """A window or mask that fits the volume; the first one gives the extent where there is no image."""
-    source = _opened(path, what, place)
+    source = _opened(path, what, where)
     if volume.extent is None:
         volume.extent = _three(source.shape)
     if source.shape != volume.extent:
         others = [size for size in volume.files.images if size]
         cure = "choose the other --resolution" if len(others) > 1 else "make it again from this volume"
         message = f"has shape {source.shape}, its volume {volume.extent}"
-        raise InputError(Problem(place(path), message, cure, "shape"))
+        raise InputError(Problem(where, message, cure, "shape"))
     return source
 
 
-def _opened(path: Path, what: str, place: Callable[[Path], str]) -> VoxelSource:
+def _opened(path: Path, what: str, where: str) -> VoxelSource:
     """A file whose header says that it can be stored."""
-    source = open_voxels(path, place(path))
+    with as_problem(where):
+        source = open_voxels(path, where)
     shape = source.shape
     message, cure, kind = "", "", "shape"
     if not storable(source.dtype):
@@ -163,7 +167,7 @@ def _opened(path: Path, what: str, place: Callable[[Path], str]) -> VoxelSource:
     elif max(shape) > _LONGEST:
         message = f"has shape {shape}, longer than {_LONGEST} voxels on an axis"
     if message:
-        raise InputError(Problem(place(path), message, cure, kind))
+        raise InputError(Problem(where, message, cure, kind))
     return source
 
 

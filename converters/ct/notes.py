@@ -28,12 +28,13 @@ def notes_of(
     left_out: Sequence[Path],
 ) -> list[str]:
     """One-line remarks: what was taken for what, what is missing where, what was left out."""
-    cases = sum(volume.files.path.is_dir() for volume in volumes)
+    files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
+    cases = len(volumes) - len(files)
     notes = []
     if cases:
         notes.append(f"case folders, one volume each: {cases}")
-    files = Counter(suffix_of(v.files.path) for v in volumes if not v.files.path.is_dir())
-    notes += [f"{suffix} files outside case folders, one volume each: {n}" for suffix, n in files.items()]
+    endings = Counter(map(suffix_of, files))
+    notes += [f"{ending} files outside case folders, one volume each: {n}" for ending, n in endings.items()]
     alone = [volume for volume in volumes if volume.image is None and volume.windows]
     if alone:
         first = printable(next(iter(alone[0].windows.values())).path.name)

@@ -161,7 +161,7 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
 
     ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
     ``masks`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file; ``geometry``, and
-    what states it (``described``); ``info``.
+    what states it (``stated_by``); ``info``.
     """
     files: list[Path] = []
 
@@ -182,7 +182,7 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
         "sdf": {n: at(points.path) for n, points in volume.sdf.items()},
         "resolution": {n: points.resolution for n, points in (*sparse.items(), *volume.sdf.items())},
         "geometry": volume.geometry,
-        "described": volume.described,
+        "stated_by": volume.stated_by,
         "info": volume.info,
     }
     if volume.files.info is not None:

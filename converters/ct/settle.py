@@ -131,7 +131,7 @@ def _volume_arrays(
         if any(name in detail["geometry"] for detail in details):
             unknown = [float("nan")] * count
             values = np.array([detail["geometry"].get(name, unknown) for detail in details], np.float64)
-            stated = " or ".join(sorted({d["described"][name] for d in details if name in d["geometry"]}))
+            stated = " or ".join(sorted({d["stated_by"][name] for d in details if name in d["geometry"]}))
             column = _column(name, (count,), description.format(stated), "float64", unit)
             arrays.append((column, values))
     if any(detail["info"] for detail in details):

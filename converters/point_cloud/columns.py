@@ -28,18 +28,13 @@ _CURE = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
 _RENAME = "rename it with --map NEW=OLD, or leave it out with --map OLD="
 
 
-class Shaped(Protocol):
-    """A dataset or an array: what is asked of a column of a file."""
+class _Shaped(Protocol):
+    """A dataset or an array."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, …)."""
-        ...
-
+    def shape(self) -> tuple[int, ...]: ...
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Byte order included."""
-        ...
+    def dtype(self) -> np.dtype[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +63,7 @@ class Chosen:
 
 
 def choose(
-    datasets: Mapping[str, Shaped],
+    datasets: Mapping[str, _Shaped],
     group: str,
     mapping: Mapping[str, str],
     name: str,
@@ -102,9 +97,8 @@ def choose(
         raise InputError(problems)
     scalars = tuple(path for path in stored.values() if datasets[path].shape == ())
     used = {key: path for key, path in stored.items() if path not in scalars or key in xyz}
-    for path in used.values() if check else ():
-        assert check is not None
-        problems += check(datasets[path], place(name, path))
+    if check is not None:
+        problems += [each for path in used.values() for each in check(datasets[path], place(name, path))]
     if not problems:
         problems += _form_problems_of(used, xyz, datasets, name)
     if problems:
@@ -123,7 +117,7 @@ def choose(
 
 
 def _named(
-    own: Mapping[str, str], datasets: Mapping[str, Shaped], mapping: Mapping[str, str], name: str
+    own: Mapping[str, str], datasets: Mapping[str, _Shaped], mapping: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], list[Problem]]:
     """Dataset by stored name."""
     problems: list[Problem] = []
@@ -184,7 +178,7 @@ def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: s
 
 
 def _form_problems_of(
-    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, Shaped], name: str
+    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, _Shaped], name: str
 ) -> list[Problem]:
     problems: list[Problem] = []
     for key, path in used.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -36,11 +36,13 @@ __all__ = [
     "count_notes",
     "described",
     "header_of",
-    "open_datasets",
     "open_original",
+    "opener",
     "plain_left_out",
     "seen",
 ]
+
+Open = Callable[[Source], AbstractContextManager[PointSource]]
 
 _GROUPS = frozenset({"segments"})
 
@@ -146,9 +148,9 @@ def _triple(header: Mapping[str, Any], what: str) -> tuple[float, ...] | None:
 class Datasets(PointSource):
     """Datasets of one row a point."""
 
-    def __init__(self, file: h5py.File, name: str, detail: Mapping[str, Any]) -> None:
-        self._file, self._name, self._detail = file, name, detail
-        self._paths = column_paths(detail)
+    def __init__(self, file: h5py.File, source: Source) -> None:
+        self._file, self._name, self._detail = file, source.name, source.detail
+        self._paths = column_paths(source.detail)
         self._datasets: dict[str, h5py.Dataset] = {}
         self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}
         self.rows = self._count()
@@ -180,11 +182,15 @@ class Datasets(PointSource):
         return rows[lo - first : hi - first]
 
 
-@contextmanager
-def open_datasets(source: Source) -> Iterator[PointSource]:
-    """Open a file whose datasets have one row a point."""
-    with hdf5.open_hdf5(source.path, source.name) as file:
-        yield Datasets(file, source.name, source.detail)
+def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
+    """A format's `open_points`, given what reads an open file."""
+
+    @contextmanager
+    def open_points(source: Source) -> Iterator[PointSource]:
+        with hdf5.open_hdf5(source.path, source.name) as file:
+            yield points(file, source)
+
+    return open_points
 
 
 @contextmanager

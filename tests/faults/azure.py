@@ -136,7 +136,7 @@ class Trials:
 
     def _read(self, url: str, sources: list[Path]) -> None:
         """Every value, from the container and from the sources."""
-        from unistore.integrity import verify
+        from unistore import verify
 
         found = verify(url, against=sources)
         if not found.ok or found.receipt is None:

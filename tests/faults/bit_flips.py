@@ -23,8 +23,8 @@ from pathlib import Path
 
 from trials import FAMILIES, family, tree
 
+from unistore import repair, verify
 from unistore.conversion.runner import run
-from unistore.integrity import repair, verify
 from unistore.store.names import MANIFEST, ROOT
 
 

@@ -204,7 +204,7 @@ def compare(store: Path, expected: list[bytes], **options: Any) -> None:
     """Leave with 98 unless all batches are those expected."""
     cache = {name: options.pop(name) for name in ("cache",) if name in options}
     dataset = Dataset(store, **options)
-    with Loader(dataset, batch_size=4, shuffle=False, workers=0, **cache) as loader:
+    with Loader(dataset, batch_size=4, shuffle=False, num_workers=0, **cache) as loader:
         for _ in range(2):
             if [pieces(batch) for batch in loader] != expected:
                 sys.exit(98)
@@ -286,7 +286,7 @@ def kinds_of(stores: Path, families: Sequence[str]) -> list[Kind]:
                 )
             )
     store = stores / f"{families[0]}.zarr"
-    with Loader(Dataset(store), batch_size=4, shuffle=False, workers=0) as loader:
+    with Loader(Dataset(store), batch_size=4, shuffle=False, num_workers=0) as loader:
         values = [pieces(batch) for batch in loader]
 
     def shared(disk: Path) -> None:

@@ -113,7 +113,10 @@ def make_cases(folder: Path) -> dict[str, Case]:
             both, {"shuffle": "blocks"}, labels, lambda epoch: blocks.indices(epoch, 0, len(blocks))
         ),
         "weighted": Case(
-            rows, {"weights": weights}, labels, lambda epoch: draws.indices(epoch, 0, len(draws))
+            rows,
+            {"shuffle": True, "weights": weights},
+            labels,
+            lambda epoch: draws.indices(epoch, 0, len(draws)),
         ),
         "stores": Case(both, {"shuffle": True}, labels, _sampler(both)),
         "shares": Case(shares, {"shuffle": True}, labels, _sampler(shares)),
@@ -161,8 +164,8 @@ class Run:
                 drop_last=False,
                 rank=rank,
                 world_size=world,
-                workers=self.rng.randrange(4) if rank == 0 else self.rng.choice((0, 0, 1)),
-                prefetch=self.rng.randrange(1, 5),
+                num_workers=self.rng.randrange(4) if rank == 0 else self.rng.choice((0, 0, 1)),
+                prefetch_factor=self.rng.randrange(1, 5),
                 **self.case.options,
             )
             for rank in range(world)

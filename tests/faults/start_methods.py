@@ -54,7 +54,9 @@ FAMILIES: dict[str, tuple[tuple[str, ...], Any]] = {
 def batches(dataset: unistore.Dataset, loader: str | None, method: str = "fork") -> list[dict[str, Any]]:
     """An epoch, read serially, by torch's DataLoader, or by Loader."""
     if loader == "Loader":
-        with unistore.Loader(dataset, BATCH, seed=SEED, workers=WORKERS, start_method=method) as made:
+        with unistore.Loader(
+            dataset, BATCH, shuffle=True, seed=SEED, num_workers=WORKERS, multiprocessing_context=method
+        ) as made:
             return [dict(batch) for batch in made]
     order = unistore.Shuffle(dataset, SEED)
     options: dict[str, Any] = {"batch_size": BATCH, "sampler": order, "collate_fn": unistore.collate}

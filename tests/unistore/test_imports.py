@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -278,30 +277,3 @@ def test_the_dataset_needs_neither_dask_nor_h5py_nor_zarr() -> None:
     )
     assert "torch" in loaded
     assert not loaded & (HEAVY - {"torch"})
-
-
-def test_exported_names() -> None:
-    assert unistore.__all__ == sorted(unistore.__all__)
-    assert {name for name in unistore.__all__ if callable(getattr(unistore, name))} == set(unistore.__all__)
-    assert set(unistore.__all__) <= set(dir(unistore))
-    with pytest.raises(AttributeError, match="no attribute 'Datasett'"):
-        unistore.Datasett  # noqa: B018
-
-
-def test_functions_are_not_hidden_by_their_modules() -> None:
-    import unistore.conversion.convert
-    import unistore.data.collate
-    import unistore.report.inspection
-
-    assert not isinstance(unistore.collate, ModuleType)
-    assert not isinstance(unistore.convert, ModuleType)
-    assert not isinstance(unistore.inspect, ModuleType)
-
-
-def test_open_gives_the_plain_group(make_store: object) -> None:
-    import numpy as np
-
-    path = make_store("rows", {"rows/a": np.arange(5)}, count=5)  # type: ignore[operator]
-    group = unistore.open(path)
-    assert group["rows/a"][3] == 3
-    assert group.read_only

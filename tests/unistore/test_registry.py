@@ -23,7 +23,7 @@ from unistore.conversion.convert import make_converter
 from unistore.converters import registry
 from unistore.converters.detection import detect
 from unistore.converters.options import Options, declared, option
-from unistore.converters.registry import families, family
+from unistore.converters.registry import families, family, own_families
 from unistore.errors import InputError, StoreError
 from unistore.report.commands import convert_command
 
@@ -307,3 +307,14 @@ def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Pa
 
     with pytest.raises(StoreError, match="cannot be exported: family sonar: is not known"):
         export(path, tmp_path / "out")
+
+
+def test_signatures_are_what_the_command_writes() -> None:
+    """``python -m unistore.conversion.write_signatures`` after a change of options."""
+    from unistore.conversion.write_signatures import FILE, rendered
+
+    text = rendered()
+    assert FILE.read_text() == text
+    for each in own_families():
+        for one in declared(each.part("options")):
+            assert f"    {one.name}: " in text

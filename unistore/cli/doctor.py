@@ -26,9 +26,9 @@ def command(store: str | None, as_json: bool) -> None:
     Cores, memory, shared memory and their limits; of a store also where it lies, whether it fits into the
     page cache, and how fast it reads (about two seconds of short random reads).
     """
-    from unistore.report.checkup import check_up
+    from unistore import doctor
 
-    found = check_up(store)
+    found = doctor(store)
     if as_json:
         say_json(found.to_json(), indent=1)
     else:

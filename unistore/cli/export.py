@@ -26,11 +26,11 @@ def command(store: str, destination: str, as_json: bool) -> None:
 
     DST must not exist; it appears once everything is written.
     """
+    from unistore import export
     from unistore.cli.progress import Bar
-    from unistore.exporting import export
 
     with Bar() as bar:
-        done = export(store, destination, bar)
+        done = export(store, destination, progress=bar)
     if as_json:
         say_json(asdict(done))
         return

@@ -9,8 +9,8 @@ import click
 from unistore.cli.output import say, say_json
 
 if TYPE_CHECKING:
+    from unistore import Verified
     from unistore.errors import Problem
-    from unistore.integrity import Verified
 
 __all__ = ["command"]
 
@@ -62,8 +62,8 @@ def command(
 
     Leaves with 0 if nothing is wrong, with 1 and a table of all problems if something is.
     """
+    from unistore import repair, verify
     from unistore.cli.progress import Bar
-    from unistore.integrity import repair, verify
 
     if (against or repairing) != bool(sources) or (against and repairing):
         message = "give sources with one of --against and --repair: unistore verify STORE --against SRC..."
@@ -72,7 +72,7 @@ def command(
         raise click.UsageError("--sample is a part of --against")
     with Bar() as bar:
         if repairing:
-            found = repair(store, sources, bar, workers=workers)
+            found: Verified = repair(store, sources, workers=workers, progress=bar)
         else:
             found = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
     if as_json:
@@ -83,8 +83,11 @@ def command(
 
 
 def _text(found: Verified) -> str:
-    lines = [f"re-made {len(found.repaired)} file(s)"] if found.repaired else []
-    lines += [f"  {key}" for key in found.repaired[:_SHOWN]]
+    from unistore import Repaired
+
+    remade = found.repaired if isinstance(found, Repaired) else ()
+    lines = [f"re-made {len(remade)} file(s)"] if remade else []
+    lines += [f"  {key}" for key in remade[:_SHOWN]]
     lines += _table(found.problems)
     if found.unchecked:
         lines.append(

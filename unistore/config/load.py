@@ -268,7 +268,8 @@ def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
         "pin_memory": draft.pin_memory,
     }
     prefetch = draft.prefetch if train else draft.validation_prefetch
-    loader: dict[str, Any] = {**common, "seed": draft.seed, "workers": workers, "prefetch": prefetch}
+    loader: dict[str, Any] = {**common, "seed": draft.seed, "num_workers": workers}
+    loader["prefetch_factor"] = prefetch
     if draft.cache is not None:
         loader["cache"] = draft.cache
     dataloader = {**common, "num_workers": workers}

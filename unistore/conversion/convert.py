@@ -10,6 +10,7 @@ from typing import Any, cast
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import room
 from unistore.conversion.runner import Report, run
+from unistore.conversion.signatures import typed
 from unistore.conversion.splits import parse_shares
 from unistore.converters.detection import Detection, detect
 from unistore.converters.files.paths import is_inside
@@ -30,6 +31,7 @@ __all__ = ["convert", "detect_modality", "make_converter", "recorded_converter"]
 PathLike = str | os.PathLike[str]
 
 
+@typed
 def convert(
     sources: PathLike | Iterable[PathLike],
     destination: PathLike,

@@ -1,5 +1,1 @@
 """Stores given back as files of their source family's main layout, so that nobody is locked in."""
-
-from unistore.exporting.run import Exported, export
-
-__all__ = ["Exported", "export"]

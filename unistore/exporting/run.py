@@ -19,6 +19,7 @@ from unistore.remote.storage import local_path
 from unistore.remote.url import local_only
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
 from unistore.system.progress import SILENT, Progress
 
 __all__ = ["Exported", "export"]
@@ -36,7 +37,7 @@ class Exported:
 
 
 def export(
-    store: str | os.PathLike[str], destination: str | os.PathLike[str], progress: Progress = SILENT
+    store: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress = SILENT
 ) -> Exported:
     """Give a store back as files of its source family's main layout.
 
@@ -55,12 +56,17 @@ def export(
     Raises
     ------
     InputError
-        If the destination exists, lies in the store, or is a URL.
+        If an argument has a value that it cannot have, or the destination exists, lies in the store, or is a
+        URL.
     StoreError
         If the store cannot be read or names files that would lie elsewhere; nothing is left behind.
     ConversionError
         If writing failed; nothing is left behind.
     """
+    check = Arguments()
+    check.path("store", store)
+    check.path("destination", destination)
+    check.settle()
     target = Path(os.path.abspath(local_only(destination, "DST")))  # noqa: PTH100  keeps links
     opened = Store(store)
     _check(target, local_path(store))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
+from unistore.conversion.convert import source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.failure import named, refusal
 from unistore.conversion.finish import merged_statistics, root_document
@@ -25,24 +26,39 @@ from unistore.remote.storage import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, manifest_bytes, seal_of
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
 from unistore.system.progress import SILENT, Progress
+from unistore.system.workers import MOST
 from unistore.zarr3.durable import sync_folder
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import write_shard
 
-__all__ = ["repair"]
+__all__ = ["Repaired", "repair"]
 
 _SHOWN = 10
 _AGAIN = "convert the sources again with --overwrite"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired(Verified):
+    """What a repair made again, and what verifying the store found afterwards.
+
+    Attributes
+    ----------
+    repaired
+        Files that were made again, by key.
+    """
+
+    repaired: tuple[str, ...]
+
+
 def repair(
-    path: str | os.PathLike[str],
-    sources: Sequence[str | os.PathLike[str]],
-    progress: Progress = SILENT,
+    store: str | os.PathLike[str],
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     workers: int = 0,
-) -> Verified:
+    progress: Progress = SILENT,
+) -> Repaired:
     """Make the damaged and missing files of a store again, each exactly as it was, and verify the store.
 
     What is re-made is written beside the store first, and held against the manifest, or, where the manifest
@@ -51,27 +67,33 @@ def repair(
 
     Parameters
     ----------
-    path
+    store
         Folder of a sealed store.
     sources
-        As given to the conversion.
-    progress
-        Told how far it is.
+        Source or sources, as they were given to the conversion.
     workers
         Worker processes; 0 repairs in this process. The files are the same.
+    progress
+        Told how far it is.
 
     Raises
     ------
     StoreError
         If there is no store, or its root is damaged so that it does not say how the store was made.
     InputError
-        If the sources cannot be read, or would not become this store; names what differs.
+        If an argument has a value that it cannot have, the sources cannot be read, or they would not become
+        this store; names what differs.
     ConversionError
         If the sources no longer give the same bytes, or writing failed; the store is as it was.
     """
-    folder = local_path(path)
+    check = Arguments()
+    check.path("store", store)
+    check.whole("workers", workers, most=MOST)
+    check.settle()
+    paths = source_paths(sources)
+    folder = local_path(store)
     if folder is None:
-        msg = f"{os.fspath(path)}: only a store in a local folder can be repaired: repair a copy of it"
+        msg = f"{os.fspath(store)}: only a store in a local folder can be repaired: repair a copy of it"
         raise StoreError(msg)
     folder = folder.absolute()
     with workers_of(workers) as executor:
@@ -80,11 +102,13 @@ def repair(
         if not checked.is_whole or beside(folder, REPAIR).exists():  # a killed repair may have been done
             try:
                 with workplace(folder, REPAIR) as work:
-                    found = _Repair(folder, checked, work, progress, executor)
-                    keys = [] if checked.is_whole else found.run([Path(each) for each in sources])
+                    job = _Repair(folder, checked, work, progress, executor)
+                    keys = [] if checked.is_whole else job.run(paths)
             except OSError as error:
                 raise ConversionError(refusal(named(error, folder), "then repair again")) from error
-        return replace(verify_with(executor, str(folder), progress=progress), repaired=tuple(keys))
+        verified = verify_with(executor, str(folder), progress=progress)
+        found = {field.name: getattr(verified, field.name) for field in fields(verified)}
+        return Repaired(**found, repaired=tuple(keys))
 
 
 @dataclass(frozen=True, slots=True)

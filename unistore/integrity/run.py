@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unistore.conversion.convert import check_exist
+from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.converters.registry import family
 from unistore.errors import Problem
@@ -21,7 +21,9 @@ from unistore.integrity.structure import check_structure
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
 from unistore.store.reader import Store
+from unistore.system.arguments import Arguments, fits
 from unistore.system.progress import SILENT, Progress
+from unistore.system.workers import MOST
 
 __all__ = ["Verified", "verify", "verify_with"]
 
@@ -42,8 +44,6 @@ class Verified:
         Value rules that damaged or contradictory arrays kept from being checked.
     receipt
         Of a comparison with the sources that found no difference; else None.
-    repaired
-        Files that were re-made, by key.
     """
 
     path: str
@@ -52,7 +52,6 @@ class Verified:
     problems: tuple[Problem, ...]
     unchecked: tuple[str, ...] = ()
     receipt: Receipt | None = None
-    repaired: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -68,9 +67,9 @@ class Verified:
 
 
 def verify(
-    path: str | os.PathLike[str],
+    store: str | os.PathLike[str],
     *,
-    against: Sequence[str | os.PathLike[str]] = (),
+    against: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     sample: float = 1.0,
     workers: int = 0,
     progress: Progress = SILENT,
@@ -83,11 +82,11 @@ def verify(
 
     Parameters
     ----------
-    path
+    store
         Folder or URL of the store.
     against
-        Sources to compare with, as they were given to the conversion; not looked at while the store itself
-        is damaged.
+        Source or sources to compare with, as they were given to the conversion; not looked at while the
+        store itself is damaged.
     sample
         Share of the shards, and of the sources, to compare: 0.01 is one in a hundred, at least one.
     workers
@@ -100,12 +99,18 @@ def verify(
     StoreError
         If there is no sealed store.
     InputError
-        If the sources cannot be read.
+        If an argument has a value that it cannot have, or the sources cannot be read.
     ConversionError
         If the folder for temporary files, where sources are read again, cannot be written.
     """
+    check = Arguments()
+    check.path("store", store)
+    check.expect("sample", sample, fits(sample, float) and 0 < sample <= 1, "a share above 0 and up to 1")
+    check.whole("workers", workers, most=MOST)
+    check.settle()
+    sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
     with workers_of(workers) as executor:
-        return verify_with(executor, os.fspath(path), [Path(each) for each in against], sample, progress)
+        return verify_with(executor, os.fspath(store), sources, sample, progress)
 
 
 def verify_with(

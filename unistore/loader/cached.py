@@ -59,7 +59,7 @@ def check_cacheable(fetch: Fetch) -> None:
     """
     if isinstance(fetch, BatchFetch) or (isinstance(fetch, SampleFetch) and not fetch.carry_epoch):
         return
-    message = "keeps samples as they are stored, and here a transform or collate makes others of them"
+    message = "keeps samples as they are stored, and here a transform or collate_fn makes others of them"
     raise InputError(Problem("cache", message, kind="option"))
 
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import multiprocessing
 import os
-import pickle
 import select
-import signal
 import time
-import warnings
 from collections.abc import Sequence
-from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
 import numpy as np
 
-from unistore.errors import LoaderError, WorkerDiedError
-from unistore.loader.channel import open_channel
+from unistore.errors import WorkerDiedError
 from unistore.loader.failures import Failure, raise_failure
-from unistore.loader.imports import imports_settled
 from unistore.loader.production import Arrival, Request
-from unistore.loader.wire import Message, decode, encode
-from unistore.loader.worker import Answer, Loan, Orders, Task, main
-from unistore.memory.arena import Arena, SharedGrowth
+from unistore.loader.wire import Message, decode
+from unistore.loader.worker import Answer, Loan, Orders, Task
+from unistore.loader.worker_process import WorkerProcess, cause_of_death, encoded
+from unistore.memory.arena import SharedGrowth
 from unistore.memory.segments import Segment, open_shared_memory
 from unistore.memory.slabs import Slab, SlabRing
 
@@ -34,34 +28,6 @@ QUEUED_BYTES = 64 * 1024
 """Of tasks that may wait in a worker's socket, so that sending one never blocks behind others."""
 PATIENCE = 2.0
 """Seconds that workers have to finish what they are decoding when the crew ends; then they are killed."""
-
-
-class _Worker:
-    """One process as the parent sees it."""
-
-    def __init__(self, number: int, context: BaseContext, inherited: Orders | None) -> None:
-        self.number = number
-        self.channel, theirs = open_channel()
-        self.known: set[int] = set()
-        self.forget: list[int] = []
-        self.tasks: dict[tuple[int, int], Request] = {}
-        self.lent: dict[int, Slab] = {}
-        self.queued = 0
-        process: Any = context.Process(  # type: ignore[attr-defined]
-            target=main, args=(number, theirs, inherited), name=f"unistore-loader-{number}", daemon=True
-        )
-        self.process = process
-        try:
-            with warnings.catch_warnings():
-                # Python 3.12 warns of forking while other threads run; workers touch nothing that these hold
-                warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
-                with imports_settled() if inherited is not None else contextlib.nullcontext():
-                    process.start()
-        except BaseException:
-            self.channel.close()
-            raise
-        finally:
-            theirs.close()
 
 
 class Crew:
@@ -88,7 +54,7 @@ class Crew:
         self._closed = False
         self._generation = 0
         self._ready: dict[int, tuple[Answer, Slab | None, list[Segment]]] = {}
-        self._workers: list[_Worker] = []
+        self._workers: list[WorkerProcess] = []
         descriptors = [open_shared_memory(mmap.PAGESIZE)]
         try:
             self._control = np.frombuffer(mmap.mmap(descriptors[0], mmap.PAGESIZE), np.int64)
@@ -98,10 +64,10 @@ class Crew:
             told: Message | None = None
             growth = SharedGrowth()
             if start_method != "fork":
-                told = _encode(orders, growth)
+                told = encoded(orders, growth)
                 descriptors += growth.descriptors
             for number in range(orders.workers):
-                self._workers.append(_Worker(number, context, orders if told is None else None))
+                self._workers.append(WorkerProcess(number, context, orders if told is None else None))
                 self._workers[-1].channel.send((orders.cache is not None, told, growth.sizes), descriptors)
         except BaseException:
             self.close()
@@ -109,7 +75,7 @@ class Crew:
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._waiting: dict[int, _Worker] = {}
+        self._waiting: dict[int, WorkerProcess] = {}
         self._poll = select.poll()
         for worker in self._workers:
             for descriptor in (worker.channel.fileno(), worker.process.sentinel):
@@ -136,7 +102,7 @@ class Crew:
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        outgoing: dict[_Worker, tuple[list[Loan], list[Task], list[int]]] = {}
+        outgoing: dict[WorkerProcess, tuple[list[Loan], list[Task], list[int]]] = {}
         accepted = 0
         alone = not self._in_turn and self._ahead()
         for request in requests:
@@ -164,7 +130,7 @@ class Crew:
                 told = tuple(worker.forget), [tuple(loan) for loan in loans], [tuple(task) for task in tasks]
                 worker.channel.send(told, descriptors)
             except OSError:
-                self._mourn(worker)
+                self._raise_worker_died(worker)
             worker.forget.clear()
         return accepted
 
@@ -176,7 +142,7 @@ class Crew:
                     worker.known.discard(number)
                     worker.forget.append(number)
 
-    def _next_worker(self, number: int) -> _Worker:
+    def _next_worker(self, number: int) -> WorkerProcess:
         if self._in_turn:
             return self._workers[number % len(self._workers)]
         return min(self._workers, key=lambda worker: len(worker.tasks))
@@ -222,19 +188,19 @@ class Crew:
             return
         for descriptor, worker in woke.items():
             if descriptor == worker.process.sentinel:
-                self._mourn(worker)
+                self._raise_worker_died(worker)
 
-    def _receive(self, worker: _Worker) -> bool:
+    def _receive(self, worker: WorkerProcess) -> bool:
         """Take in the answers that a worker has sent; return whether there were any."""
         try:
             messages = worker.channel.receive(wait=False)
         except EOFError:
-            self._mourn(worker)
+            self._raise_worker_died(worker)
         for message, descriptors in messages:
             self._note(worker, Answer(*message), descriptors)
         return bool(messages)
 
-    def _note(self, worker: _Worker, answer: Answer, descriptors: list[int]) -> None:
+    def _note(self, worker: WorkerProcess, answer: Answer, descriptors: list[int]) -> None:
         slab = worker.lent.pop(answer.slab, None)
         try:
             if slab is not None and answer.made:
@@ -257,12 +223,12 @@ class Crew:
             self._ring.observe(answer.needed)
         self._ready[answer.number] = answer, slab, extra
 
-    def _mourn(self, worker: _Worker) -> NoReturn:
+    def _raise_worker_died(self, worker: WorkerProcess) -> NoReturn:
         """Say how a worker ended, and end the others."""
         worker.process.join(PATIENCE)
         code = worker.process.exitcode
         doing = next(iter(worker.tasks.values()), None)
-        message = f"worker {worker.number} (pid {worker.process.pid}) {_cause_of_death(code)}"
+        message = f"worker {worker.number} (pid {worker.process.pid}) {cause_of_death(code)}"
         if doing is not None:
             samples = doing.indices.tolist()
             listed = ", ".join(map(str, samples[:8])) + (", …" if len(samples) > 8 else "")
@@ -296,41 +262,3 @@ class Crew:
     def pids(self) -> list[int]:
         """Process ids of the workers."""
         return [] if self._closed else [worker.process.pid for worker in self._workers]
-
-
-def _encode(orders: Orders, growth: SharedGrowth) -> Message | None:
-    """Put orders into shared memory, once for all workers; None where that is refused.
-
-    multiprocessing would copy them through a pipe to each worker, and wait for ever where a large dataset is
-    sent to a worker that has already died. Only what may be sent in no other way (locks, queues, sockets)
-    goes there.
-    """
-    try:
-        return encode(orders, Arena(None, growth))
-    except BaseException as error:
-        growth.close()
-        growth.sizes.clear()
-        if isinstance(error, RuntimeError):
-            return None
-        if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
-            msg = (
-                f"dataset, collate or worker_init_fn cannot be sent to a worker that is not forked: {error}; "
-                "define functions and classes at the top of a module"
-            )
-            raise LoaderError(msg) from error
-        raise
-
-
-def _cause_of_death(code: int | None) -> str:
-    if code is None:
-        return "closed its socket and does not answer"
-    if code < 0:
-        name = f"signal {-code}"
-        with contextlib.suppress(ValueError):
-            name = signal.Signals(-code).name
-        hint = " (out of memory? lower workers, prefetch or batch_size)" if name == "SIGKILL" else ""
-        return f"was killed by {name}{hint}"
-    return (
-        f"ended by itself with exit code {code}; what it printed says why "
-        "(under spawn and forkserver the dataset must be importable from the module that defines it)"
-    )

@@ -9,8 +9,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from multiprocessing.context import BaseContext
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from unistore.data.presentation import pin, present
 from unistore.errors import LoaderError, SampleError
@@ -18,12 +19,13 @@ from unistore.loader.cache import parse_size
 from unistore.loader.cached import check_cacheable
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Positions
-from unistore.loader.options import Placement, place, sequence_for, workers_for
+from unistore.loader.options import Placement, place, refuse_torch_alone, workers_for
+from unistore.loader.ordering import drops_last, sequence_for
 from unistore.loader.production import Arrival, Producer
 from unistore.loader.setup import make_producer
 from unistore.loader.state import Progress, dataset_digest
 from unistore.loader.stats import Stats, report
-from unistore.order.sequences import EpochSequence, Share
+from unistore.order.sequences import Share
 from unistore.system.arguments import Arguments, checked_epoch
 
 __all__ = ["Loader"]
@@ -46,33 +48,46 @@ class Loader:
     batch_size
         Samples of a batch, on this rank.
     shuffle
-        True: full shuffle. ``"blocks"``: groups of samples that share chunks are shuffled, see
-        `unistore.order.blocks`. False: in order. A sequence object (`unistore.order.sequences.EpochSequence`)
-        is used as it is.
-    seed
-        Of the order, and of the generators that workers reseed before every batch.
-    workers
+        False: in order. True: full shuffle. ``"blocks"``: groups of samples that share chunks are shuffled,
+        see `unistore.order.blocks`.
+    sampler
+        Which samples an epoch has, and their order: a sequence (`unistore.order.sequences.EpochSequence`),
+        `unistore.Shuffle`, sample indices, or torch's ``RandomSampler``, ``SequentialSampler``,
+        ``SubsetRandomSampler``, ``WeightedRandomSampler`` and ``DistributedSampler``. Torch's samplers have
+        the meaning that they have there, ``DistributedSampler`` its ranks and the samples that it repeats
+        or drops to make them even; the order itself is ours, of (seed, epoch). Ranks share what a sampler
+        yields. ``set_epoch`` of a sampler sets the loader's epoch, and is not needed.
+    num_workers
         Processes; ``"auto"``: what the cores allow; 0: none. A thread of this process then makes batches
         while the consumer is away, or the consumer itself where it hardly ever is. Random numbers that
         samples draw from global generators are reseeded in processes only.
-    start_method
-        ``"fork"``, ``"forkserver"``, ``"spawn"``; None: the dataset's wish, else fork where it exists.
-    prefetch
-        Batches made ahead for each worker. Fewer where all together would take more than 512 MB, but two a
-        worker at least; fewer still where they would take more than a quarter of the memory.
-    drop_last
-        True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
-        unevenly. None: True when shuffling for more than one rank.
+    collate_fn
+        From a list of samples to a batch; runs in the workers. None: packed batches of a
+        `unistore.Dataset`, else as ``torch.utils.data.default_collate``.
     pin_memory
         Copy tensors into pinned memory, for asynchronous copies to an accelerator.
+    drop_last
+        True: only whole batches, the same number on every rank. False: every sample, so that ranks may end
+        unevenly. None: False, as in torch; but True when shuffling for more than one rank, without a
+        ``DistributedSampler``, so that all ranks take equally many steps.
+    worker_init_fn
+        Called with its number in every worker once.
+    multiprocessing_context
+        ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context of `multiprocessing`; None: the dataset's
+        wish, else fork where it exists.
+    prefetch_factor
+        Batches made ahead for each worker; None: 4. Fewer where all together would take more than 512 MB, but
+        two a worker at least; fewer still where they would take more than a quarter of the memory.
+    persistent_workers
+        Accepted for torch's sake: workers always live until the loader is closed.
+    batch_sampler, timeout, generator, pin_memory_device, in_order
+        Of torch's DataLoader, and without a meaning here: anything but torch's default is refused, with what
+        to write instead.
+    seed
+        Of the order, and of the generators that workers reseed before every batch.
     rank, world_size
         Which part of every step this process delivers. None: from ``torch.distributed`` where it is
         initialised, else from the environment (``RANK``, ``WORLD_SIZE``), else 0 of 1.
-    collate
-        From a list of samples to a batch; runs in the workers. None: packed batches of a
-        `unistore.Dataset`, else as ``torch.utils.data.default_collate``.
-    worker_init_fn
-        Called with its number in every worker once.
     subset
         Indices of the samples to use; None: all.
     weights
@@ -101,18 +116,25 @@ class Loader:
         self,
         dataset: Any,
         batch_size: int = 1,
-        shuffle: bool | str | EpochSequence = True,
-        *,
-        seed: int = 0,
-        workers: int | str = "auto",
-        start_method: str | None = None,
-        prefetch: int = 4,
-        drop_last: bool | None = None,
+        shuffle: bool | Literal["blocks"] | None = False,
+        sampler: Any = None,
+        batch_sampler: None = None,
+        num_workers: int | str = "auto",
+        collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
+        drop_last: bool | None = None,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], object] | None = None,
+        multiprocessing_context: str | BaseContext | None = None,
+        generator: None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = True,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
-        collate: Callable[[Any], Any] | None = None,
-        worker_init_fn: Callable[[int], object] | None = None,
         subset: Any = None,
         weights: Any = None,
         samples_per_epoch: int | None = None,
@@ -122,39 +144,54 @@ class Loader:
         check = Arguments()
         check.flag("drop_last", drop_last, none=True)
         check.flag("pin_memory", pin_memory)
-        check.function("collate", collate)
+        check.flag("persistent_workers", persistent_workers)
+        check.function("collate_fn", collate_fn)
         check.function("worker_init_fn", worker_init_fn)
         check.whole("log_every", log_every)
-        check.settle()
-        fetch = choose_fetch(dataset, collate)
-        self._packed = fetch.packed
-        if cache is not None:
-            check_cacheable(fetch)
-        self.dataset = dataset
+        right = shuffle is None or isinstance(shuffle, bool) or shuffle == "blocks"
+        check.expect("shuffle", shuffle, right, "True, False or 'blocks' (an order of your own is a sampler)")
+        refuse_torch_alone(
+            check,
+            {
+                "batch_sampler": batch_sampler,
+                "timeout": timeout,
+                "generator": generator,
+                "pin_memory_device": pin_memory_device,
+                "in_order": in_order,
+            },
+        )
         self.placement: Placement = place(
+            check,
             batch_size=batch_size,
             seed=seed,
-            prefetch=prefetch,
-            start_method=start_method,
+            prefetch_factor=prefetch_factor,
+            multiprocessing_context=multiprocessing_context,
+            sampler=sampler,
             rank=rank,
             world_size=world_size,
             dataset=dataset,
         )
+        fetch = choose_fetch(dataset, collate_fn)
+        self._packed = fetch.packed
+        if cache is not None:
+            check_cacheable(fetch)
+        self.dataset = dataset
         self.batch_size, self.seed = int(batch_size), int(seed)
+        self.sampler, self._told_epoch = sampler, 0
         self.sequence = sequence_for(
             dataset,
-            shuffle,
+            shuffle or False,
+            sampler,
             seed=self.seed,
             batch_size=self.batch_size,
             subset=subset,
             weights=weights,
             samples_per_epoch=samples_per_epoch,
         )
-        self.workers = workers_for(workers, len(self.sequence))
-        shuffled = shuffle is not False
-        self.drop_last = (shuffled and self.placement.world_size > 1) if drop_last is None else drop_last
+        self.num_workers = workers_for(num_workers, len(self.sequence))
+        self.drop_last = drops_last(drop_last, sampler, self.sequence, self.placement.world_size)
         self._pin = pin_memory and _can_pin()
-        self._collate = collate
+        self._collate = collate_fn
         self._worker_init_fn = worker_init_fn
         self._cache = None if cache is None else parse_size(cache)
         self._log_every = log_every
@@ -173,6 +210,7 @@ class Loader:
     def __iter__(self) -> Iterator[Any]:
         with self._alone():
             producer = self._ready_producer()
+            self._follow_sampler()
             epoch, start = self._progress.begin()
             producer.begin()
             iteration = Iteration(
@@ -186,6 +224,13 @@ class Loader:
                 self.close()
                 raise
             return iteration
+
+    def _follow_sampler(self) -> None:
+        """Take over the epoch that a sampler was told since the last iteration."""
+        told = getattr(self.sampler, "epoch", 0) if hasattr(self.sampler, "set_epoch") else 0
+        if told != self._told_epoch:
+            self._told_epoch = told
+            self.set_epoch(told)
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated. Not needed: every iteration moves on by itself."""
@@ -273,7 +318,7 @@ class Loader:
                     collate=self._collate,
                     worker_init_fn=self._worker_init_fn,
                     seed=self.seed,
-                    workers=self.workers,
+                    workers=self.num_workers,
                     placement=self.placement,
                     in_turn=getattr(self.sequence, "lanes", None) is not None,
                     cache=self._cache,

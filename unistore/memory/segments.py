@@ -52,7 +52,7 @@ def open_shared_memory(size: int) -> int:
         os.close(descriptor)
         message = (
             f"no shared memory for a batch of {size:,} bytes ({error.strerror}): "
-            "lower prefetch, workers or batch_size, or let go of batches that are held"
+            "lower prefetch_factor, num_workers or batch_size, or let go of batches that are held"
         )
         raise LoaderError(message) from error
     return descriptor

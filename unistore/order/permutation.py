@@ -141,7 +141,7 @@ class Draws:
         self.seed = seed
         self._bounds = bounds / bounds[-1]
         self._last = int(np.flatnonzero(given)[-1])
-        self._runs = runs
+        self.runs = runs
 
     def __call__(self, epoch: int, positions: NDArray[np.integer]) -> NDArray[np.int64]:
         """Samples (k,) int64 drawn at positions (k,) of an epoch."""
@@ -150,9 +150,9 @@ class Draws:
         )
         uniform = draws.astype(np.float64) * 2.0**-53
         chosen = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
-        if self._runs is None:
+        if self.runs is None:
             return chosen.astype(np.int64)
-        first, extent = self._runs[chosen], self._runs[chosen + 1] - self._runs[chosen]
+        first, extent = self.runs[chosen], self.runs[chosen + 1] - self.runs[chosen]
         drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
         return drawn
 
@@ -201,7 +201,7 @@ class Shuffle:
         if samples_per_epoch is not None:
             self.length = samples_per_epoch
         self.seed = int(seed)
-        self._draws = None if weights is None else Draws(weights, offsets, self.seed)
+        self.draws = None if weights is None else Draws(weights, offsets, self.seed)
         self.epoch = 0
 
     def __len__(self) -> int:
@@ -212,7 +212,7 @@ class Shuffle:
         self.epoch = checked_epoch(epoch)
 
     def __iter__(self) -> Iterator[At]:
-        epoch, draws = self.epoch, self._draws
+        epoch, draws = self.epoch, self.draws
         permutation = Permutation(self.length, self.seed, epoch)
         for start in range(0, self.length, self.block):
             positions = np.arange(start, min(start + self.block, self.length))

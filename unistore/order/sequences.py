@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.order.permutation import Draws, Permutation
 
-__all__ = ["EpochSequence", "InOrder", "Share", "Shuffled", "Subset", "Weighted"]
+__all__ = ["EpochSequence", "InOrder", "Repeated", "Share", "Shuffled", "Subset", "Weighted"]
 
 
 class EpochSequence(Protocol):
@@ -176,6 +176,44 @@ class Subset(EpochSequence):
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:
         """See `EpochSequence.arranged`."""
         return Subset(self._sequence.arranged(description), self._samples)
+
+
+class Repeated(EpochSequence):
+    """A sequence that begins again at its end, up to a number of positions; or only its first ones.
+
+    Parameters
+    ----------
+    sequence
+        Of at least one position, if `length` is above 0.
+    length
+        Positions of an epoch.
+    """
+
+    def __init__(self, sequence: EpochSequence, length: int) -> None:
+        self._sequence = sequence
+        self.length = length
+
+    @classmethod
+    def to(cls, length: int, sequence: EpochSequence) -> EpochSequence:
+        """A sequence with so many positions: itself where it has them."""
+        return sequence if length == len(sequence) else cls(sequence, length)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
+        """See `EpochSequence.indices`."""
+        once, parts = len(self._sequence), []
+        while start < stop:
+            first = start % once
+            last = min(once, first + stop - start)
+            parts.append(self._sequence.indices(epoch, first, last))
+            start += last - first
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+    def describe(self) -> dict[str, str | int]:
+        """See `EpochSequence.describe`."""
+        return {**self._sequence.describe(), "positions": self.length}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

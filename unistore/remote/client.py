@@ -263,7 +263,7 @@ class ObjectClient:
         if _owner != pid:
             msg = (
                 f"{self.location}: object stores cannot be used in a forked process: start workers with "
-                "DataLoader(…, multiprocessing_context='spawn') or unistore.Loader(…, start_method='spawn')"
+                "multiprocessing_context='spawn' (unistore.Loader does by itself)"
             )
             raise self._raises(msg)
 

@@ -81,9 +81,7 @@ class Advice:
 def advise(machine: Machine, store: StoreFacts | None) -> list[Advice]:
     """Arguments of a Loader to start from, in the order of its signature."""
     speed = None if store is None else store.speed
-    found = [_batch_size(speed)]
-    if store is not None:
-        found.append(_shuffle(store))
+    found = [_batch_size(speed), _shuffle(store)]
     found += [_workers(machine, store), _start_method(machine, store)]
     if machine.accelerator is not None:
         reason = f"an {machine.accelerator} accelerator is here: copies from pinned memory are asynchronous"
@@ -108,7 +106,9 @@ def _batch_size(speed: Speed | None) -> Advice:
     return Advice(name="batch_size", value=speed.batch_size, reason=reason)
 
 
-def _shuffle(store: StoreFacts) -> Advice:
+def _shuffle(store: StoreFacts | None) -> Advice:
+    if store is None:
+        return Advice(name="shuffle", value=True, reason="a full shuffle, for training")
     speed, shared = store.speed, store.samples_a_chunk
     if speed is not None and store.samples <= speed.batch_size:
         return Advice(name="shuffle", value=True, reason="a full shuffle: an epoch is a single batch")
@@ -129,29 +129,31 @@ def _workers(machine: Machine, store: StoreFacts | None) -> Advice:
         reason = (
             f"{machine.usable_cores:g} usable cores: a thread reads ahead, a process would only take turns"
         )
-        return Advice(name="workers", value=0, reason=reason)
+        return Advice(name="num_workers", value=0, reason=reason)
     ranks = environment_number("LOCAL_WORLD_SIZE", 1)
     decided = plan(
         "auto", ranks, None if store is None else store.samples, cores=machine.usable_cores, quiet=True
     )
     reason = decided.reason.removeprefix("loader workers: ").rpartition(":")[0]
-    return Advice(name="workers", value=decided.train, reason=reason)
+    return Advice(name="num_workers", value=decided.train, reason=reason)
 
 
 def _start_method(machine: Machine, store: StoreFacts | None) -> Advice:
     if store is not None and not store.fork_safe:
         reason = "the client of object stores has threads, which do not survive a fork"
-        return Advice(name="start_method", value="spawn", reason=reason)
+        return Advice(name="multiprocessing_context", value="spawn", reason=reason)
     if machine.start_method != "fork":
-        return Advice(name="start_method", value="spawn", reason="forking is not safe on this platform")
+        return Advice(
+            name="multiprocessing_context", value="spawn", reason="forking is not safe on this platform"
+        )
     if store is None or store.speed is None:
         reason = "starts at once, and nothing of a reader holds a thread or a lock across it"
-        return Advice(name="start_method", value="fork", reason=reason)
+        return Advice(name="multiprocessing_context", value="fork", reason=reason)
     if store.fork_seconds is None:
         reason = "a child forked after this process had read did not read a batch"
-        return Advice(name="start_method", value="spawn", reason=reason)
+        return Advice(name="multiprocessing_context", value="spawn", reason=reason)
     reason = f"a child forked after this process had read took {store.fork_seconds * 1e3:.0f} ms for a batch"
-    return Advice(name="start_method", value="fork", reason=reason)
+    return Advice(name="multiprocessing_context", value="fork", reason=reason)
 
 
 def _worth_a_cache(machine: Machine, store: StoreFacts, speed: Speed) -> bool:

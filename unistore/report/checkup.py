@@ -1,4 +1,4 @@
-"""What a machine, and a store on it, let a Loader do: facts, and one line to start from."""
+"""``unistore.doctor``: what a machine, and a store on it, let a Loader do, and one line to start from."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from unistore.report.blocks import Block, count_of, plain
 from unistore.report.machine import Machine, look_at_machine
 from unistore.report.place import look_at_place
 from unistore.report.speed import forks_safely, measure
+from unistore.system.arguments import Arguments
 from unistore.system.sizes import size
 
-__all__ = ["Checkup", "check_up"]
+__all__ = ["Checkup", "doctor"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,23 +74,32 @@ class Checkup:
         return plain(self.blocks)
 
 
-def check_up(path: str | os.PathLike[str] | None = None) -> Checkup:
+def doctor(store: str | os.PathLike[str] | None = None) -> Checkup:
     """Look at this machine, and at a store from it: some batches are read, nothing is written.
 
     Parameters
     ----------
-    path
+    store
         Folder or URL of a store; None: the machine alone.
 
     Raises
     ------
+    InputError
+        If `store` is no path.
     StoreError
-        There is no finished store at `path`.
+        There is no finished store at `store`.
+
+    Examples
+    --------
+    >>> print(unistore.doctor("train.zarr"))  # doctest: +SKIP
     """
+    check = Arguments()
+    check.path("store", store, none=True)
+    check.settle()
     machine = look_at_machine()
-    store = None if path is None else _look_at_store(os.fspath(path), machine)
+    facts = None if store is None else _look_at_store(os.fspath(store), machine)
     return Checkup(
-        machine=machine, store=store, advice=advise(machine, store), remarks=remarks(machine, store)
+        machine=machine, store=facts, advice=advise(machine, facts), remarks=remarks(machine, facts)
     )
 
 

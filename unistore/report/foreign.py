@@ -82,7 +82,7 @@ def zarr_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     ]
     lines = ["A Zarr hierarchy, but not a unistore store: it has no samples and no seal."]
     if about["zarr_format"] == 3:
-        lines.append("Read it with unistore.open(path), a zarr.Group, or with any Zarr reader.")
+        lines.append("Read it with unistore.open_zarr(path), a zarr.Group, or with any Zarr reader.")
     blocks = [Block(facts=[("zarr", f"{path} (format {about['zarr_format']})")]), Block(lines=lines)]
     if rows:
         more = " (the first ones)" if about["more"] else ""

@@ -159,7 +159,7 @@ class Store:
         except AbsentError as error:
             raise self._no_root() from error
         if "unistore" not in attributes:
-            msg = f"{self.path}: a Zarr group, but not a unistore store; read it with unistore.open() or zarr"
+            msg = f"{self.path}: a Zarr group, but not a unistore store; open it with unistore.open_zarr"
             raise NoStoreError(msg)
         unistore: dict[str, Any] = attributes["unistore"]
         if not isinstance(unistore, dict):

@@ -21,5 +21,5 @@ def unsupported(where: str, feature: str, known: str = "") -> UnsupportedError:
     """
     instead = f" (it knows {known})" if known else ""
     return UnsupportedError(
-        f"{where}: {feature} is not read by unistore's engine{instead}; use zarr: unistore.open"
+        f"{where}: {feature} is not read by unistore's engine{instead}; use zarr: unistore.open_zarr"
     )

@@ -1,4 +1,8 @@
-"""Source formats of CT: volumes (a module a format, listed in `FORMATS`), points, and folders of cases."""
+"""Source formats of CT: volumes (a module a format, listed in `FORMATS`), points, and folders of cases.
+
+To add a format of volumes, write a module here with a subclass of `VoxelSource` and a `Format`, and list it
+in `FORMATS`. Nothing else changes.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from unistore.converters.files.paths import expand, is_inside, natural_key
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["FOREIGN", "POINTS", "Found", "VolumeFiles", "WindowFile", "find_volumes"]
+__all__ = ["FOREIGN", "POINTS", "Found", "VolumeFiles", "WindowFile", "find_volumes", "is_foreign"]
 
 FOREIGN = (".nii", ".nii.gz", ".dcm", ".mha", ".mhd", ".nrrd")
 """Formats of CT volumes that are known by name alone; named in an error instead of passed over."""
@@ -124,7 +124,7 @@ def find_volumes(paths: Sequence[Path], known: Collection[str] = ()) -> Found:
     found.left_out += sorted(infos - {folder / INFO for folder in cases})
     found.volumes.sort(key=lambda volume: natural_key(volume.path.as_posix()))
     if not found.volumes and not found.problems:
-        found.problems = [_foreign(file) for file in found.left_out if file.name.lower().endswith(FOREIGN)]
+        found.problems = [_foreign(file) for file in found.left_out if is_foreign(file)]
         nothing = Problem(
             ", ".join(map(str, paths)), f"no {_formats()} volume here", "see the CT layouts", "missing"
         )
@@ -273,9 +273,14 @@ def _beside(
     return near[0] if fits else None
 
 
+def is_foreign(file: Path) -> bool:
+    """Whether a file is of a format of CT volumes that is not read."""
+    return format_of(file) is None and file.name.lower().endswith(FOREIGN)
+
+
 def _foreign(file: Path) -> Problem:
     name = file.name.lower()
-    if name.endswith(FOREIGN):
+    if is_foreign(file):
         kind = (
             "NIfTI"
             if ".nii" in name

@@ -24,13 +24,14 @@ class _NpyVoxels(VoxelSource):
 
     @contextmanager
     def open(self) -> Iterator[Read]:
+        dtype, swapped = self.dtype, not self.dtype.isnative
+        plane = math.prod(self.shape[:2] if self.fortran_order else self.shape[1:])
         with open_flat(self.path, self.header, self.location) as read:
 
             def planes(first: int, out: NDArray[Any]) -> None:
-                stored = out.view(self.dtype)
-                read(first * math.prod(out.shape[1:]), stored)
-                if not self.dtype.isnative:
-                    stored.byteswap(inplace=True)
+                read(first * plane, out.view(dtype))
+                if swapped:
+                    out.byteswap(inplace=True)
 
             yield planes
 

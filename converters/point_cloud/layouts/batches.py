@@ -22,6 +22,7 @@ from unistore.converters.point_cloud.datasets import (
     Datasets,
     checked,
     header_of,
+    opener,
     plain_left_out,
     seen,
 )
@@ -30,7 +31,6 @@ from unistore.converters.point_cloud.source import (
     Look,
     Match,
     Original,
-    PointSource,
     Ranges,
     column_paths,
 )
@@ -170,11 +170,7 @@ class _Batches(Datasets):
         return Ranges(count, np.full(len(count), self._each, np.int64))
 
 
-@contextmanager
-def open_points(source: Source) -> Iterator[PointSource]:
-    """Open a file of batches."""
-    with hdf5.open_hdf5(source.path, source.name) as file:
-        yield _Batches(file, source.name, source.detail)
+open_points = opener(_Batches)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.point_cloud.columns import choose
-from unistore.converters.point_cloud.datasets import checked, described, open_datasets, open_original, seen
+from unistore.converters.point_cloud.datasets import Datasets, checked, described, open_original, opener, seen
 from unistore.converters.point_cloud.source import ROLES, Layout, Look, Match
 from unistore.errors import InputError, Problem, printable
 
@@ -15,7 +15,7 @@ __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_point
 
 NAME = "columns"
 
-open_points = open_datasets
+open_points = opener(Datasets)
 
 
 def match(look: Look) -> Match:

@@ -20,6 +20,7 @@ from unistore.converters.point_cloud.datasets import (
     checked,
     count_notes,
     described,
+    opener,
     plain_left_out,
     seen,
 )
@@ -140,11 +141,7 @@ class _InSegments(PointSource):
         return rows
 
 
-@contextmanager
-def open_points(source: Source) -> Iterator[PointSource]:
-    """Open a file with its segments."""
-    with hdf5.open_hdf5(source.path, source.name) as file:
-        yield _InSegments(file, source)
+open_points = opener(_InSegments)
 
 
 @contextmanager

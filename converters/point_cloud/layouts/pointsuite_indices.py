@@ -21,6 +21,7 @@ from unistore.converters.point_cloud.datasets import (
     checked,
     count_notes,
     described,
+    opener,
     plain_left_out,
     seen,
 )
@@ -32,7 +33,6 @@ from unistore.converters.point_cloud.source import (
     Look,
     Match,
     Original,
-    PointSource,
     column_paths,
 )
 from unistore.converters.protocol import Source
@@ -77,18 +77,14 @@ class _Indexed(Datasets):
     """Datasets of one row a point, with row indices of the segments."""
 
     def __init__(self, file: h5py.File, source: Source) -> None:
-        super().__init__(file, source.name, source.detail)
+        super().__init__(file, source)
         self._groups = Segments(file, source.name, [Path(root) for root in source.detail["roots"]])
 
     def segments(self) -> Indices:
         return Indices(self._groups.numbers, _indices(self._groups, self.rows))
 
 
-@contextmanager
-def open_points(source: Source) -> Iterator[PointSource]:
-    """Open a file with its segments."""
-    with hdf5.open_hdf5(source.path, source.name) as file:
-        yield _Indexed(file, source)
+open_points = opener(_Indexed)
 
 
 @contextmanager

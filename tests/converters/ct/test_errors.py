@@ -243,3 +243,12 @@ def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"a.npy: is truncated: holds 228 of 248 bytes"):
         converter.derive(scan, 0, lambda *_: None)
+
+
+def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
+    save(tmp_path / "p1/ct_original.npy", GOOD)
+    for name in ("liver_binary", "p1_liver_binary"):
+        save(tmp_path / f"p1/masks/{name}.npy", (GOOD > 3).astype("u1"))
+    (problem,) = scan_problems(tmp_path).values()
+    assert problem.location == problem.source == "p1"
+    assert problem.message == "has liver_binary.npy and p1_liver_binary.npy, which are called the same"

@@ -12,6 +12,7 @@ import pickle
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from unistore.converters.ct import layouts
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.source import Format, Read, VoxelSource
+from unistore.converters.ct.survey import THREADS
 from unistore.converters.detection import detect
 from unistore.errors import InputError, Problem
 from unistore.exporting import export
@@ -241,6 +243,30 @@ def test_damaged_files_are_refused_or_skipped(
     np.testing.assert_array_equal(array(store, "volumes/image")[0], good)
 
 
+def test_a_fault_of_the_format_names_the_file(tmp_path: Path) -> None:
+    write(tmp_path / "p1/ct_original.vol")
+    with (tmp_path / "p1/ct_original.vol").open("r+b") as file:
+        file.seek(16)
+        file.write(b"\x09")
+    with pytest.raises(InputError) as error:
+        CtConverter().scan([tmp_path])
+    (problem,) = error.value.problems
+    assert (problem.location, problem.source) == ("p1/ct_original.vol", "p1")
+
+
+def test_memory_of_the_format_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a.vol")
+    (plain,) = CtConverter().scan([tmp_path]).sources
+    larger = Format(
+        suffixes=(".vol",),
+        open=lambda path, location: replace(open_vol(path, location), memory=5_000),
+        original=original_vol,
+    )
+    monkeypatch.setattr(layouts, "FORMATS", (larger,))
+    (source,) = CtConverter().scan([tmp_path]).sources
+    assert source.memory - plain.memory == source.reading - plain.reading == 5_000 * THREADS
+
+
 def test_cut_while_it_is_converted(tmp_path: Path) -> None:
     write(tmp_path / "a.vol")
     converter = CtConverter(windows=("lung",))
@@ -322,6 +348,17 @@ def test_volumes_and_patches_are_the_files_voxels(tmp_path: Path) -> None:
         d, h, w = np.asarray(sample["corner"]).tolist()
         expected = files[number // 4][d : d + 3, h : h + 4, w : w + 5]
         assert np.asarray(sample["image"]).tobytes() == expected.tobytes()
+
+
+def test_a_format_that_is_refused_until_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = write(tmp_path / "in/a.nii.gz")
+    with pytest.raises(InputError, match=r"is NIfTI, which this version does not read"):
+        CtConverter().scan([tmp_path / "in"])
+    monkeypatch.setattr(layouts, "FORMATS", (replace(VOL, suffixes=(".nii.gz",)),))
+    assert ".nii.gz files outside case folders, one volume each: 1" in CtConverter().scan([tmp_path]).notes
+    convert(tmp_path / "in", tmp_path / "store")
+    assert names(tmp_path / "store") == ["a"]
+    np.testing.assert_array_equal(array(tmp_path / "store", "volumes/image")[0], values)
 
 
 def test_only_layouts_know_how_files_are_written() -> None:

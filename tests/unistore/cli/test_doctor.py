@@ -33,7 +33,7 @@ def test_wiring(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         def to_json(self) -> dict[str, Any]:
             return {"line": "here"}
 
-    monkeypatch.setattr("unistore.report.checkup.check_up", lambda path: asked.append(path) or Found())
+    monkeypatch.setattr("unistore.doctor", lambda store: asked.append(store) or Found())
     assert "doctor" in cli.commands
     assert call("a.zarr", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"line": "here"}
@@ -55,9 +55,7 @@ def test_for_real(store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_a_machine_alone_needs_no_torch() -> None:
-    code = (
-        "import sys; from unistore.report.checkup import check_up; check_up(); print('torch' in sys.modules)"
-    )
+    code = "import sys, unistore; unistore.doctor(); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

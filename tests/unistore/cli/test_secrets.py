@@ -119,7 +119,7 @@ def test_a_shell_sees_no_secret_either(place: Path) -> None:
 CALLS: list[Callable[[str], object]] = [
     unistore.Dataset,
     unistore.Store,
-    unistore.open,
+    unistore.open_zarr,
     unistore.inspect,
     unistore.ReplayBuffer,
     lambda url: unistore.Dataset("done.zarr", cache_dir=url),

@@ -121,8 +121,8 @@ def test_the_spike_document_in_full(read) -> None:
         "shuffle": True,
         "pin_memory": True,
         "seed": 123,
-        "workers": 8,
-        "prefetch": 4,
+        "num_workers": 8,
+        "prefetch_factor": 4,
         "cache": 4 << 30,
     }
     assert config.validation.dataloader["prefetch_factor"] == 2
@@ -169,7 +169,7 @@ def test_the_ct_document(read, text: str) -> None:
         "seed": 0,
     }
     assert config.train.loader["cache"] == "all"
-    assert config.train.loader["workers"] == 2
+    assert config.train.loader["num_workers"] == 2
     assert config.unused == ("dataset.args.resolution", "dataset.args.precompute_sparse")
 
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore import export, repair
 from unistore.errors import ConversionError, InputError
-from unistore.exporting import export
-from unistore.integrity import repair
 
 
 @pytest.fixture

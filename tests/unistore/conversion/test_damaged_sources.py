@@ -14,11 +14,11 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore import verify
 from unistore.cli.main import main
 from unistore.conversion.convert import convert
 from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
-from unistore.integrity import verify
 from unistore.report.inspection import inspect
 from unistore.store.reader import Store
 

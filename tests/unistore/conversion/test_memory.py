@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore import repair, verify
 from unistore.conversion import planes
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import PROCESS, ROOM, STEP, check_fits, most_workers, room, shard_memory
@@ -23,7 +24,6 @@ from unistore.conversion.runner import run
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.errors import InputError
-from unistore.integrity import repair, verify
 from unistore.schemas.ct.fields import coords_field, values_field
 from unistore.schemas.tables import Field, Table
 from unistore.system.sizes import parse_bytes, size

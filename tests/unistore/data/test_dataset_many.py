@@ -341,7 +341,7 @@ def test_weights_are_shares_of_an_epoch(weighted: unistore.Dataset) -> None:
 
 def test_the_loader_draws_as_the_sampler_does(weighted: unistore.Dataset) -> None:
     order = unistore.Shuffle(weighted, seed=4)
-    with unistore.Loader(weighted, 53, seed=4, workers=0) as loader:
+    with unistore.Loader(weighted, 53, shuffle=True, seed=4, num_workers=0) as loader:
         assert len(loader) == 20
         for epoch in range(2):
             order.set_epoch(epoch)
@@ -353,7 +353,9 @@ def test_the_loader_draws_as_the_sampler_does(weighted: unistore.Dataset) -> Non
 
 def test_weights_hold_for_a_subset(weighted: unistore.Dataset) -> None:
     subset = np.array([1009, 500, 3, 12])
-    with unistore.Loader(weighted, 100, subset=subset, samples_per_epoch=2000, workers=0) as loader:
+    with unistore.Loader(
+        weighted, 100, shuffle=True, subset=subset, samples_per_epoch=2000, num_workers=0
+    ) as loader:
         values = torch.cat([batch["value"] for batch in loader])
     assert set(values.tolist()) == set(subset.tolist())
     assert abs((values == 3).sum() - 1500) < 5 * 20
@@ -363,7 +365,9 @@ def test_a_state_covers_stores_and_weights(weighted: unistore.Dataset) -> None:
     paths = [part.store.path for part in weighted.parts]
 
     def loader(stores: Any = paths, weights: Any = (3, 1, 0), workers: int = 0) -> unistore.Loader:
-        return unistore.Loader(unistore.Dataset(stores, weights=weights), 16, seed=4, workers=workers)
+        return unistore.Loader(
+            unistore.Dataset(stores, weights=weights), 16, shuffle=True, seed=4, num_workers=workers
+        )
 
     with loader() as whole:
         expected = [batch["value"].tolist() for batch in whole]
@@ -385,7 +389,7 @@ def test_blocks_never_span_stores(make_rows: Callable[..., Path]) -> None:
     blocks = dataset.block_offsets()
     assert np.all(np.diff(blocks) > 0)
     assert {0, 70, 103, 108} <= set(blocks.tolist())
-    with unistore.Loader(dataset, 8, "blocks", workers=0) as loader:
+    with unistore.Loader(dataset, 8, "blocks", num_workers=0) as loader:
         assert sorted(torch.cat([batch["value"] for batch in loader]).tolist()) == list(range(108))
 
 
@@ -413,7 +417,9 @@ def test_workers_read_what_the_parent_reads(make_cloud: Callable[..., Any], star
         dataset, sampler=order, num_workers=2, multiprocessing_context=start, timeout=HANG, **options
     )
     assert_same(gathered(torches), expected)
-    with unistore.Loader(dataset, 3, seed=1, workers=2, start_method=start) as loader:
+    with unistore.Loader(
+        dataset, 3, shuffle=True, seed=1, num_workers=2, multiprocessing_context=start
+    ) as loader:
         gathered(loader)
         assert_same(gathered(loader), expected)
 
@@ -429,6 +435,6 @@ def test_weights_a_dataset_of_another_kind_has_are_its_own() -> None:
             return index
 
     assert sorted(at.index for at in unistore.Shuffle(Plain())) == list(range(10))
-    with unistore.Loader(Plain(), 5, workers=0) as loader:
+    with unistore.Loader(Plain(), 5, shuffle=True, num_workers=0) as loader:
         assert not isinstance(loader.sequence, Weighted)
         assert sorted(torch.cat(list(loader)).tolist()) == list(range(10))

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore import verify
 from unistore.cli.main import main
 from unistore.errors import InputError, NoStoreError
-from unistore.integrity import verify
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_path_that_is_no_store_is_bad_input(
 
 def test_unistore_open_names_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NoStoreError, match=r"nothing.zarr: no such store"):
-        unistore.open(tmp_path / "nothing.zarr")
+        unistore.open_zarr(tmp_path / "nothing.zarr")
 
 
 def test_sources_are_looked_for_before_the_store_is_read(store: Path) -> None:
@@ -77,4 +77,4 @@ def test_options_of_another_form(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("given", ["a.zarr", Path("a.zarr")])
 def test_a_loader_reads_datasets(given: Any) -> None:
     with pytest.raises(TypeError, match=r"unistore.Loader\(unistore.Dataset\('a.zarr'\)"):
-        unistore.Loader(given, 4)
+        unistore.Loader(given, 4, shuffle=True)

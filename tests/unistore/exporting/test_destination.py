@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unistore import export
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.exporting import export
 from unistore.exporting.naming import Names, check_name
 
 HOSTILE = [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from unistore.exporting import export
+from unistore import export
 
 OF_THE_FILES = ("sources/bytes", "sources/path", "sources/layout", "sources/digest", "sources/header")
 """Arrays that describe the source files themselves."""

@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.exporting import export
+from unistore import export
 
 Make = Callable[[str], Any]
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import zarr
 
+from unistore import verify
 from unistore.conversion.convert import recorded_converter
 from unistore.errors import ConversionError, InputError
-from unistore.integrity import verify
 
 Make = Callable[[str], Any]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from unistore import verify
 from unistore.errors import StoreError
-from unistore.integrity import verify
 from unistore.integrity.files import PIECE, check_file
 from unistore.store.manifest import Entry
 from unistore.zarr3.local import LocalStorage

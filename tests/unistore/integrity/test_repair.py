@@ -17,9 +17,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore import inspect
+from unistore import inspect, repair, verify
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.integrity import repair, verify
 from unistore.integrity.roots import mended_root
 
 Copy = Callable[[str], Any]
@@ -197,7 +196,7 @@ def test_killed_and_repaired_again(copy_case: Copy, tree: Tree) -> None:
         damage(store, key, random.Random(5))
     code = (
         "import os, sys, pathlib\n"
-        "from unistore.integrity import repair\n"
+        "from unistore import repair\n"
         "original = pathlib.Path.replace\n"
         "def replace(path, target):\n"
         "    original(path, target)\n"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import zarr
 
+from unistore import verify
 from unistore.errors import CorruptionError
-from unistore.integrity import verify
 
 Copy = Callable[[str], Any]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from unistore import repair, verify
 from unistore.conversion.convert import make_converter
 from unistore.conversion.runner import run
-from unistore.integrity import repair, verify
 
 REPORT = "unistore-report.json"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from unistore import repair, verify
 from unistore.conversion import planes
 from unistore.conversion.convert import convert
 from unistore.converters.ct import export as exported
-from unistore.integrity import repair, verify
 
 SHAPE = (96, 160, 160)
 TILE = (8, 32, 32)

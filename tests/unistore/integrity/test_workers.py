@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from unistore import repair, verify
 from unistore.cli.main import main
 from unistore.conversion.job import Outcome
-from unistore.integrity import repair, verify
 from unistore.integrity.run import verify_with
 from unistore.integrity.steps import in_order
 

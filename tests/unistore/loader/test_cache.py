@@ -79,8 +79,8 @@ def test_every_sample_is_decoded_once_and_comes_back_the_same(tmp_path, workers)
     dataset = Counted(tmp_path / "reads")
     plain = Counted(tmp_path / "plain")
     with (
-        Loader(dataset, 8, seed=1, workers=workers, cache="all") as loader,
-        Loader(plain, 8, seed=1, workers=0) as reference,
+        Loader(dataset, 8, shuffle=True, seed=1, num_workers=workers, cache="all") as loader,
+        Loader(plain, 8, shuffle=True, seed=1, num_workers=0) as reference,
     ):
         for _ in range(3):
             for found, expected in zip(loader, reference, strict=True):
@@ -92,7 +92,7 @@ def test_every_sample_is_decoded_once_and_comes_back_the_same(tmp_path, workers)
 
 def test_it_admits_until_full_and_keeps_what_it_has(tmp_path):
     dataset = Counted(tmp_path / "reads")
-    with Loader(dataset, 8, seed=1, workers=2, cache=30_000) as loader:
+    with Loader(dataset, 8, shuffle=True, seed=1, num_workers=2, cache=30_000) as loader:
         for _ in range(2):
             list(loader)
         first = loader.stats()
@@ -106,7 +106,7 @@ def test_it_admits_until_full_and_keeps_what_it_has(tmp_path):
 
 def test_what_was_drawn_at_random_is_not_kept(tmp_path):
     dataset = Counted(tmp_path / "reads", random_above=59)
-    with Loader(dataset, 6, False, workers=1, cache="1MB") as loader:
+    with Loader(dataset, 6, False, num_workers=1, cache="1MB") as loader:
         for epoch in range(3):
             for batch in loader:
                 assert batch["draw"].tolist() == [epoch * (batch["index"][0].item() >= 60)] * 6
@@ -137,7 +137,7 @@ def test_plain_datasets_are_cached_sample_by_sample(data, tmp_path, workers):
                 file.write(f"{index}\n")
             return super().__getitem__(index)
 
-    with Loader(Logged(50), 8, workers=workers, cache="10MB") as loader:
+    with Loader(Logged(50), 8, shuffle=True, num_workers=workers, cache="10MB") as loader:
         for _ in range(3):
             for batch in loader:
                 assert torch.equal(batch["image"][:, 0, 0], batch["label"].float())
@@ -160,9 +160,11 @@ def test_transforms_and_caches_do_not_mix(tmp_path):
     dataset = Counted(tmp_path / "reads")
     dataset.transform = lambda sample: sample
     with pytest.raises(InputError, match="transform"):
-        Loader(dataset, 8, cache="all", collate=None)
+        Loader(dataset, 8, shuffle=True, cache="all", collate_fn=None)
     with pytest.raises(InputError, match="collate"):
-        Loader(Counted(tmp_path / "reads"), 8, cache="all", collate=unistore.Collate("padded"))
+        Loader(
+            Counted(tmp_path / "reads"), 8, shuffle=True, cache="all", collate_fn=unistore.Collate("padded")
+        )
 
 
 def test_a_full_disk_ends_admission_and_nothing_else(tmp_path, monkeypatch):
@@ -178,7 +180,7 @@ def test_a_full_disk_ends_admission_and_nothing_else(tmp_path, monkeypatch):
         return pwrite(descriptor, buffer, place)
 
     monkeypatch.setattr(os, "pwrite", failing)
-    with Loader(dataset, 8, workers=0, cache="all") as loader:
+    with Loader(dataset, 8, shuffle=True, num_workers=0, cache="all") as loader:
         for _ in range(3):
             seen = [index for batch in loader for index in batch["index"].tolist()]
             assert sorted(seen) == list(range(120))

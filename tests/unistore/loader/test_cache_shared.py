@@ -76,9 +76,9 @@ def right(batch):
 
 
 def test_ranks_decode_every_sample_once_between_them(servers, folder, dataset):
-    options = {"seed": 1, "world_size": 3, "drop_last": False, "cache": "all"}
+    options = {"shuffle": True, "seed": 1, "world_size": 3, "drop_last": False, "cache": "all"}
     ranks = [
-        Loader(dataset, 6, rank=rank, workers=workers, start_method=method, **options)
+        Loader(dataset, 6, rank=rank, num_workers=workers, multiprocessing_context=method, **options)
         for rank, (workers, method) in enumerate([(0, "fork"), (2, "fork"), (1, "forkserver")])
     ]
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_ranks_decode_every_sample_once_between_them(servers, folder, dataset):
 
 
 def test_plain_datasets_share_with_nobody(folder, data):
-    with Loader(data.Plain(20), 4, workers=0, cache="all") as loader:
+    with Loader(data.Plain(20), 4, shuffle=True, num_workers=0, cache="all") as loader:
         for _ in range(2):
             list(loader)
         assert loader.stats()["cache_hits"] == 20
@@ -111,7 +111,7 @@ def start_and_kill(dataset):
     pid = os.fork()
     if pid == 0:
         os.close(receive)
-        with Loader(dataset, 6, False, workers=2, subset=range(60), cache="all") as loader:
+        with Loader(dataset, 6, False, num_workers=2, subset=range(60), cache="all") as loader:
             list(loader)
             os.kill(os.getpid(), signal.SIGKILL)
     os.close(send)
@@ -121,7 +121,7 @@ def start_and_kill(dataset):
 
 
 def test_what_a_killed_rank_has_decoded_is_there_for_the_others(folder, dataset):
-    with Loader(dataset, 6, False, workers=0, cache="all") as loader:
+    with Loader(dataset, 6, False, num_workers=0, cache="all") as loader:
         iterator = iter(loader)
         assert right(next(iterator))
         start_and_kill(dataset)
@@ -138,7 +138,7 @@ def test_what_only_killed_ranks_have_used_goes_with_the_next_loader(folder, data
     start_and_kill(dataset)
     (left,) = files(folder)
     folder.joinpath("another").write_bytes(b"left, too")
-    with Loader(dataset, 6, False, workers=0, cache="all") as loader:
+    with Loader(dataset, 6, False, num_workers=0, cache="all") as loader:
         assert all(right(batch) for batch in loader)
         assert loader.stats()["cache_hits"] == 0
         assert files(folder) == [left]
@@ -182,7 +182,7 @@ def test_a_folder_that_is_not_this_users_own_is_refused(folder, dataset, tmp_pat
         folder.mkdir()
         folder.chmod(0o777)
     with pytest.raises(InputError, match=f"{folder} .*set TMPDIR to a folder of your own"):
-        iter(Loader(dataset, 6, workers=0, cache="all"))
+        iter(Loader(dataset, 6, shuffle=True, num_workers=0, cache="all"))
 
 
 @pytest.mark.parametrize("wrong", ["link", "hard link", "size"])
@@ -197,7 +197,7 @@ def test_a_file_that_is_not_this_caches_is_refused(folder, dataset, tmp_path, wr
         (folder / name).hardlink_to(target)
     user = CacheFile(COUNT, 999, name) if wrong == "size" else None
     with pytest.raises(InputError, match=f"{name} is .*remove it"):
-        iter(Loader(dataset, 6, workers=0, cache=10**6))
+        iter(Loader(dataset, 6, shuffle=True, num_workers=0, cache=10**6))
     assert target.read_bytes() == b"precious"
     if user is not None:
         user.close()

@@ -26,24 +26,26 @@ def drawn(loader):
 def test_generators_depend_on_seed_epoch_and_batch_alone(data):
     runs = []
     for workers, prefetch in ((1, 1), (2, 4), (3, 2)):
-        with Loader(data.Random(60), 6, seed=5, workers=workers, prefetch=prefetch) as loader:
+        with Loader(
+            data.Random(60), 6, shuffle=True, seed=5, num_workers=workers, prefetch_factor=prefetch
+        ) as loader:
             runs.append([drawn(loader), drawn(loader)])
     assert runs[0] == runs[1] == runs[2]
     first, second = runs[0]
     assert len({value for values in first.values() for value in values}) == 180
     assert all(first[index] != second[index] for index in first)
-    with Loader(data.Random(60), 6, seed=6, workers=1) as loader:
+    with Loader(data.Random(60), 6, shuffle=True, seed=6, num_workers=1) as loader:
         assert drawn(loader) != first
 
 
 def test_resumed_batches_draw_the_same(data):
-    with Loader(data.Random(60), 6, seed=5, workers=1) as loader:
+    with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=1) as loader:
         whole = drawn(loader)
-    with Loader(data.Random(60), 6, seed=5, workers=1) as loader:
+    with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=1) as loader:
         batches = iter(loader)
         early = {i for _ in range(4) for i in next(batches)["index"].tolist()}
         state = loader.state_dict()
-    with Loader(data.Random(60), 6, seed=5, workers=2) as loader:
+    with Loader(data.Random(60), 6, shuffle=True, seed=5, num_workers=2) as loader:
         loader.load_state_dict(state)
         rest = drawn(loader)
     assert rest == {index: values for index, values in whole.items() if index not in early}
@@ -61,9 +63,9 @@ def test_the_parents_generators_are_left_alone(data):
     reseed()
     expected = draws()
     reseed()
-    with Loader(data.Batched(), 10, workers=1) as loader:
+    with Loader(data.Batched(), 10, shuffle=True, num_workers=1) as loader:
         list(loader)
-    with Loader(data.Batched(), 10, workers=0) as loader:
+    with Loader(data.Batched(), 10, shuffle=True, num_workers=0) as loader:
         list(loader)
     assert draws() == expected
 
@@ -72,7 +74,7 @@ def test_worker_info_threads_and_init_function(data, tmp_path):
     def start(worker):
         (tmp_path / str(worker)).write_text(str(torch.utils.data.get_worker_info().id))
 
-    with Loader(data.Informed(), 10, workers=2, worker_init_fn=start) as loader:
+    with Loader(data.Informed(), 10, shuffle=True, num_workers=2, worker_init_fn=start) as loader:
         rows = torch.cat([torch.stack(batch, 1) for batch in loader])
     assert sorted(Path(tmp_path).iterdir()) == [tmp_path / "0", tmp_path / "1"]
     assert (tmp_path / "1").read_text() == "1"
@@ -91,7 +93,7 @@ def test_collations_that_ask_for_shared_memory_get_the_slab(data):
         assert not images.untyped_storage().is_shared()
         return {"image": images, "label": default_collate([sample["label"] for sample in samples])}
 
-    with Loader(data.Plain(200, (64, 64)), 10, shuffle=False, workers=1, collate=collate) as loader:
+    with Loader(data.Plain(200, (64, 64)), 10, shuffle=False, num_workers=1, collate_fn=collate) as loader:
         for _ in range(2):
             for number, batch in enumerate(loader):
                 assert batch["image"].shape == (10, 64, 64)
@@ -110,7 +112,7 @@ def test_set_epoch_reaches_plain_datasets(data):
             return self.epoch
 
     for workers in (0, 1):
-        with Loader(Aware(20), 10, workers=workers) as loader:
+        with Loader(Aware(20), 10, shuffle=True, num_workers=workers) as loader:
             assert [batch.tolist() for _ in range(3) for batch in loader] == [
                 [epoch] * 10 for epoch in (0, 0, 1, 1, 2, 2)
             ]

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_bad_sample_is_named_with_its_source_and_the_rest_goes_on(data, workers):
-    with Loader(data.Broken(137), 10, shuffle=False, workers=workers) as loader:
+    with Loader(data.Broken(137), 10, shuffle=False, num_workers=workers) as loader:
         batches = iter(loader)
         for _ in range(13):
             next(batches)
@@ -46,7 +46,7 @@ def test_a_thread_that_is_told_to_exit_does_not_leave_its_consumer_waiting(data,
             raise raised
         return numbers
 
-    with Loader(data.Plain(12), 4, shuffle=False, workers=0, collate=collate) as loader:
+    with Loader(data.Plain(12), 4, shuffle=False, num_workers=0, collate_fn=collate) as loader:
         batches = iter(loader)
         assert next(batches) == [0, 1, 2, 3]
         with pytest.raises(SampleError, match=f"samples 4, 5, 6, 7 .*{type(raised).__name__}") as caught:
@@ -63,7 +63,7 @@ def test_a_collate_that_fails_names_the_batch(data, workers):
             raise ValueError("cannot stack")
         return samples
 
-    with Loader(data.Plain(), 4, shuffle=False, workers=workers, collate=collate) as loader:
+    with Loader(data.Plain(), 4, shuffle=False, num_workers=workers, collate_fn=collate) as loader:
         with pytest.raises(SampleError, match=r"samples 0, 1, 2, 3 .*cannot stack") as caught:
             next(iter(loader))
         assert caught.value.sample is None
@@ -71,7 +71,9 @@ def test_a_collate_that_fails_names_the_batch(data, workers):
 
 
 def test_what_cannot_be_sent_is_said(data):
-    with Loader(data.Plain(), 4, workers=1, collate=lambda samples: lambda: samples) as loader:
+    with Loader(
+        data.Plain(), 4, shuffle=True, num_workers=1, collate_fn=lambda samples: lambda: samples
+    ) as loader:
         with pytest.raises(SampleError, match="cannot be sent") as caught:
             next(iter(loader))
         del caught
@@ -81,7 +83,7 @@ def test_worker_init_fn_that_fails(data):
     def start(worker):
         raise RuntimeError(f"no licence for {worker}")
 
-    with Loader(data.Plain(), 4, workers=1, worker_init_fn=start) as loader:
+    with Loader(data.Plain(), 4, shuffle=True, num_workers=1, worker_init_fn=start) as loader:
         with pytest.raises(SampleError, match="no licence for 0") as caught:
             next(iter(loader))
         del caught
@@ -90,7 +92,7 @@ def test_worker_init_fn_that_fails(data):
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("how", "said"), [("kill", "SIGKILL.*out of memory"), ("exit", "exit code 3")])
 def test_a_dead_worker_is_noticed(data, how, said):
-    with Loader(data.Broken(50, how), 10, shuffle=False, workers=2) as loader:
+    with Loader(data.Broken(50, how), 10, shuffle=False, num_workers=2) as loader:
         with pytest.raises(WorkerDiedError, match=said) as caught:
             list(loader)
         assert "samples 50, 51" in str(caught.value)
@@ -98,7 +100,7 @@ def test_a_dead_worker_is_noticed(data, how, said):
 
 
 def test_a_worker_killed_while_idle_and_the_loader_used_again(data):
-    with Loader(data.Batched(), 10, workers=2) as loader:
+    with Loader(data.Batched(), 10, shuffle=True, num_workers=2) as loader:
         list(loader)
         os.kill(loader.worker_pids[0], signal.SIGKILL)
         with pytest.raises(WorkerDiedError):
@@ -108,7 +110,7 @@ def test_a_worker_killed_while_idle_and_the_loader_used_again(data):
 
 @pytest.mark.timeout(60)
 def test_a_worker_that_hangs_does_not_hold_up_the_end(data):
-    loader = Loader(data.Broken(15, "hang"), 10, shuffle=False, workers=1)
+    loader = Loader(data.Broken(15, "hang"), 10, shuffle=False, num_workers=1)
     next(iter(loader))
     loader.close()  # the worker would sleep for ten minutes
 
@@ -141,7 +143,7 @@ def wait_gone(pids, seconds=60.0) -> bool:
 
 LOOP = """
     from unistore.loader import Loader
-    loader = Loader(Batched(), 10, workers=2)
+    loader = Loader(Batched(), 10, shuffle=True, num_workers=2)
     while True:
         for batch in loader:
             print(*children(), flush=True)
@@ -169,7 +171,7 @@ def test_ctrl_c_that_is_caught_leaves_a_loader_that_works():
     process = run_script("""
         import signal
         from unistore.loader import Loader
-        loader = Loader(Broken(95, "hang"), 10, shuffle=False, workers=1)
+        loader = Loader(Broken(95, "hang"), 10, shuffle=False, num_workers=1)
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         got = 0
         try:
@@ -190,7 +192,7 @@ def test_ctrl_c_that_is_caught_leaves_a_loader_that_works():
 def test_leaving_without_closing_is_silent():
     process = run_script("""
         from unistore.loader import Loader
-        iterators = [iter(Loader(Batched(), 10, workers=workers)) for workers in (0, 1, 2)]
+        iterators = [iter(Loader(Batched(), 10, shuffle=True, num_workers=workers)) for workers in (0, 1, 2)]
         for iterator in iterators:
             next(iterator)
         print(*children(), flush=True)
@@ -203,7 +205,7 @@ def test_leaving_without_closing_is_silent():
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_forked_child_makes_batches_of_its_own(data, workers):
-    with Loader(data.Batched(), 10, shuffle=False, workers=workers) as loader:
+    with Loader(data.Batched(), 10, shuffle=False, num_workers=workers) as loader:
         assert len(list(loader)) == 20
         pid = os.fork()
         if pid == 0:
@@ -219,7 +221,7 @@ def test_unreadable_sources_do_not_hide_the_error(data):
         def source_of(self, index):
             raise KeyError(index)
 
-    with Loader(Nameless(0), 10, shuffle=False, workers=0) as loader:
+    with Loader(Nameless(0), 10, shuffle=False, num_workers=0) as loader:
         with pytest.raises(SampleError, match="source unknown: KeyError") as caught:
             next(iter(loader))
         del caught
@@ -232,7 +234,7 @@ def test_out_of_shared_memory_is_an_error_and_not_a_crash():
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
         import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         try:
-            list(Loader(Batched(100, 100_000), 10, workers=1))
+            list(Loader(Batched(100, 100_000), 10, shuffle=True, num_workers=1))
         except LoaderError as error:
             print("no shared memory" in str(error))
     """)

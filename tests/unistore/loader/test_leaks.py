@@ -40,9 +40,10 @@ def one_life(data, rng, workers, end, method="fork"):
     loader = Loader(
         data.Broken(30 if fails else -1, end),
         rng.choice((5, 50)),
-        workers=workers,
-        start_method=method,
-        prefetch=rng.randrange(1, 4),
+        shuffle=True,
+        num_workers=workers,
+        multiprocessing_context=method,
+        prefetch_factor=rng.randrange(1, 4),
         cache=rng.choice((None, None, "1MB")),
     )
     held, failed = [], False
@@ -86,7 +87,7 @@ def test_lifetimes_under_other_start_methods_leave_nothing(servers, data, census
 
 
 def test_a_long_iteration_does_not_grow(data):
-    with Loader(data.Batched(20_000, 16), 4, workers=1) as loader:
+    with Loader(data.Batched(20_000, 16), 4, shuffle=True, num_workers=1) as loader:
         list(zip(loader, range(500), strict=False))
         before = resident()
         for _ in loader:
@@ -103,7 +104,7 @@ def test_replaced_slabs_are_given_back(data, census):
 
             return np.zeros(1000 if index < 400 else 300_000, np.uint8)
 
-    with Loader(Growing(800), 4, shuffle=False, workers=2) as loader:
+    with Loader(Growing(800), 4, shuffle=False, num_workers=2) as loader:
         for number, _ in enumerate(loader):
             if number == 90:
                 small = [entry for entry in census.descriptors() if entry.startswith("/memfd:unistore")]

@@ -49,7 +49,9 @@ def test_views_of_a_batch_stay_intact_while_ten_thousand_batches_flow(data, work
     rng = random.Random(0)
     first, passing = [], []
     flowed = 0
-    with Loader(data.Batched(20_024, 8), 4, seed=1, workers=workers, prefetch=3) as loader:
+    with Loader(
+        data.Batched(20_024, 8), 4, shuffle=True, seed=1, num_workers=workers, prefetch_factor=3
+    ) as loader:
         for batch in itertools.chain(loader, loader):
             flowed += 1
             if flowed <= 3:
@@ -78,7 +80,7 @@ def test_views_of_a_batch_stay_intact_while_ten_thousand_batches_flow(data, work
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_all_batches_of_an_epoch_may_be_held_even_past_the_loader(data, workers):
-    with Loader(data.Batched(2000, 100), 8, shuffle=False, workers=workers) as loader:
+    with Loader(data.Batched(2000, 100), 8, shuffle=False, num_workers=workers) as loader:
         first = list(loader)
         second = list(loader)
     del loader
@@ -96,7 +98,7 @@ def test_slabs_that_were_made_for_batches_that_failed_are_used_again(data, censu
             return batch
 
     held, number = [], 0
-    with Loader(Half(800), 4, shuffle=False, workers=2, prefetch=3) as loader:
+    with Loader(Half(800), 4, shuffle=False, num_workers=2, prefetch_factor=3) as loader:
         batches = iter(loader)
         while True:
             try:
@@ -118,7 +120,7 @@ def test_slabs_that_were_made_for_batches_that_failed_are_used_again(data, censu
 
 
 def test_batches_may_be_written_to_and_pickled(data):
-    with Loader(data.Batched(), 10, shuffle=False, workers=1) as loader:
+    with Loader(data.Batched(), 10, shuffle=False, num_workers=1) as loader:
         for _ in range(4):
             for batch in loader:
                 again = pickle.loads(pickle.dumps(batch))

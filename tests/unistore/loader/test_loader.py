@@ -28,7 +28,7 @@ def indices(loader):
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_delivers_what_the_dataset_holds(data, workers):
-    with Loader(data.Batched(), 8, shuffle=False, workers=workers) as loader:
+    with Loader(data.Batched(), 8, shuffle=False, num_workers=workers) as loader:
         batches = list(loader)
     assert len(batches) == len(loader) == 25
     assert [i for batch in batches for i in batch["index"].tolist()] == list(range(200))
@@ -56,7 +56,7 @@ def test_without_workers_thread_and_consumer_take_turns_at_whole_batches_alone(d
 
     for kind, key in ((data.Batched, "index"), (data.Plain, "label")):
         made_by = []
-        with Loader(recording(kind), 4, shuffle=False, workers=0) as loader:
+        with Loader(recording(kind), 4, shuffle=False, num_workers=0) as loader:
             for number, batch in enumerate(loader):
                 assert batch[key].tolist() == list(range(4 * number, 4 * number + 4))
                 monkeypatch.setattr(thread, "worthwhile", lambda *_, ahead=number // 10 % 2: bool(ahead))
@@ -75,7 +75,9 @@ def test_a_thread_is_asked_where_it_hides_all_or_much(away, making, helps):
 def test_order_does_not_depend_on_who_makes_batches(data):
     runs = []
     for workers, prefetch in ((0, 1), (0, 5), (1, 2), (2, 1), (3, 4)):
-        with Loader(data.Batched(), 8, seed=3, workers=workers, prefetch=prefetch) as loader:
+        with Loader(
+            data.Batched(), 8, shuffle=True, seed=3, num_workers=workers, prefetch_factor=prefetch
+        ) as loader:
             runs.append([indices(loader) for _ in range(2)])
     assert all(run == runs[0] for run in runs)
     first, second = runs[0]
@@ -85,7 +87,7 @@ def test_order_does_not_depend_on_who_makes_batches(data):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_samples_see_the_epoch_in_persistent_workers(data, workers):
-    with Loader(data.Batched(), 50, workers=workers) as loader:
+    with Loader(data.Batched(), 50, shuffle=True, num_workers=workers) as loader:
         for epoch in range(3):
             for batch in loader:
                 assert torch.equal(batch["draw"], batch["index"] * 31 + epoch)
@@ -95,7 +97,7 @@ def test_samples_see_the_epoch_in_persistent_workers(data, workers):
 def test_plain_datasets_are_collated_as_torch_does(data, workers):
     dataset = data.Plain()
     expected = list(DataLoader(dataset, 8))
-    with Loader(dataset, 8, shuffle=False, workers=workers) as loader:
+    with Loader(dataset, 8, shuffle=False, num_workers=workers) as loader:
         found = list(loader)
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
@@ -120,7 +122,7 @@ def test_own_collate_returns_any_structure(data, workers):
             "count": len(samples),
         }
 
-    with Loader(data.Plain(), 4, shuffle=False, workers=workers, collate=collate) as loader:
+    with Loader(data.Plain(), 4, shuffle=False, num_workers=workers, collate_fn=collate) as loader:
         batches = list(loader)
     for number, batch in enumerate(batches):
         assert [pair[1]["l"] for pair in batch["nested"]] == list(range(number * 4, number * 4 + 4))
@@ -141,14 +143,14 @@ def test_permuted_images_keep_their_strides(data):
             out[:] = np.array([each[0] for each in indices])[:, None, None, None]
             return {"image": Packed(out.transpose(0, 3, 1, 2))}
 
-    with Loader(Images(), 10, workers=1) as loader:
+    with Loader(Images(), 10, shuffle=True, num_workers=1) as loader:
         for batch in loader:
             assert batch["image"].shape == (10, 3, 4, 5)
             assert batch["image"].is_contiguous(memory_format=torch.channels_last)
 
 
 def test_list_form_of_ragged_keys(data):
-    with Loader(data.Batched(), 5, False, workers=1, collate=unistore.Collate("list")) as loader:
+    with Loader(data.Batched(), 5, False, num_workers=1, collate_fn=unistore.Collate("list")) as loader:
         batch = next(iter(loader))
     assert [len(points) for points in batch["points"]] == [0, 1, 2, 3, 4]
 
@@ -160,15 +162,15 @@ def test_transforms_run_in_the_workers(data):
         def __getitems__(self, indices):
             return [self.transform(self[index]) for index in indices]
 
-    with Loader(Transformed(), 5, False, workers=1) as loader:
+    with Loader(Transformed(), 5, False, num_workers=1) as loader:
         batch = next(iter(loader))
     assert batch["double"][:, 0].tolist() == [0, 2000, 4000, 6000, 8000]
 
 
 def test_breaking_off_ends_the_epoch_and_the_next_one_is_whole(data):
-    with Loader(data.Batched(), 8, seed=1, workers=2) as loader:
+    with Loader(data.Batched(), 8, shuffle=True, seed=1, num_workers=2) as loader:
         whole = [indices(loader) for _ in range(3)]
-    with Loader(data.Batched(), 8, seed=1, workers=2) as loader:
+    with Loader(data.Batched(), 8, shuffle=True, seed=1, num_workers=2) as loader:
         for number, batch in enumerate(loader):
             assert batch["index"].tolist() == whole[0][number]
             if number == 3:
@@ -179,7 +181,7 @@ def test_breaking_off_ends_the_epoch_and_the_next_one_is_whole(data):
 
 
 def test_an_iteration_that_was_replaced_says_so(data):
-    with Loader(data.Batched(), 8, workers=1) as loader:
+    with Loader(data.Batched(), 8, shuffle=True, num_workers=1) as loader:
         old = iter(loader)
         next(old)
         new = iter(loader)
@@ -194,7 +196,7 @@ def test_an_iteration_that_was_replaced_says_so(data):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_that_is_only_iterated_cleans_up(data, census, workers):
     before = census.descriptors(), census.children()
-    for batch in Loader(data.Batched(), 50, workers=workers):
+    for batch in Loader(data.Batched(), 50, shuffle=True, num_workers=workers):
         kept = batch["x"]
     del batch
     gc.collect()
@@ -218,7 +220,7 @@ def test_batches_of_very_different_sizes(data):
                 "out": Packed(out[:, None]),
             }
 
-    with Loader(Growing(100), 1, workers=2, prefetch=3) as loader:
+    with Loader(Growing(100), 1, shuffle=True, num_workers=2, prefetch_factor=3) as loader:
         for _ in range(2):
             for batch in loader:
                 index = int(batch["index"][0])
@@ -228,7 +230,7 @@ def test_batches_of_very_different_sizes(data):
 
 
 def test_stats_and_report(data, capsys):
-    with Loader(data.Batched(), 10, workers=1, log_every=5) as loader:
+    with Loader(data.Batched(), 10, shuffle=True, num_workers=1, log_every=5) as loader:
         list(loader)
         stats = loader.stats()
     assert stats["batches"] == 20
@@ -243,43 +245,54 @@ def test_stats_and_report(data, capsys):
 
 
 def test_large_batches_of_many_samples(data):
-    with Loader(data.Batched(40_000, 2), 20_000, workers=2) as loader:
+    with Loader(data.Batched(40_000, 2), 20_000, shuffle=True, num_workers=2) as loader:
         found = np.concatenate([batch["index"].numpy() for batch in loader])
     assert np.array_equal(np.sort(found), np.arange(40_000))
 
 
 def test_empty_datasets_and_short_ones(data):
     for workers in (0, 1):
-        with Loader(data.Batched(0), 8, workers=workers) as loader:
+        with Loader(data.Batched(0), 8, shuffle=True, num_workers=workers) as loader:
             assert list(loader) == []
-        with Loader(data.Batched(3), 8, workers=workers) as loader:
+        with Loader(data.Batched(3), 8, shuffle=True, num_workers=workers) as loader:
             assert [len(batch["x"]) for batch in loader] == [3]
-        with Loader(data.Batched(3), 8, drop_last=True, workers=workers) as loader:
+        with Loader(data.Batched(3), 8, shuffle=True, drop_last=True, num_workers=workers) as loader:
             assert list(loader) == []
 
 
 def test_wrong_options_are_named_together(data):
     with pytest.raises(InputError) as caught:
-        Loader(data.Batched(), 0, seed=1.5, prefetch=0, start_method="teleport", rank=3, world_size=2)
+        Loader(
+            data.Batched(),
+            0,
+            shuffle=True,
+            seed=1.5,
+            prefetch_factor=0,
+            multiprocessing_context="teleport",
+            rank=3,
+            world_size=2,
+        )
     assert {problem.location for problem in caught.value.problems} == {
-        "batch_size", "seed", "prefetch", "start_method", "rank",
+        "batch_size", "seed", "prefetch_factor", "multiprocessing_context", "rank",
     }  # fmt: skip
-    for shuffle in ("sometimes", 1, None):
-        with pytest.raises(InputError, match="expected True, False or 'blocks'"):
+    for shuffle in ("sometimes", 1, InOrder(200)):
+        with pytest.raises(InputError, match="must be True, False or 'blocks'"):
             Loader(data.Batched(), 1, shuffle)
     with pytest.raises(InputError, match="200 samples"):
-        Loader(data.Batched(), 1, subset=[200])
+        Loader(data.Batched(), 1, shuffle=True, subset=[200])
     with pytest.raises(TypeError, match="map-style"):
-        Loader(iter([]), 1)
+        Loader(iter([]), 1, shuffle=True)
 
 
 def test_subsets_and_weights(data):
     chosen = np.arange(50, 150)
-    with Loader(data.Batched(), 10, subset=chosen, workers=1) as loader:
+    with Loader(data.Batched(), 10, shuffle=True, subset=chosen, num_workers=1) as loader:
         assert sorted(itertools.chain(*indices(loader))) == chosen.tolist()
     weights = np.zeros(200)
     weights[[3, 7]] = 1, 3
-    with Loader(data.Batched(), 100, weights=weights, samples_per_epoch=2000, workers=1) as loader:
+    with Loader(
+        data.Batched(), 100, shuffle=True, weights=weights, samples_per_epoch=2000, num_workers=1
+    ) as loader:
         drawn = np.array(list(itertools.chain(*indices(loader))))
     assert set(drawn) == {3, 7}
     assert abs(np.mean(drawn == 7) - 0.75) < 0.05
@@ -291,7 +304,7 @@ def test_weights_of_the_stores_that_a_dataset_joins(data):
         store_offsets = np.array([0, 20, 180, 200])
 
     def shares(**options):
-        with Loader(Joined(), 100, workers=0, **options) as loader:
+        with Loader(Joined(), 100, shuffle=True, num_workers=0, **options) as loader:
             drawn = np.concatenate([batch["index"].numpy() for batch in loader])
         return np.bincount(np.searchsorted([20, 180], drawn, side="right"), minlength=3) / len(drawn), drawn
 
@@ -308,7 +321,7 @@ def test_pinning_without_an_accelerator_is_ignored_and_said(data):
     if torch.cuda.is_available():
         pytest.skip("this machine has an accelerator")
     with pytest.warns(UserWarning, match="pin_memory"):
-        loader = Loader(data.Batched(), 10, workers=0, pin_memory=True)
+        loader = Loader(data.Batched(), 10, shuffle=True, num_workers=0, pin_memory=True)
     with loader:
         assert len(list(loader)) == 20
 
@@ -316,7 +329,7 @@ def test_pinning_without_an_accelerator_is_ignored_and_said(data):
 def test_pinning_copies_every_tensor_of_a_batch(data, monkeypatch):
     monkeypatch.setattr("unistore.loader.loader._can_pin", lambda: True)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor + 1)
-    with Loader(data.Batched(), 10, False, workers=1, pin_memory=True) as loader:
+    with Loader(data.Batched(), 10, False, num_workers=1, pin_memory=True) as loader:
         batch = next(iter(loader))
     assert batch["index"].tolist() == list(range(1, 11))
     assert batch["offsets"][0] == 1
@@ -332,25 +345,28 @@ def test_a_thread_needs_no_sockets():
 
 def test_options_that_contradict_each_other(data):
     dataset = data.Batched()
-    with pytest.raises(InputError, match="leaves no room"):
-        Loader(dataset, 8, InOrder(200), subset=[1])
+    with pytest.raises(InputError, match="a sampler decides") as caught:
+        Loader(dataset, 8, shuffle=True, sampler=InOrder(200), subset=[1], weights=[1], samples_per_epoch=3)
+    assert [problem.location for problem in caught.value.problems] == [
+        "shuffle", "subset", "weights", "samples_per_epoch",
+    ]  # fmt: skip
     with pytest.raises(InputError, match="needs weights"):
-        Loader(dataset, 8, samples_per_epoch=10)
+        Loader(dataset, 8, shuffle=True, samples_per_epoch=10)
     with pytest.raises(InputError, match="3 weights for 200 samples"):
-        Loader(dataset, 8, weights=[1, 2, 3])
+        Loader(dataset, 8, shuffle=True, weights=[1, 2, 3])
     with pytest.raises(InputError, match="all weights are zero"):
-        Loader(dataset, 8, weights=np.zeros(200))
+        Loader(dataset, 8, shuffle=True, weights=np.zeros(200))
     with pytest.raises(InputError, match="one bool a sample, got float64"):
-        Loader(dataset, 8, subset=[0.5])
+        Loader(dataset, 8, shuffle=True, subset=[0.5])
     with pytest.raises(InputError, match="ascending order"):
         Loader(dataset, 8, "blocks", subset=[5, 3])
-    with pytest.raises(InputError, match="workers"):
-        Loader(dataset, 8, workers=-1)
+    with pytest.raises(InputError, match="num_workers: must be"):
+        Loader(dataset, 8, shuffle=True, num_workers=-1)
 
 
 def test_blocks_of_a_plain_dataset_and_of_a_subset_by_bools(data):
     chosen = np.arange(200) % 3 == 0
-    with Loader(data.Plain(), 10, "blocks", subset=chosen, workers=2) as loader:
+    with Loader(data.Plain(), 10, "blocks", subset=chosen, num_workers=2) as loader:
         for _ in range(2):
             seen = sorted(label for batch in loader for label in batch["label"].tolist())
             assert seen == np.flatnonzero(chosen).tolist()
@@ -358,7 +374,7 @@ def test_blocks_of_a_plain_dataset_and_of_a_subset_by_bools(data):
 
 def test_automatic_workers_share_the_cores_between_ranks(data, monkeypatch):
     monkeypatch.setattr("unistore.system.workers.usable_cores", lambda: 20.0)
-    assert Loader(data.Batched(1000), 8).workers == 16
+    assert Loader(data.Batched(1000), 8, shuffle=True).num_workers == 16
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert Loader(data.Batched(1000), 8).workers == 4
-    assert Loader(data.Batched(1000), 8, workers=3).workers == 3
+    assert Loader(data.Batched(1000), 8, shuffle=True).num_workers == 4
+    assert Loader(data.Batched(1000), 8, shuffle=True, num_workers=3).num_workers == 3

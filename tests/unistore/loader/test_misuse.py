@@ -39,7 +39,7 @@ def in_child(job: Callable[[], object]) -> str:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_share_one_iterator(workers: int) -> None:
     seen: list[int] = []
-    with Loader(Batched(2000), 8, workers=workers) as loader:
+    with Loader(Batched(2000), 8, shuffle=True, num_workers=workers) as loader:
         iterator = iter(loader)
 
         def take() -> None:
@@ -55,7 +55,7 @@ def test_three_threads_share_one_iterator(workers: int) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_three_threads_that_iterate_one_loader_each_end_by_an_error_of_its_own(workers: int) -> None:
     ends: list[str] = []
-    with Loader(Batched(2000), 8, workers=workers) as loader:
+    with Loader(Batched(2000), 8, shuffle=True, num_workers=workers) as loader:
 
         def iterate() -> None:
             try:
@@ -92,7 +92,7 @@ def run_together(jobs: list[Callable[[], None]]) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_thread_may_close_what_another_one_iterates(workers: int) -> None:
-    loader = Loader(Batched(20_000), 8, workers=workers)
+    loader = Loader(Batched(20_000), 8, shuffle=True, num_workers=workers)
     ends: list[str] = []
     started = threading.Event()
 
@@ -115,7 +115,7 @@ def test_a_thread_may_close_what_another_one_iterates(workers: int) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_forked_child_is_told_and_may_iterate_anew(workers: int) -> None:
-    with Loader(Batched(), 8, workers=workers, seed=3) as loader:
+    with Loader(Batched(), 8, shuffle=True, num_workers=workers, seed=3) as loader:
         iterator = iter(loader)
         first = next(iterator)["index"].tolist()
         assert in_child(lambda: next(iterator)).startswith(f"LoaderError: {OVER}")
@@ -128,7 +128,7 @@ def test_a_forked_child_is_told_and_may_iterate_anew(workers: int) -> None:
 
 @pytest.mark.timeout(60)
 def test_a_child_forked_while_a_thread_waits_for_a_batch_does_not_wait() -> None:
-    with Loader(Batched(), 8, workers=0) as loader:
+    with Loader(Batched(), 8, shuffle=True, num_workers=0) as loader:
         assert loader._lock.acquire()  # what a thread would hold
         try:
             said = in_child(lambda: threading.Thread(target=loader.close).start() or "closed")
@@ -139,7 +139,7 @@ def test_a_child_forked_while_a_thread_waits_for_a_batch_does_not_wait() -> None
 
 
 def test_iterating_after_close_starts_anew() -> None:
-    loader = Loader(Batched(), 8, workers=0)
+    loader = Loader(Batched(), 8, shuffle=True, num_workers=0)
     iterator = iter(loader)
     next(iterator)
     loader.close()
@@ -177,7 +177,7 @@ IMPOSSIBLE: list[dict[str, Any]] = [
 @pytest.mark.parametrize("shuffle", [True, False, "blocks"])
 @pytest.mark.parametrize("change", IMPOSSIBLE)
 def test_impossible_states_are_refused_and_change_nothing(change: dict[str, Any], shuffle: Any) -> None:
-    with Loader(Batched(), 8, shuffle, workers=0) as loader:
+    with Loader(Batched(), 8, shuffle, num_workers=0) as loader:
         before = loader.state_dict()
         with pytest.raises(LoaderError, match=r"state"):
             loader.load_state_dict({**before, **change})
@@ -188,4 +188,4 @@ def test_impossible_states_are_refused_and_change_nothing(change: dict[str, Any]
 @pytest.mark.parametrize("state", [None, 3, "epoch 3", [], {}])
 def test_what_is_no_state_is_refused(state: Any) -> None:
     with pytest.raises(LoaderError, match="this is not a loader state of version 1"):
-        Loader(Batched(), 8, workers=0).load_state_dict(state)
+        Loader(Batched(), 8, shuffle=True, num_workers=0).load_state_dict(state)

@@ -25,7 +25,7 @@ def test_random_interruptions_with_changing_workers_ranks_and_batches(data, shuf
     dataset = data.Batched(509, 2)
     rng = random.Random(7)
     options = {"shuffle": shuffle, "seed": 11, "drop_last": False}
-    reference = Loader(dataset, 1, workers=0, **options)
+    reference = Loader(dataset, 1, num_workers=0, **options)
     sequence = [reference.sequence.indices(epoch, 0, 509).tolist() for epoch in range(24)]
     state, interruptions = reference.state_dict(), 0
     reference.close()
@@ -36,8 +36,8 @@ def test_random_interruptions_with_changing_workers_ranks_and_batches(data, shuf
             Loader(
                 dataset,
                 batch_size,
-                workers=0 if rng.random() < 0.9 else 2,
-                prefetch=rng.randrange(1, 4),
+                num_workers=0 if rng.random() < 0.9 else 2,
+                prefetch_factor=rng.randrange(1, 4),
                 rank=rank,
                 world_size=world,
                 **options,
@@ -67,7 +67,7 @@ def test_random_interruptions_with_changing_workers_ranks_and_batches(data, shuf
 
 
 def test_a_state_counts_what_was_delivered_and_not_what_was_prefetched(data):
-    with Loader(data.Batched(), 8, workers=2, prefetch=4) as loader:
+    with Loader(data.Batched(), 8, shuffle=True, num_workers=2, prefetch_factor=4) as loader:
         batches = iter(loader)
         assert loader.state_dict()["delivered"] == 0
         for number in range(1, 26):
@@ -78,13 +78,13 @@ def test_a_state_counts_what_was_delivered_and_not_what_was_prefetched(data):
 
 
 def test_a_state_saved_after_the_last_batch_resumes_into_an_empty_epoch(data):
-    with Loader(data.Batched(), 8, workers=0, seed=2) as loader:
+    with Loader(data.Batched(), 8, shuffle=True, num_workers=0, seed=2) as loader:
         for batch in loader:
             del batch
             state = loader.state_dict()
         following = [batch["index"].tolist() for batch in loader]
     assert state["delivered"] == 200
-    with Loader(data.Batched(), 8, workers=0, seed=2) as loader:
+    with Loader(data.Batched(), 8, shuffle=True, num_workers=0, seed=2) as loader:
         loader.load_state_dict(state)
         assert list(loader) == []
         assert [batch["index"].tolist() for batch in loader] == following
@@ -92,22 +92,24 @@ def test_a_state_saved_after_the_last_batch_resumes_into_an_empty_epoch(data):
 
 def test_states_of_other_runs_are_refused_with_the_difference(data):
     dataset = data.Batched()
-    state = Loader(dataset, 8, seed=1, workers=0).state_dict()
+    state = Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).state_dict()
     with pytest.raises(LoaderError, match="seed was 1 and is 2"):
-        Loader(dataset, 8, seed=2, workers=0).load_state_dict(state)
+        Loader(dataset, 8, shuffle=True, seed=2, num_workers=0).load_state_dict(state)
     with pytest.raises(LoaderError, match="kind was 'shuffled' and is 'in order'"):
-        Loader(dataset, 8, False, seed=1, workers=0).load_state_dict(state)
+        Loader(dataset, 8, False, seed=1, num_workers=0).load_state_dict(state)
     with pytest.raises(LoaderError, match="subset was None and is"):
-        Loader(dataset, 8, seed=1, workers=0, subset=range(200)).load_state_dict(state)
+        Loader(dataset, 8, shuffle=True, seed=1, num_workers=0, subset=range(200)).load_state_dict(state)
     with pytest.raises(LoaderError, match=r"length was 200 and is 199.*other samples"):
-        Loader(data.Batched(199), 8, seed=1, workers=0).load_state_dict(state)
+        Loader(data.Batched(199), 8, shuffle=True, seed=1, num_workers=0).load_state_dict(state)
     with pytest.raises(LoaderError, match="lacks delivered"):
-        Loader(dataset, 8, workers=0).load_state_dict({k: v for k, v in state.items() if k != "delivered"})
+        Loader(dataset, 8, shuffle=True, num_workers=0).load_state_dict(
+            {k: v for k, v in state.items() if k != "delivered"}
+        )
     for wrong in (None, "state", {**state, "delivered": "40"}, {**state, "order": 3}):
         with pytest.raises(LoaderError, match="not a loader state of version 1: it lacks"):
-            Loader(dataset, 8, seed=1, workers=0).load_state_dict(wrong)
+            Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict(wrong)
     with pytest.raises(LoaderError, match="201 samples delivered of 200"):
-        Loader(dataset, 8, seed=1, workers=0).load_state_dict({**state, "delivered": 201})
+        Loader(dataset, 8, shuffle=True, seed=1, num_workers=0).load_state_dict({**state, "delivered": 201})
 
 
 def test_set_epoch_keeps_a_resumed_position(data):
@@ -145,10 +147,10 @@ def test_ranks_share_every_position_once(length, world, start):
 
 def test_evaluation_is_uneven_and_training_even_by_default(data):
     dataset = data.Batched(101)
-    train = ranks(dataset, 2, batch_size=10, workers=0)
+    train = ranks(dataset, 2, batch_size=10, num_workers=0, shuffle=True)
     assert [len(loader) for loader in train] == [5, 5]
     assert [len(list(loader)) for loader in train] == [5, 5]
-    evaluation = ranks(dataset, 2, batch_size=10, workers=0, shuffle=False)
+    evaluation = ranks(dataset, 2, batch_size=10, num_workers=0)
     found = [[batch["index"].tolist() for batch in loader] for loader in evaluation]
     assert [len(batches) for batches in found] == [6, 5]
     assert sorted(i for batches in found for batch in batches for i in batch) == list(range(101))
@@ -159,9 +161,11 @@ def test_evaluation_is_uneven_and_training_even_by_default(data):
 def test_ranks_come_from_the_environment(data, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    where = Loader(data.Batched(), 8, workers=0).placement
+    where = Loader(data.Batched(), 8, shuffle=True, num_workers=0).placement
     assert (where.rank, where.world_size) == (1, 4)
-    assert Loader(data.Batched(), 8, workers=0, rank=0, world_size=1).placement.world_size == 1
+    assert (
+        Loader(data.Batched(), 8, shuffle=True, num_workers=0, rank=0, world_size=1).placement.world_size == 1
+    )
 
 
 def test_shuffled_is_the_order_of_the_sampler():

@@ -35,7 +35,12 @@ class Gated:
 def test_a_consumer_that_waits_meets_the_same_few_slabs(workers):
     dataset = Gated()
     loader = unistore.Loader(
-        dataset, 4, shuffle=False, workers=workers, start_method="fork", prefetch=PREFETCH
+        dataset,
+        4,
+        shuffle=False,
+        num_workers=workers,
+        multiprocessing_context="fork",
+        prefetch_factor=PREFETCH,
     )
     addresses = []
     batches = iter(loader)

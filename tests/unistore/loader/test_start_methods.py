@@ -42,7 +42,7 @@ SCRIPT = """
             if state == "reading in a thread":
                 thread = threading.Thread(target=read, args=(dataset, stop))
                 thread.start()
-            with Loader(dataset, 10, workers=2, start_method=method) as loader:
+            with Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context=method) as loader:
                 for epoch in range(2):
                     assert sum(len(next(iter(batch.values()))) for batch in loader) == 200
             stop.set()
@@ -88,7 +88,7 @@ def test_workers_are_not_forked_while_a_thread_imports(data, tmp_path, monkeypat
     thread.start()
     while name not in sys.modules:
         pass
-    with Loader(Importing(), 10, workers=2, start_method="fork") as loader:
+    with Loader(Importing(), 10, shuffle=True, num_workers=2, multiprocessing_context="fork") as loader:
         assert len(list(loader)) == 20
     thread.join()
 
@@ -103,7 +103,7 @@ def test_a_worker_that_cannot_even_begin_is_an_error_and_not_a_hang(tmp_path):
             from unistore.loader import Loader, LoaderError
             dataset = Batched()
             dataset.ballast = np.ones(10_000_000)
-            list(Loader(dataset, 10, workers=1, start_method="spawn"))
+            list(Loader(dataset, 10, shuffle=True, num_workers=1, multiprocessing_context="spawn"))
         """)
     )
     done = subprocess.run(
@@ -125,7 +125,7 @@ def test_a_dataset_that_cannot_be_unpickled(servers, data, method, nothing_left)
         def __reduce__(self):
             return eval, ("1 / 0",)
 
-    with Loader(Hidden(), 10, workers=1, start_method=method) as loader:
+    with Loader(Hidden(), 10, shuffle=True, num_workers=1, multiprocessing_context=method) as loader:
         if method == "fork":
             assert len(list(loader)) == 20
         else:
@@ -138,7 +138,7 @@ def test_a_dataset_that_cannot_be_unpickled(servers, data, method, nothing_left)
 def test_a_dataset_that_can_only_be_inherited(servers, data, method, nothing_left):
     dataset = data.Batched()
     dataset.lock = multiprocessing.get_context(method).Lock()
-    with Loader(dataset, 10, workers=2, start_method=method) as loader:
+    with Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context=method) as loader:
         assert len(list(loader)) == 20
 
 
@@ -147,12 +147,12 @@ def test_a_dataset_that_cannot_be_pickled(servers, data, method, nothing_left):
     dataset = data.Batched()
     dataset.function = lambda: None
     with pytest.raises(LoaderError, match=r"lambda.*at the top of a module"):
-        list(Loader(dataset, 10, workers=2, start_method=method))
+        list(Loader(dataset, 10, shuffle=True, num_workers=2, multiprocessing_context=method))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_arrays_of_a_dataset_are_shared_by_workers_and_their_own(servers, data, method, nothing_left):
-    with Loader(Ballast(), 20, workers=2, start_method=method) as loader:
+    with Loader(Ballast(), 20, shuffle=True, num_workers=2, multiprocessing_context=method) as loader:
         for _ in range(2):
             for batch in loader:
                 assert batch["sum"].item() == 499999500000

@@ -37,7 +37,7 @@ def rows(make_store):
 def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
     path, data = rows
     dataset = unistore.Dataset(path, split="train")
-    with Loader(dataset, 16, shuffle, workers=workers, cache=cache) as loader:
+    with Loader(dataset, 16, shuffle, num_workers=workers, cache=cache) as loader:
         for _ in range(3):
             seen = []
             for batch in loader:
@@ -51,21 +51,23 @@ def test_every_row_once_an_epoch(rows, nothing_left, workers, shuffle, cache):
 def test_transform_and_collations(rows, nothing_left):
     path, data = rows
     halved = unistore.Dataset(path, transform=lambda sample: {"x": sample["data"] / 2, "l": sample["label"]})
-    with Loader(halved, 16, workers=1) as loader:
+    with Loader(halved, 16, shuffle=True, num_workers=1) as loader:
         for batch in loader:
             assert torch.equal(batch["x"], torch.from_numpy(data[batch["l"].numpy()]) / 2)
-    with Loader(unistore.Dataset(path), 16, workers=1, collate=len) as loader:
+    with Loader(unistore.Dataset(path), 16, shuffle=True, num_workers=1, collate_fn=len) as loader:
         assert sum(loader) == 300
 
 
 def test_states_know_the_store_and_its_split(rows):
     path, _ = rows
     train = unistore.Dataset(path, split="train")
-    state = Loader(train, 16, workers=0).state_dict()
-    Loader(unistore.Dataset(path, split="train", fields=["label"]), 8, workers=0).load_state_dict(state)
+    state = Loader(train, 16, shuffle=True, num_workers=0).state_dict()
+    Loader(
+        unistore.Dataset(path, split="train", fields=["label"]), 8, shuffle=True, num_workers=0
+    ).load_state_dict(state)
     for other in (unistore.Dataset(path, split="val"), unistore.Dataset(path, split="train", seed=1)):
         with pytest.raises(unistore.LoaderError, match="other samples"):
-            Loader(other, 16, workers=0).load_state_dict(state)
+            Loader(other, 16, shuffle=True, num_workers=0).load_state_dict(state)
 
 
 def test_a_damaged_chunk_is_an_error_with_its_sample(rows, nothing_left):
@@ -74,7 +76,7 @@ def test_a_damaged_chunk_is_an_error_with_its_sample(rows, nothing_left):
     damaged = bytearray(chunk.read_bytes())
     damaged[40] ^= 255
     chunk.write_bytes(bytes(damaged))
-    with Loader(unistore.Dataset(path), 16, False, workers=1) as loader:
+    with Loader(unistore.Dataset(path), 16, False, num_workers=1) as loader:
         with pytest.raises(SampleError, match="sample ") as caught:
             list(loader)
         assert isinstance(caught.value.__cause__, unistore.CorruptionError)
@@ -130,7 +132,7 @@ def test_random_samples_are_noticed_one_by_one(make_store):
     batch, drawn = dataset.read_watched([0, 1, 2])
     assert drawn.tolist() == [False, True, False]
     assert np.array_equal(batch["xyz"].values, dataset.read_batch([0, 1, 2])["xyz"].values)
-    with Loader(dataset, 3, workers=1, cache="all") as loader:
+    with Loader(dataset, 3, shuffle=True, num_workers=1, cache="all") as loader:
         crops = [next(iter(loader))["xyz"] for _ in range(3)]
         assert loader.stats()["cache_hits"] == 4
     assert not torch.equal(crops[0], crops[1])

@@ -102,7 +102,7 @@ def test_what_is_left_of_an_epoch_comes_and_then_the_next_one(store, kind, worke
 def test_a_state_of_loader_goes_on_in_a_stateful_dataloader(store):
     """By way of the position: the number of workers and the kind of loader may change in between."""
     expected = serial("full", store, EPOCH)
-    with unistore.Loader(store, BATCH, seed=SEED, workers=1) as loader:
+    with unistore.Loader(store, BATCH, shuffle=True, seed=SEED, num_workers=1) as loader:
         loader.set_epoch(EPOCH)
         batches = iter(loader)
         assert same([next(batches) for _ in range(4)], expected[: 4 * BATCH])

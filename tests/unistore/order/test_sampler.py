@@ -26,7 +26,7 @@ def test_same_batches_as_the_loader(dataset, world, drop_last):
             options = {"rank": rank, "world_size": world, "drop_last": drop_last}
             sampler = SequenceSampler(sequence, 10, **options)
             theirs = DataLoader(dataset, 10, sampler=sampler, collate_fn=unistore.collate)
-            with Loader(dataset, 10, sequence, workers=0, **options) as ours:
+            with Loader(dataset, 10, sampler=sequence, num_workers=0, **options) as ours:
                 for epoch in range(2):
                     sampler.set_epoch(epoch)
                     expected = [batch["data"].tolist() for batch in theirs]
@@ -35,10 +35,10 @@ def test_same_batches_as_the_loader(dataset, world, drop_last):
 
 
 def test_a_state_of_the_loader_continues_in_a_dataloader(dataset):
-    with Loader(dataset, 10, seed=2, workers=0) as loader:
+    with Loader(dataset, 10, shuffle=True, seed=2, num_workers=0) as loader:
         whole = [batch["data"].tolist() for batch in loader]
         rest = [batch["data"].tolist() for batch in loader]
-    with Loader(dataset, 10, seed=2, workers=0) as loader:
+    with Loader(dataset, 10, shuffle=True, seed=2, num_workers=0) as loader:
         for batch, _ in zip(loader, range(7), strict=False):
             del batch
         state = loader.state_dict()

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore import verify
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
 from unistore.converters.rows.converter import RowsConverter
 from unistore.errors import StoreError
-from unistore.integrity import verify
 from unistore.report.inspection import inspect
 
 
@@ -76,7 +76,7 @@ def test_zarr_python_reads_what_was_converted_to_a_bucket(
     bucket: Any, sources: Path, truth: Any, tmp_path: Path
 ) -> None:
     unistore.convert(sources, bucket.url("x.zarr"), work=tmp_path)
-    group = unistore.open(bucket.url("x.zarr"))
+    group = unistore.open_zarr(bucket.url("x.zarr"))
     expected = truth(sources)
     assert np.array_equal(group["rows/data"][...], expected["data"])
     assert np.array_equal(group["rows/label"][...], expected["label"])

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import unistore
+from unistore import Checkup, doctor
 from unistore.loader.machine import available_memory
 from unistore.report.advice import advise, remarks
-from unistore.report.checkup import Checkup, check_up
 from unistore.report.machine import look_at_machine
 from unistore.report.place import file_system
 from unistore.report.speed import forks_safely, measure
@@ -33,7 +33,7 @@ def store(make_store: Any) -> Path:
 @pytest.fixture
 def checkup(store: Path, monkeypatch: pytest.MonkeyPatch) -> Checkup:
     monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
-    return check_up(store)
+    return doctor(store)
 
 
 def argument(checkup: Checkup, name: str, machine: Any = None, **store: Any) -> tuple[Any, str]:
@@ -83,10 +83,12 @@ def test_facts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_store() -> None:
-    found = check_up()
+    found = doctor()
     assert found.store is None
-    assert found.line.startswith("unistore.Loader(dataset, batch_size=64, workers=")
-    assert [advice.name for advice in found.advice][:3] == ["batch_size", "workers", "start_method"]
+    assert found.line.startswith("unistore.Loader(dataset, batch_size=64, shuffle=True, num_workers=")
+    assert [advice.name for advice in found.advice][:4] == [
+        *("batch_size", "shuffle", "num_workers", "multiprocessing_context")
+    ]
 
 
 def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
@@ -96,7 +98,7 @@ def test_json_has_the_same_keys_always(checkup: Checkup) -> None:
     assert found["arguments"].keys() == found["reasons"].keys()
     assert found["store"]["place"]["stored"] == 12345
     assert found["store"]["speed"]["batch_size"] == 64
-    bare = check_up().to_json()
+    bare = doctor().to_json()
     assert list(bare) == list(found)
     assert bare["machine"].keys() == found["machine"].keys()
 
@@ -118,21 +120,21 @@ def test_blocks_where_they_pay(checkup: Checkup) -> None:
 
 
 def test_start_methods(checkup: Checkup) -> None:
-    assert argument(checkup, "start_method", fork_seconds=0.012)[0] == "fork"
-    assert "12 ms" in argument(checkup, "start_method", fork_seconds=0.012)[1]
-    assert argument(checkup, "start_method", fork_seconds=None)[0] == "spawn"
-    assert "client of object stores" in argument(checkup, "start_method", fork_safe=False)[1]
+    assert argument(checkup, "multiprocessing_context", fork_seconds=0.012)[0] == "fork"
+    assert "12 ms" in argument(checkup, "multiprocessing_context", fork_seconds=0.012)[1]
+    assert argument(checkup, "multiprocessing_context", fork_seconds=None)[0] == "spawn"
+    assert "client of object stores" in argument(checkup, "multiprocessing_context", fork_safe=False)[1]
     elsewhere = replace(checkup.machine, start_method="spawn")
-    assert argument(checkup, "start_method", elsewhere)[0] == "spawn"
+    assert argument(checkup, "multiprocessing_context", elsewhere)[0] == "spawn"
 
 
 def test_workers_accelerators_and_caches(checkup: Checkup) -> None:
     assert checkup.store is not None
     assert checkup.store.speed is not None
     machine = replace(checkup.machine, usable_cores=10.0, accelerator="NVIDIA", available_memory=10**9)
-    assert argument(checkup, "workers", machine) == (8, "10 usable cores × 0.8 = 8")
-    assert argument(checkup, "workers", machine, samples=30)[0] == 2
-    assert argument(checkup, "workers", replace(machine, usable_cores=1.0))[0] == 0
+    assert argument(checkup, "num_workers", machine) == (8, "10 usable cores × 0.8 = 8")
+    assert argument(checkup, "num_workers", machine, samples=30)[0] == 2
+    assert argument(checkup, "num_workers", replace(machine, usable_cores=1.0))[0] == 0
     assert argument(checkup, "pin_memory", machine)[0] is True
     assert argument(checkup, "pin_memory", replace(machine, accelerator=None))[0] is None
     slow = replace(checkup.store.speed, sample_bytes=100_000.0, shuffled=500.0)
@@ -175,7 +177,7 @@ def test_what_stands_in_the_way_is_said(checkup: Checkup) -> None:
 
 
 def test_a_store_without_samples(make_store: Any) -> None:
-    found = check_up(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0))
+    found = doctor(make_store("rows", {"rows/data": np.zeros((0, 3))}, count=0))
     assert found.store is not None
     assert found.store.speed is None
     assert "the store has no samples" in str(found)

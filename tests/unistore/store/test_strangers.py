@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import unistore
 from tests.unistore.store.strategies import manifests, roots
+from unistore import verify
 from unistore.errors import CorruptionError, NoStoreError, StoreError
-from unistore.integrity.run import verify
 from unistore.store.manifest import Entry, manifest_bytes, parse_manifest, sign_root
 from unistore.store.names import MANIFEST
 from unistore.store.reader import Store
@@ -120,7 +120,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "cached": lambda path: unistore.Dataset(path, cache_dir=path.parent / "cache").read_batch([0]),
     "inspect": unistore.inspect,
     "verify": verify,
-    "open": unistore.open,
+    "open": unistore.open_zarr,
 }
 
 
@@ -187,7 +187,7 @@ def test_a_store_that_a_link_leads_to(path: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(path)
     assert np.array_equal(Store(tmp_path / "link").array("rows/data").read(), VALUES)
     assert verify(tmp_path / "link").problems == verify(path).problems
-    assert unistore.open(tmp_path / "link")["rows/data"].shape == VALUES.shape
+    assert unistore.open_zarr(tmp_path / "link")["rows/data"].shape == VALUES.shape
 
 
 @pytest.mark.parametrize("place", ["zarr.json", "rows/data/zarr.json", MANIFEST])
@@ -199,7 +199,7 @@ def test_a_document_of_a_terabyte_is_not_read(path: Path, place: str) -> None:
         unistore.Dataset(path, cache_dir=cache if place == MANIFEST else None).read_batch([0])
     if place != MANIFEST:
         with pytest.raises(StoreError, match=rf"{place}: 1,099,511,627,776 bytes, expected at most"):
-            unistore.open(path)
+            unistore.open_zarr(path)
 
 
 JSON = {
@@ -238,16 +238,16 @@ def test_documents_that_are_not_strict_json(path: Path, what: str) -> None:
 def test_zarr_errors_are_told_in_one_line(path: Path, what: str) -> None:
     (path / "zarr.json").write_bytes(JSON[what])
     with pytest.raises(StoreError, match=r"cannot be opened as a Zarr group \(") as raised:
-        unistore.open(path)
+        unistore.open_zarr(path)
     assert len(str(raised.value).splitlines()) == 1
 
 
 def test_a_zarr_array_is_no_group(tmp_path: Path) -> None:
     zarr.create_array(tmp_path / "a", shape=(3,), dtype="i4")
     with pytest.raises(StoreError, match=r"a: cannot be opened as a Zarr group"):
-        unistore.open(tmp_path / "a")
+        unistore.open_zarr(tmp_path / "a")
     with pytest.raises(NoStoreError, match="no such store"):
-        unistore.open(tmp_path / "nothing")
+        unistore.open_zarr(tmp_path / "nothing")
 
 
 def test_inspect_of_zarr_with_members_of_other_kinds(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader(store: Path) -> Callable[..., unistore.Loader]:
-    return lambda **options: unistore.Loader(unistore.Dataset(store), **({"workers": 0} | options))
+    return lambda **options: unistore.Loader(unistore.Dataset(store), **({"num_workers": 0} | options))
 
 
 def dataset(store: Path) -> Callable[..., unistore.Dataset]:
@@ -43,7 +43,7 @@ def dataset(store: Path) -> Callable[..., unistore.Dataset]:
 
 
 def weighted(store: Path) -> Callable[..., unistore.Loader]:
-    return lambda **options: loader(store)(**({"weights": np.ones(50)} | options))
+    return lambda **options: loader(store)(**({"weights": np.ones(50), "shuffle": True} | options))
 
 
 def plainly(make: Any) -> Callable[[Path], Any]:
@@ -55,19 +55,26 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
         loader,
         {
             "batch_size": NO_COUNT,
-            "prefetch": NO_COUNT,
+            "prefetch_factor": [each for each in NO_COUNT if each is not None],
             "seed": NO_SEED,
             "rank": [-1, True, 1.0, 5, 10**30],
             "world_size": [0, -1, True, 2.0, 10**30],
-            "workers": [-1, True, 1.5, "many", None, 10**30],
-            "start_method": ["thread", 3, True],
+            "num_workers": [-1, True, 1.5, "many", None, 10**30],
+            "multiprocessing_context": ["thread", 3, True, ""],
+            "persistent_workers": NO_FLAG,
+            "batch_sampler": [[[1, 2]], 0],
+            "timeout": [30, None],
+            "generator": [3],
+            "pin_memory_device": ["cuda", None],
+            "in_order": [False, None],
+            "sampler": [3, "rows", [0.5], [50], [[1, 2]], object()],
             "drop_last": ["no", 0, 1],
             "pin_memory": NO_FLAG,
-            "collate": [3, "default"],
+            "collate_fn": [3, "default"],
             "worker_init_fn": [3],
             "log_every": [-1, True, 1.0, None],
             "cache": [True, -1, "much", float("nan"), []],
-            "shuffle": ["rows", None, 3],
+            "shuffle": ["rows", 3, 1],
             "subset": [[-1], [50], [0.5], [[1], [2, 3]], "all", 3, np.ones(7, bool), [10**30]],
         },
     ),
@@ -244,23 +251,25 @@ def test_options_of_numpy_are_options() -> None:
 
 def test_all_wrong_arguments_are_told_at_once(store: Path) -> None:
     with pytest.raises(InputError) as caught:
-        loader(store)(batch_size=0, prefetch=-1, seed=1.5, start_method="thread", rank=3)
+        loader(store)(
+            batch_size=0, prefetch_factor=-1, seed=1.5, multiprocessing_context="thread", rank=3, timeout=5
+        )
     assert [problem.location for problem in caught.value.problems] == [
-        *("batch_size", "prefetch", "seed", "start_method", "rank")
+        *("timeout", "batch_size", "prefetch_factor", "seed", "multiprocessing_context", "rank")
     ]
-    assert str(caught.value.problems[0]) == "batch_size: must be a whole number of at least 1, got 0"
+    assert str(caught.value.problems[1]) == "batch_size: must be a whole number of at least 1, got 0"
 
 
 @pytest.mark.parametrize("seed", [-1, -(10**30), 10**30, np.int64(-3), 2**64])
 def test_every_whole_number_is_a_seed(store: Path, seed: Any) -> None:
     found = unistore.Dataset(store, seed=seed)
-    with unistore.Loader(found, 7, seed=seed, workers=0) as made:
+    with unistore.Loader(found, 7, shuffle=True, seed=seed, num_workers=0) as made:
         assert sorted(int(index) for batch in made for index in batch["index"]) == list(range(50))
     assert sorted(at.index for at in unistore.Shuffle(found, seed)) == list(range(50))
 
 
 def test_numbers_of_numpy_are_numbers(store: Path) -> None:
-    with loader(store)(batch_size=np.int32(7), prefetch=np.uint8(2), seed=np.int64(1)) as made:
+    with loader(store)(batch_size=np.int32(7), prefetch_factor=np.uint8(2), seed=np.int64(1)) as made:
         assert len(list(made)) == 8
         assert made.state_dict() == {**made.state_dict(), "epoch": 1}
 

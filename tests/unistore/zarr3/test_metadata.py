@@ -67,7 +67,7 @@ def test_unsupported_features_are_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(UnsupportedError, match=message) as raised:
         Array.open(LocalStorage(tmp_path), "x")
     assert "array 'x'" in str(raised.value)
-    assert "use zarr: unistore.open" in str(raised.value)
+    assert "use zarr: unistore.open_zarr" in str(raised.value)
 
 
 INVALID: dict[str, tuple[dict[str, Any], str]] = {

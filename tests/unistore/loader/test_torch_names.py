@@ -1,0 +1,144 @@
+"""``DataLoader(…)`` becomes ``Loader(…)`` by one word: every parameter of torch's works or is refused."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import operator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import unistore
+from unistore.errors import InputError
+from unistore.loader import Loader
+from unistore.loader.fetch import BatchFetch, choose_fetch
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+TORCH = inspect.signature(DataLoader).parameters
+OURS = inspect.signature(Loader).parameters
+
+
+def started(number: int) -> None:
+    torch.manual_seed(number)
+
+
+def gathered(samples: list[Any]) -> list[int]:
+    return [sample["label"] for sample in samples]
+
+
+MEANT: dict[str, Any] = {
+    "batch_size": 7,
+    "shuffle": True,
+    "sampler": range(5),
+    "num_workers": 1,
+    "collate_fn": gathered,
+    "pin_memory": False,
+    "drop_last": True,
+    "worker_init_fn": started,
+    "multiprocessing_context": "fork",
+    "prefetch_factor": 2,
+    "persistent_workers": True,
+}
+"""A value of torch's that is meant, of every parameter that works."""
+
+WITHOUT_MEANING: dict[str, tuple[Any, str]] = {
+    "batch_sampler": ([[1, 2], [3]], "batch_size=…, with shuffle=… or sampler=…"),
+    "timeout": (30, "WorkerDiedError"),
+    "generator": (torch.Generator(), "seed=…"),
+    "pin_memory_device": ("cuda", "pin_memory=True"),
+    "in_order": (False, "leave it out"),
+}
+"""A value of every other parameter, and a part of what to write instead."""
+
+
+def test_every_parameter_of_torch_works_or_is_refused() -> None:
+    assert {*MEANT, *WITHOUT_MEANING, "dataset"} == set(TORCH)
+    positional = [name for name, known in TORCH.items() if known.kind is known.POSITIONAL_OR_KEYWORD]
+    assert list(OURS)[: len(positional)] == positional, "torch's positions are ours"
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_a_default_of_torch_may_be_written(data: Any, name: str) -> None:
+    if name != "dataset":
+        with Loader(data.Batched(20), **{"num_workers": 0, name: TORCH[name].default}) as loader:
+            assert len(list(loader)) == 20
+
+
+@pytest.mark.parametrize("name", MEANT)
+def test_what_works(data: Any, name: str) -> None:
+    options = {"num_workers": 1, "batch_size": 4, name: MEANT[name]}
+    deciding = ("batch_size", "shuffle", "sampler", "collate_fn", "drop_last")
+    theirs = DataLoader(data.Plain(23), **{each: options[each] for each in deciding if each in options})
+    with Loader(data.Plain(23), **options) as ours:
+        lengths = [len(batch if isinstance(batch, list) else batch["label"]) for batch in ours]
+    assert lengths == [len(batch if isinstance(batch, list) else batch["label"]) for batch in theirs]
+
+
+def test_all_by_position(data: Any) -> None:
+    given = (data.Plain(23), 4, False, None, None, 0, gathered, False, True, 0, started, None, None)
+    with Loader(*given) as ours:
+        assert list(ours) == list(DataLoader(*given))
+
+
+@pytest.mark.parametrize("name", WITHOUT_MEANING)
+def test_what_has_no_meaning_is_refused_with_what_to_write(data: Any, name: str) -> None:
+    value, cure = WITHOUT_MEANING[name]
+    with pytest.raises(InputError) as caught:
+        Loader(data.Batched(), 4, **{name: value})
+    (problem,) = caught.value.problems
+    assert problem.location == name
+    assert cure in problem.cure
+
+
+def test_all_of_it_at_once(data: Any) -> None:
+    options = {name: value for name, (value, _) in WITHOUT_MEANING.items()}
+    with pytest.raises(InputError) as caught:
+        Loader(data.Batched(), None, **options)
+    assert [problem.location for problem in caught.value.problems] == [*WITHOUT_MEANING, "batch_size"]
+
+
+def test_the_cure_of_batch_size_none(data: Any) -> None:
+    with pytest.raises(InputError, match=r"batch_size=1, collate_fn=operator\.itemgetter") as caught:
+        Loader(data.Plain(3), batch_size=None)
+    assert caught.value.problems[0].location == "batch_size"
+    with Loader(data.Plain(3), batch_size=1, collate_fn=operator.itemgetter(0), num_workers=0) as ours:
+        expected = list(DataLoader(data.Plain(3), batch_size=None))
+        for mine, theirs in zip(ours, expected, strict=True):
+            assert np.array_equal(mine["array"], theirs["array"])
+
+
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_contexts_and_names_of_start_methods(data: Any, method: str) -> None:
+    for context in (method, multiprocessing.get_context(method)):
+        assert Loader(data.Batched(), multiprocessing_context=context).placement.start_method == method
+
+
+def test_in_order_unless_asked_to_shuffle(data: Any) -> None:
+    for shuffle in (False, None):
+        with Loader(data.Batched(30), 10, shuffle, num_workers=0) as loader:
+            assert [index for batch in loader for index in batch["index"].tolist()] == list(range(30))
+
+
+def test_whole_batches_by_default_only_where_ranks_share_a_shuffle(data: Any) -> None:
+    def drops(**options: Any) -> bool:
+        return Loader(data.Batched(), 8, num_workers=0, **options).drop_last
+
+    ranks = {"rank": 0, "world_size": 2}
+    assert not drops(shuffle=True)
+    assert drops(shuffle=True, **ranks)
+    assert drops(shuffle="blocks", **ranks)
+    assert not drops(**ranks)
+    assert not drops(subset=range(50), **ranks)
+    assert not drops(shuffle=True, drop_last=False, **ranks)
+    assert drops(drop_last=True)
+
+
+def test_our_collations_read_whole_batches(data: Any) -> None:
+    for collate in (None, unistore.collate, unistore.Collate("list")):
+        assert isinstance(choose_fetch(data.Batched(), collate), BatchFetch)
+    assert not isinstance(choose_fetch(data.Batched(), unistore.Collate("padded")), BatchFetch)

@@ -1,0 +1,123 @@
+"""The public names of ``unistore``: one table, shadowed by no module, and nothing beside them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unistore
+
+SOURCE = Path(unistore.__file__)
+
+
+def in_a_fresh_process(code: str, *arguments: object) -> str:
+    command = [sys.executable, "-W", "error", "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SOURCE.parent.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_exported_names() -> None:
+    assert unistore.__all__ == sorted(unistore.__all__)
+    assert {name for name in unistore.__all__ if callable(getattr(unistore, name))} == set(unistore.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Datasett'"):
+        unistore.Datasett  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_type_checkers_are_told_the_same_names_from_the_same_modules() -> None:
+    told = {
+        alias.asname: (node.module, alias.name)
+        for node in ast.walk(ast.parse(SOURCE.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("unistore.")
+        for alias in node.names
+    }
+    assert told == {name: (f"unistore.{module}", name) for name, module in unistore._HOME.items()}
+
+
+def test_dir_shows_public_names_alone() -> None:
+    code = (
+        "import unistore, unistore.config.load, unistore.zarr3\n"
+        "unistore.Problem, unistore.Store\n"
+        "print(*(name for name in dir(unistore) if not (name[:2] == name[-2:] == '__')))"
+    )
+    assert in_a_fresh_process(code).split() == unistore.__all__
+    assert {"__all__", "__doc__", "__file__", "__name__"} <= set(dir(unistore))
+
+
+def test_no_module_shadows_a_public_name() -> None:
+    code = (
+        "import importlib, pkgutil, types\n"
+        "import unistore\n"
+        "modules = [found.name for found in pkgutil.walk_packages(unistore.__path__, 'unistore.')]\n"
+        "modules = [name for name in modules if not name.endswith('__main__')]\n"
+        "for name in modules: importlib.import_module(name)\n"
+        "assert len(modules) > 150, modules\n"
+        "for name in unistore.__all__:\n"
+        "    assert not isinstance(getattr(unistore, name), types.ModuleType), name\n"
+        "print(type(unistore).__name__)"
+    )
+    assert in_a_fresh_process(code) == "module\n", "a class of its own does not pickle"
+
+
+@pytest.mark.parametrize("touched", ["", "unistore.Dataset; unistore.verify"])
+def test_a_task_that_names_unistore_is_pickled(tmp_path: Path, touched: str) -> None:
+    """As dask and Ray pickle the functions of ``__main__``: by value, with the globals that they name."""
+    sent, store = tmp_path / "task", tmp_path / "not-there.zarr"
+    dump = (
+        "import pathlib, sys, cloudpickle, unistore\n"
+        f"{touched}\n"
+        "def task(path):\n"
+        "    try:\n"
+        "        return unistore.verify(path)\n"
+        "    except unistore.StoreError as error:\n"
+        "        return type(error).__name__\n"
+        "pathlib.Path(sys.argv[1]).write_bytes(cloudpickle.dumps(task))"
+    )
+    in_a_fresh_process(dump, sent)
+    run = (
+        "import pathlib, pickle, sys\n"
+        "print(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())(sys.argv[2]))"
+    )
+    assert in_a_fresh_process(run, sent, store) == "NoStoreError\n"
+
+
+RESULTS = {
+    "convert": "Report",
+    "doctor": "Checkup",
+    "export": "Exported",
+    "inspect": "Inspection",
+    "repair": "Repaired",
+    "verify": "Verified",
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_a_function_returns_can_be_named(name: str) -> None:
+    assert inspect.signature(getattr(unistore, name)).return_annotation == RESULTS[name]
+    assert getattr(unistore, RESULTS[name]).__dataclass_fields__
+
+
+def test_the_zarr_group_of_a_store(make_store: object) -> None:
+    path = make_store("rows", {"rows/a": np.arange(5)}, count=5)  # type: ignore[operator]
+    group = unistore.open_zarr(path)
+    assert group["rows/a"][3] == 3
+    assert group.read_only
+
+
+def test_wrong_arguments_are_told_by_name(tmp_path: Path) -> None:
+    def refused(function: object, *arguments: object, **options: object) -> list[str]:
+        with pytest.raises(unistore.InputError) as found:
+            function(*arguments, **options)  # type: ignore[operator]
+        return [problem.location for problem in found.value.problems]
+
+    assert refused(unistore.verify, 3, sample=0, workers=-1) == ["store", "sample", "workers"]
+    assert refused(unistore.verify, 3, sample=float("nan")) == ["store", "sample"]
+    assert refused(unistore.repair, None, tmp_path, workers="two") == ["store", "workers"]
+    assert refused(unistore.export, 1, 2) == ["store", "destination"]
+    assert refused(unistore.doctor, 5) == ["store"]

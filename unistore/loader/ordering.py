@@ -1,0 +1,111 @@
+"""From ``shuffle``, ``sampler``, ``subset`` and ``weights`` to the order of every epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import InputError, Problem
+from unistore.loader.samplers import is_distributed, sample_indices, sampler_sequence
+from unistore.order.blocks import GROUP, LANES, BlockShuffle, uniform_blocks
+from unistore.order.sequences import EpochSequence, InOrder, Shuffled, Subset, Weighted
+from unistore.system.arguments import EPOCHS, Arguments
+
+__all__ = ["drops_last", "sequence_for"]
+
+PLAIN_BLOCK = 256
+"""Samples of a block where a dataset cannot tell which samples share chunks."""
+
+
+def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
+    """Whether only whole batches are delivered.
+
+    Unless the user says: where several ranks share a shuffled order, so that all take equally many steps.
+    Orders of torch's ``DistributedSampler`` are of equal length on all ranks as they are.
+    """
+    if drop_last is not None or world_size == 1 or is_distributed(sampler):
+        return bool(drop_last)
+    return sequence.describe().get("kind") != "in order"
+
+
+def sequence_for(
+    dataset: Any,
+    shuffle: bool | str,
+    sampler: Any = None,
+    *,
+    seed: int,
+    batch_size: int,
+    subset: Any,
+    weights: Any,
+    samples_per_epoch: int | None,
+) -> EpochSequence:
+    """Return the sequence of every epoch.
+
+    Raises
+    ------
+    InputError
+        Options that contradict each other, or indices outside the dataset.
+    """
+    check = Arguments()
+    check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
+    if sampler is not None:
+        given = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
+        for name, value in (given | {"samples_per_epoch": samples_per_epoch}).items():
+            if value is not None:
+                check.refuse(name, "a sampler decides which samples an epoch has", "give one of the two")
+    check.settle()
+    if sampler is not None:
+        return sampler_sequence(sampler, len(dataset), seed)
+    chosen = None if subset is None else sample_indices("subset", subset, len(dataset))
+    length = len(dataset) if chosen is None else len(chosen)
+    offsets = None
+    if weights is None and hasattr(dataset, "store_offsets") and dataset.weights is not None:
+        weights, offsets = dataset.weights, dataset.store_offsets
+        if chosen is not None:  # stores stay runs: which of their samples come where is drawn anyway
+            chosen = np.sort(chosen)
+            offsets = np.searchsorted(chosen, offsets)
+    if weights is None and samples_per_epoch is not None:
+        raise InputError(Problem("samples_per_epoch", "needs weights", kind="option"))
+    if weights is not None:
+        sequence = _weighted(weights, offsets, length, samples_per_epoch, seed, shuffle)
+    elif shuffle is False:
+        sequence = InOrder(length)
+    elif shuffle is True:
+        sequence = Shuffled(length, seed)
+    else:
+        together = getattr(dataset, "open_blocks", GROUP * LANES)
+        sequence = BlockShuffle.within(_blocks(dataset, chosen), together, seed, deal=batch_size)
+    return sequence if chosen is None else Subset(sequence, chosen)
+
+
+def _weighted(
+    weights: Any, offsets: Any, length: int, draws: int | None, seed: int, shuffle: bool | str
+) -> EpochSequence:
+    if shuffle is not True:
+        cure = "shuffle=True; to read each sample once, open the dataset without weights"
+        raise InputError(Problem("weights", f"draw at random, and shuffle is {shuffle!r}", cure, "option"))
+    try:
+        given = np.asarray(weights, np.float64)
+        if offsets is None and given.shape != (length,):
+            message = f"{given.size} weights for {length} samples, shape {given.shape}: expected one a sample"
+            raise InputError(Problem("weights", message, kind="option"))
+        return Weighted(given, offsets, draws, seed)
+    except (TypeError, ValueError) as error:
+        raise InputError(Problem("weights", str(error), kind="option")) from error
+
+
+def _blocks(dataset: Any, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Offsets of blocks of samples that share chunks, over the dataset or over a subset of it."""
+    given = getattr(dataset, "block_offsets", None)
+    if given is None:
+        offsets = uniform_blocks(len(dataset), PLAIN_BLOCK)
+    else:
+        offsets = np.asarray(given() if callable(given) else given, np.int64)
+    if chosen is None:
+        return offsets
+    if len(chosen) and np.any(np.diff(chosen) < 0):
+        message = "'blocks' needs the subset in ascending order, so that neighbours share chunks"
+        raise InputError(Problem("shuffle", message, kind="option"))
+    return np.searchsorted(chosen, offsets).astype(np.int64)

@@ -1,0 +1,89 @@
+"""A worker process as the parent sees it: how it is started, what it is told first, how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import signal
+import warnings
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from unistore.errors import LoaderError
+from unistore.loader.channel import open_channel
+from unistore.loader.imports import imports_settled
+from unistore.loader.production import Request
+from unistore.loader.wire import Message, encode
+from unistore.loader.worker import Orders, main
+from unistore.memory.arena import Arena, SharedGrowth
+from unistore.memory.slabs import Slab
+
+__all__ = ["WorkerProcess", "cause_of_death", "encoded"]
+
+
+class WorkerProcess:
+    """One process as the parent sees it."""
+
+    def __init__(self, number: int, context: BaseContext, inherited: Orders | None) -> None:
+        self.number = number
+        self.channel, theirs = open_channel()
+        self.known: set[int] = set()
+        self.forget: list[int] = []
+        self.tasks: dict[tuple[int, int], Request] = {}
+        self.lent: dict[int, Slab] = {}
+        self.queued = 0
+        process: Any = context.Process(  # type: ignore[attr-defined]
+            target=main, args=(number, theirs, inherited), name=f"unistore-loader-{number}", daemon=True
+        )
+        self.process = process
+        try:
+            with warnings.catch_warnings():
+                # Python 3.12 warns of forking while other threads run; workers touch nothing that these hold
+                warnings.filterwarnings("ignore", message=".*use of fork", category=DeprecationWarning)
+                with imports_settled() if inherited is not None else contextlib.nullcontext():
+                    process.start()
+        except BaseException:
+            self.channel.close()
+            raise
+        finally:
+            theirs.close()
+
+
+def encoded(orders: Orders, growth: SharedGrowth) -> Message | None:
+    """Orders in shared memory, once for all workers; None where that is refused.
+
+    multiprocessing would copy them through a pipe to each worker, and wait for ever where a large dataset is
+    sent to a worker that has already died. Only what may be sent in no other way (locks, queues, sockets)
+    goes there.
+    """
+    try:
+        return encode(orders, Arena(None, growth))
+    except BaseException as error:
+        growth.close()
+        growth.sizes.clear()
+        if isinstance(error, RuntimeError):
+            return None
+        if isinstance(error, (pickle.PicklingError, AttributeError, TypeError)):
+            msg = (
+                "dataset, collate_fn or worker_init_fn cannot be sent to a worker that is not forked: "
+                f"{error}; define functions and classes at the top of a module"
+            )
+            raise LoaderError(msg) from error
+        raise
+
+
+def cause_of_death(code: int | None) -> str:
+    """How a worker ended, from its exit code, and what may be done."""
+    if code is None:
+        return "closed its socket and does not answer"
+    if code < 0:
+        name = f"signal {-code}"
+        with contextlib.suppress(ValueError):
+            name = signal.Signals(-code).name
+        cure = "lower num_workers, prefetch_factor or batch_size"
+        hint = f" (out of memory? {cure})" if name == "SIGKILL" else ""
+        return f"was killed by {name}{hint}"
+    return (
+        f"ended by itself with exit code {code}; what it printed says why "
+        "(under spawn and forkserver the dataset must be importable from the module that defines it)"
+    )

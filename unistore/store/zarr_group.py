@@ -1,0 +1,46 @@
+"""``unistore.open_zarr``: a store through the eyes of zarr-python."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from unistore.errors import NoStoreError, StoreError, UnistoreError
+from unistore.remote.storage import zarr_store
+
+if TYPE_CHECKING:
+    import zarr
+
+__all__ = ["open_zarr"]
+
+
+def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
+    """Open a store as a plain ``zarr.Group``, read-only, to look into it with zarr-python.
+
+    Parameters
+    ----------
+    path
+        Folder or URL of a store, or of any other Zarr group.
+
+    Raises
+    ------
+    StoreError
+        If there is no Zarr group, its metadata cannot be read, or the folder holds links, pipes or devices.
+
+    Examples
+    --------
+    >>> unistore.open_zarr("train.zarr")["rows/data"][:3]  # doctest: +SKIP
+    """
+    import zarr
+
+    try:
+        return zarr.open_group(zarr_store(path), mode="r")
+    except FileNotFoundError as error:
+        msg = f"{os.fspath(path)}: no such store"
+        raise NoStoreError(msg) from error
+    except UnistoreError:
+        raise
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        msg = f"{os.fspath(path)}: cannot be opened as a Zarr group ({why})"
+        raise StoreError(msg) from error
