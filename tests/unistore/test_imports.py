@@ -41,9 +41,6 @@ ROOMS: dict[str, set[str]] = {
 }
 """For each room, the other rooms of unistore that it may import, in functions and for types too."""
 
-TO_BE_MOVED = {("unistore.report.commands", "unistore.cli.convert")}
-"""Imports that the table does not allow, and that are there still."""
-
 AT_TOP: dict[str, set[str]] = {
     "unistore.converters": {"h5py"},
     "unistore.data.collate": {"torch"},
@@ -146,7 +143,7 @@ EDGES = {
     (module, imported)
     for module in MODULES
     for imported in own_imports(module)
-    if module != imported and (module, imported) not in TO_BE_MOVED
+    if module != imported
 }
 
 
