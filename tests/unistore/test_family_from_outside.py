@@ -54,7 +54,8 @@ class Installed:
         """What a program prints."""
         file = self.folder / "program.py"
         file.write_text(textwrap.dedent(text))
-        return self._run([str(self.python), "-W", "error", str(file), *arguments], 0).stdout
+        forks = "ignore:This process"  # Python 3.12 warns of forks beside threads
+        return self._run([str(self.python), "-W", "error", "-W", forks, str(file), *arguments], 0).stdout
 
     def _run(self, command: list[str], code: int) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV_"))}
