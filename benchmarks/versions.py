@@ -25,7 +25,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve()
 WORK = HERE.parent / "harness" / "version_work.py"
-CONVERSIONS = ("rows", "point_cloud", "ct", "spike", "trajectory")
+CONVERSIONS = ("rows", "point_cloud", "ct", "spike", "trajectory", "tiny", "gzip", "chunked", "contiguous")
 READS = ("read rows", "read segments", "read patches", "load rows", "load segments")
 
 

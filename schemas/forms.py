@@ -1,6 +1,7 @@
 """What an array of a store must be beside the others: axes, dtype, rows, and values that lead elsewhere.
 
-Readers (`unistore.store.indices`) and ``verify`` (`unistore.integrity.rules`) judge arrays by the same forms.
+Readers (`unistore.schemas.indices`) and ``verify`` (`unistore.integrity.rules`) judge arrays by the same
+forms.
 """
 
 from __future__ import annotations

@@ -8,7 +8,10 @@
     │   ├── NoStoreError           exit code 2: what was named is no store
     │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
     ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
-    └── ConversionError            writing failed (disk full, rights, source changed); resumable
+    ├── ConversionError            writing failed (disk full, rights, source changed); resumable
+    └── LoaderError                the loader cannot go on, or was used wrongly
+        ├── SampleError            a sample could not be read; names it, its source, the worker's traceback
+        └── WorkerDiedError        a worker process ended on its own
 """
 
 from __future__ import annotations
@@ -20,11 +23,15 @@ __all__ = [
     "ConversionError",
     "CorruptionError",
     "InputError",
+    "LoaderError",
     "NoStoreError",
     "Problem",
+    "SampleError",
     "StoreError",
     "UnistoreError",
     "UnsupportedError",
+    "WorkerDiedError",
+    "printable",
 ]
 
 
@@ -130,3 +137,48 @@ class UnsupportedError(UnistoreError):
 
 class ConversionError(UnistoreError):
     """Writing a store failed; the same command resumes once the cause is gone."""
+
+
+class LoaderError(UnistoreError):
+    """The loader cannot go on, or was used wrongly."""
+
+
+class SampleError(LoaderError):
+    """A sample, or the batch it belongs to, could not be made.
+
+    The exception that the dataset raised is ``__cause__`` where it could be sent.
+
+    Attributes
+    ----------
+    sample
+        Index of the sample in the dataset, or None where only the whole batch fails.
+    source
+        Where the sample comes from, in the dataset's own words; empty where the dataset cannot tell.
+    worker_traceback
+        The traceback as the worker saw it.
+    """
+
+    def __init__(self, message: str, sample: int | None, source: str, worker_traceback: str) -> None:
+        super().__init__(f"{message}\n\n{worker_traceback}" if worker_traceback else message)
+        self.message = message
+        self.sample = sample
+        self.source = source
+        self.worker_traceback = worker_traceback
+
+    def __reduce__(self) -> tuple[type[SampleError], tuple[str, int | None, str, str]]:
+        return type(self), (self.message, self.sample, self.source, self.worker_traceback)
+
+
+class WorkerDiedError(LoaderError):
+    """A worker process ended on its own: killed, out of memory, or crashed in native code."""
+
+
+def printable(name: str) -> str:
+    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``."""
+    if name.isprintable():
+        return name
+    return "".join(char if char.isprintable() else _escape(char) for char in name)
+
+
+def _escape(char: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))

@@ -9,14 +9,54 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import h5py
 import numpy as np
 
 import unistore
 
 READ = {"rows": "rows", "segments": "point_cloud", "patches": "ct"}
 """Family of the store that each reading workload reads."""
+
+
+def make_tiny(file: h5py.File) -> None:
+    """A cloud of 4000 segments of 60 points: as many tiny datasets, half of them compressed."""
+    rng = np.random.default_rng(0)
+    for name in ("x", "y", "z"):
+        file[f"data/{name}"] = rng.random(240_000, np.float32)
+    for number, rows in enumerate(rng.permutation(240_000).reshape(4000, 60)):
+        how = {"compression": "gzip"} if number % 2 else {}
+        file.create_dataset(f"segments/segment_{number:04d}/indices", data=np.sort(rows), **how)
+
+
+def make_rows(file: h5py.File, **how: Any) -> None:
+    """Walks of 20 values, 200,000 rows."""
+    walks = np.cumsum(np.random.default_rng(0).standard_normal((200_000, 20), np.float32), axis=0)
+    file.create_dataset("walks", data=walks, **how)
+
+
+HDF5: dict[str, tuple[str, Callable[[h5py.File], None]]] = {
+    "tiny": ("point_cloud", make_tiny),
+    "gzip": ("rows", partial(make_rows, chunks=(8192, 20), compression="gzip", shuffle=True)),
+    "chunked": ("rows", partial(make_rows, chunks=(8192, 20))),
+    "contiguous": ("rows", make_rows),
+}
+"""Further conversions, of one HDF5 file: the family, and what makes the file."""
+
+
+def make_hdf5(name: str, folder: Path) -> tuple[str, Path]:
+    """Family and source of one of `HDF5`, made where it is missing."""
+    family, make = HDF5[name]
+    path = folder / f"{name}.h5"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with h5py.File(path.with_suffix(".part"), "w") as file:
+            make(file)
+        path.with_suffix(".part").rename(path)
+    return family, path
 
 
 def processor_seconds() -> float:
@@ -70,8 +110,11 @@ def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
     words = work.split()
     making = words[0] == "make"
     action, what = words[1:] if making else words
-    family = what if action == "convert" else READ[what]
-    source = make_source(family, folder / family, quick=False, megabytes=megabytes)
+    if what in HDF5:
+        family, source = make_hdf5(what, folder)
+    else:
+        family = what if action == "convert" else READ[what]
+        source = make_source(family, folder / family, quick=False, megabytes=megabytes)
     store = folder / f"{family}-{megabytes}.zarr"
     if making:
         if action != "convert" and not store.exists():

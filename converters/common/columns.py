@@ -8,8 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from unistore.converters.files.paths import printable
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
 __all__ = [
     "Column",

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.paths import printable
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
 __all__ = ["Collected", "Exclusion", "about"]
 

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from traceback import format_exception
 
-from unistore.converters.files.paths import printable
-from unistore.errors import InputError, Problem, UnistoreError
+from unistore.errors import InputError, Problem, UnistoreError, printable
 
 __all__ = ["as_problem"]
 

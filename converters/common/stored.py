@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import Values
-from unistore.store.indices import source_rows
-from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.schemas.indices import source_rows
+from unistore.schemas.store_view import ArrayView, StoreView
 
 __all__ = ["SourceRows", "row_blocks", "row_values", "source_dtype", "sources_of"]
 
@@ -29,7 +28,7 @@ class SourceRows(NamedTuple):
     hi: int
 
 
-def sources_of(store: Store) -> list[SourceRows]:
+def sources_of(store: StoreView) -> list[SourceRows]:
     """Every source of a store, in order."""
     first, rows = (values.tolist() for values in source_rows(store))
     return [
@@ -38,7 +37,7 @@ def sources_of(store: Store) -> list[SourceRows]:
     ]
 
 
-def row_blocks(array: Array, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[NDArray[Any]]:
     """Rows ``lo:hi`` in blocks of about `BLOCK` bytes that end where chunks do."""
     row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
     chunk = array.chunk_shape[0]
@@ -50,7 +49,7 @@ def row_blocks(array: Array, lo: int, hi: int) -> Iterator[NDArray[Any]]:
         lo = stop
 
 
-def row_values(array: Array, lo: int, hi: int) -> Values:
+def row_values(array: ArrayView, lo: int, hi: int) -> Values:
     """Rows ``lo:hi`` of an array as `Values`."""
     return Values((hi - lo, *array.shape[1:]), array.dtype, lambda: row_blocks(array, lo, hi))
 

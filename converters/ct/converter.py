@@ -1,4 +1,4 @@
-"""CT volumes from ``.npy`` files: images, windows as points or bit masks, masks, distance fields.
+"""CT volumes: images, windows as points or bit masks, masks, distance fields.
 
 A source is one volume. The scan reads headers; `derive` reads every volume once, slab by slab, and only
 counts and checks; `settle` then knows how many points each window has and chooses its form; `read` computes
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from unistore.converters.common.exclusion import Collected, Exclusion, about
 from unistore.converters.ct.detect import detect
 from unistore.converters.ct.headers import look
-from unistore.converters.ct.layout import find_volumes
+from unistore.converters.ct.layouts.cases import find_volumes
 from unistore.converters.ct.notes import notes_of
 from unistore.converters.ct.scan import agree, make_source, make_tables, possible_tables
 from unistore.converters.ct.settle import settle
 from unistore.converters.ct.volume import VolumeReader
-from unistore.converters.files.paths import common_root, printable, relative_names
+from unistore.converters.files.paths import common_root, relative_names
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window, parse_window
 
@@ -36,7 +36,7 @@ SPARSE = ("auto", "coords", "mask")
 
 @dataclass(frozen=True)
 class CtConverter(Converter):
-    """Converts folders of CT volumes (see `unistore.converters.ct.layout` for what a volume's files are).
+    """Converts folders of CT volumes (`unistore.converters.ct.layouts.cases`: what a volume's files are).
 
     Attributes
     ----------

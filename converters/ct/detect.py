@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.layout import FOREIGN
+from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffix_of, suffixes
+from unistore.converters.ct.layouts.cases import FOREIGN, POINTS
 from unistore.converters.ct.names import image_resolution, window_of
 from unistore.converters.detection import Detection
-from unistore.converters.files.npy.array import read_header
-from unistore.converters.files.paths import expand, printable
-from unistore.errors import InputError
+from unistore.converters.files.paths import expand
+from unistore.errors import InputError, printable
 
 __all__ = ["detect"]
 
@@ -20,7 +20,7 @@ _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)",
 
 
 def detect(paths: Sequence[Path]) -> Detection | None:
-    """Recognise case folders, windows by their names, and folders of three-dimensional ``.npy`` files.
+    """Recognise case folders, windows by their names, and folders of volumes.
 
     Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or its
     folder's name says ct, hu, volume or scan, since plain arrays may look the same.
@@ -31,39 +31,41 @@ def detect(paths: Sequence[Path]) -> Detection | None:
         Files or folders as the user gave them.
     """
     try:
-        files = expand(paths, (".npy", ".npz", *FOREIGN))
+        files = expand(paths, (*suffixes(), POINTS, *FOREIGN))
     except InputError:
         return None
     given = {path.parent.resolve() / path.name for path in paths if path.is_file()}
     for file in files:
         name = printable(file.name)
-        if image_resolution(file.name) is not None:
+        if image_resolution(file) is not None:
             return Detection("ct", "cases", f"{name} is the volume of a case folder")
-        named = window_of(file) if file.suffix.lower() in (".npy", ".npz") else None
+        found, points = format_of(file), file.name.lower().endswith(POINTS)
+        named = window_of(file) if found or points else None
         if named and file.parent.name == "windows":
             return Detection("ct", "cases", f"windows/{name} is a window of a case folder")
-        if named and file.suffix.lower() == ".npy":
+        if named and found:
             return Detection("ct", "files", f"{name} names an intensity window")
-        if file in given and file.name.lower().endswith(FOREIGN):
+        if found.ct_only if found else file in given and file.name.lower().endswith(FOREIGN):
             return Detection("ct", "files", f"{name} is a format of CT volumes")
     return _by_headers(files)
 
 
 def _by_headers(files: Sequence[Path]) -> Detection | None:
-    arrays = [file for file in files if file.suffix.lower() == ".npy"]
-    if not arrays or any(file.suffix.lower() == ".npz" for file in files):
+    arrays = [file for file in files if format_of(file)]
+    if not arrays or any(file.name.lower().endswith(POINTS) for file in files):
         return None
     for file in arrays:
         try:
             with as_problem(str(file)):
-                header = read_header(file)
+                source = open_voxels(file)
         except InputError:
             return None
-        hinted = _HINT.search(file.stem) or _HINT.search(file.parent.name)
-        integers = header.dtype.kind in "iu" and header.dtype.itemsize > 1
-        if len(header.shape) != 3 or not (integers or hinted):
+        hinted = _HINT.search(stem_of(file)) or _HINT.search(file.parent.name)
+        integers = source.dtype.kind in "iu" and source.dtype.itemsize > 1
+        if len(source.shape) != 3 or not (integers or hinted):
             return None
     first = printable(arrays[0].name)
-    shape, dtype = header.shape, header.dtype
-    reason = f"{len(arrays)} .npy files of three axes each, such as {first}: the last is {dtype} {shape}"
+    shape, dtype = source.shape, source.dtype
+    ending = suffix_of(arrays[0])
+    reason = f"{len(arrays)} {ending} files of three axes each, such as {first}: the last is {dtype} {shape}"
     return Detection("ct", "files", reason)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Form, Values, array_values, converted
 from unistore.converters.common.stored import row_blocks
-from unistore.data.kinds.sparse_points import largest_point
 from unistore.schemas.ct.fields import MASKS, SDF, VOLUMES, WINDOWS
-from unistore.store.indices import Column, contradiction, whole
-from unistore.store.reader import Store
+from unistore.schemas.ct.points import largest_point
+from unistore.schemas.indices import Column, contradiction, whole
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["Volume", "files", "volumes"]
 
@@ -42,7 +42,7 @@ class Volume:
         Of its image in the source; None if it has no image.
     """
 
-    store: Store
+    store: StoreView
     number: int
     name: str
     extent: tuple[int, int, int]
@@ -141,7 +141,7 @@ class Volume:
                 yield part
 
 
-def volumes(store: Store) -> Iterator[Volume]:
+def volumes(store: StoreView) -> Iterator[Volume]:
     """Every volume of a store."""
     extents = whole(store, f"{VOLUMES}/extent").tolist()
     names = store.text(f"{VOLUMES}/name")
@@ -157,7 +157,7 @@ def volumes(store: Store) -> Iterator[Volume]:
         )
 
 
-def files(store: Store) -> Iterator[File]:
+def files(store: StoreView) -> Iterator[File]:
     """Every file of a CT store."""
     groups = sorted({path.rpartition("/")[0] for path in store.paths()})
     infos = store.text(f"{VOLUMES}/info") if store.has(f"{VOLUMES}/info/data") else []

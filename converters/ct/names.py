@@ -6,27 +6,33 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
+from unistore.converters.ct.layouts import format_of, stem_of, without_suffix
 from unistore.schemas.ct.windows import PRESETS, Window
 
 __all__ = ["image_resolution", "mask_id", "window_in", "window_of"]
 
-_IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?\.npy")
+_IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?")
 _WINDOW = re.compile(
     r"(?P<name>[A-Za-z0-9][\w.-]*)_w(?P<width>\d+(?:\.\d+)?)_l(?P<level>-?\d+(?:\.\d+)?)", re.ASCII
 )
-_BINARY = re.compile(r"(?P<id>.+)_binary\.npy")
+_BINARY = re.compile(r"(?P<id>.+)_binary")
 
 
-def image_resolution(name: str) -> int | None:
+def image_resolution(file: Path) -> int | None:
     """N of a case's volume ``ct_original_N.npy``; 0 for ``ct_original.npy``; None for other names."""
-    match = _IMAGE.fullmatch(name)
+    match = _matched(_IMAGE, file)
     return None if match is None else int(match["resolution"] or 0)
 
 
-def mask_id(name: str) -> str | None:
+def mask_id(file: Path) -> str | None:
     """Id of a mask ``{id}_binary.npy``; None for other names."""
-    match = _BINARY.fullmatch(name)
+    match = _matched(_BINARY, file)
     return None if match is None else match["id"]
+
+
+def _matched(pattern: re.Pattern[str], file: Path) -> re.Match[str] | None:
+    stem = without_suffix(file.name)
+    return None if stem == file.name else pattern.fullmatch(stem)
 
 
 def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) -> tuple[str, Window] | None:
@@ -61,5 +67,5 @@ def window_in(stem: str, known: Collection[str] = (), *, whole: bool = False) ->
 
 def window_of(file: Path, known: Collection[str] = ()) -> tuple[str, Window] | None:
     """Window that a file's name ends in; in a folder ``windows/`` the whole name is the window's."""
-    stem = file.stem if file.suffix.lower() == ".npy" else file.stem.removesuffix("_sparse")
+    stem = stem_of(file) if format_of(file) else file.stem.removesuffix("_sparse")
     return window_in(stem, known, whole=file.parent.name == "windows")

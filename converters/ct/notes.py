@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from unistore.converters.ct.headers import Volume
+from unistore.converters.ct.layouts import suffix_of
 from unistore.converters.ct.scan import Agreement
-from unistore.converters.files.paths import natural_key, printable
+from unistore.converters.files.paths import natural_key
+from unistore.errors import printable
 from unistore.schemas.ct.windows import Window
 
 __all__ = ["notes_of"]
@@ -29,15 +32,15 @@ def notes_of(
     notes = []
     if cases:
         notes.append(f"case folders, one volume each: {cases}")
-    if len(volumes) > cases:
-        notes.append(f".npy files outside case folders, one volume each: {len(volumes) - cases}")
+    files = Counter(suffix_of(v.files.path) for v in volumes if not v.files.path.is_dir())
+    notes += [f"{suffix} files outside case folders, one volume each: {n}" for suffix, n in files.items()]
     alone = [volume for volume in volumes if volume.image is None and volume.windows]
     if alone:
-        first = printable(next(iter(alone[0].windows.values())).name)
+        first = printable(next(iter(alone[0].windows.values())).path.name)
         notes.append(
             f"window masks without intensities, by their names: {len(alone)} volumes, such as {first}"
         )
-    byte = [volume for volume in volumes if volume.image and volume.image[1].dtype == np.uint8]
+    byte = [volume for volume in volumes if volume.image and volume.image.dtype == np.uint8]
     if byte:
         name = printable(byte[0].files.path.name)
         notes.append(f"uint8 images, not HU (no window in their names): {len(byte)} volumes, such as {name}")

@@ -1,4 +1,4 @@
-"""CT volumes beside their files: images, windows, masks and points, by ``np.load``."""
+"""CT volumes beside their files: voxels by the `Format.original` of each, points by ``np.load``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from unistore.converters.common.comparing import blocks_difference, difference
 from unistore.converters.common.exported import Values
 from unistore.converters.common.originals import Compared
 from unistore.converters.ct.export import Volume, volumes
+from unistore.converters.ct.layouts import format_of
+from unistore.converters.ct.source import Planes
 from unistore.converters.protocol import Scan
 from unistore.schemas.ct.fields import MASKS, SDF, WINDOWS
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["Originals"]
 
@@ -24,7 +26,7 @@ __all__ = ["Originals"]
 class Originals:
     """Compares the sources of a CT store, one by one."""
 
-    def __init__(self, store: Store, scan: Scan) -> None:
+    def __init__(self, store: StoreView, scan: Scan) -> None:
         self._scan = scan
         self._volumes = list(volumes(store))
 
@@ -39,13 +41,13 @@ class Originals:
 
         image = volume.stored()
         if detail["image"] is not None and image is not None:
-            original = _mapped(source.files[detail["image"]])
+            original = _opened(source.files[detail["image"]])
             found = blocks_difference(image, lambda lo, hi: original[lo:hi])
             yield compared(detail["image"], prod(image.shape), _shapes(image, original) or found)
         for family, kind in ((WINDOWS, "windows"), (MASKS, "masks")):
             for name, file in detail[kind].items():
                 mask = volume.mask(f"{family}/{name}")
-                ones = _mapped(source.files[file])
+                ones = _opened(source.files[file])
                 found = _shapes(mask, ones) or _mask_difference(mask, ones)
                 yield compared(file, prod(mask.shape), found)
         for name, file in detail["sparse"].items():
@@ -70,9 +72,10 @@ class Originals:
         return result
 
 
-def _mapped(path: Path) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    return array
+def _opened(path: Path) -> Planes:
+    found = format_of(path)
+    assert found is not None
+    return found.original(path)
 
 
 def _points(path: Path, first: str, second: str) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -80,12 +83,12 @@ def _points(path: Path, first: str, second: str) -> tuple[NDArray[Any], NDArray[
         return members[first], members[second].reshape(-1)
 
 
-def _shapes(values: Values, original: NDArray[Any]) -> str | None:
+def _shapes(values: Values, original: Planes) -> str | None:
     if values.shape == original.shape:
         return None
     return f"shapes {values.shape} and {original.shape}"
 
 
-def _mask_difference(mask: Values, ones: NDArray[Any]) -> str | None:
+def _mask_difference(mask: Values, ones: Planes) -> str | None:
     """Where a mask differs from the voxels that are not 0."""
     return blocks_difference(mask, lambda lo, hi: (ones[lo:hi] != 0).astype(np.uint8))

@@ -12,11 +12,10 @@ import numpy as np
 
 from unistore.converters.common.columns import promote
 from unistore.converters.ct.headers import Volume
-from unistore.converters.ct.points import BLOCK
+from unistore.converters.ct.layouts.npz import BLOCK
 from unistore.converters.ct.slabs import band_bytes, slab_bytes
 from unistore.converters.ct.survey import most_shares
 from unistore.converters.ct.voxels import bit_shape, list_bytes
-from unistore.converters.files.npy.array import read_header
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Source
 from unistore.errors import InputError, Problem
@@ -77,7 +76,7 @@ def agree(volumes: Sequence[Volume], asked: Sequence[Window], sparse: str, names
     windows = {
         window.name: window for window in (*asked, *(found[n] for n in sorted(found, key=natural_key)))
     }
-    dtypes = list(dict.fromkeys(volume.image[1].dtype for volume in volumes if volume.image))
+    dtypes = list(dict.fromkeys(volume.image.dtype for volume in volumes if volume.image))
     listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
     image = _promoted(dtypes, listed, "volumes", problems) if dtypes else None
     values: dict[str, str] = {}
@@ -119,7 +118,7 @@ def _promoted(
 
 
 def _first(volumes: Sequence[Volume], names: Sequence[str], dtype: np.dtype[Any]) -> str:
-    return next(n for v, n in zip(volumes, names, strict=True) if v.image and v.image[1].dtype == dtype)
+    return next(n for v, n in zip(volumes, names, strict=True) if v.image and v.image.dtype == dtype)
 
 
 def _check_images(volumes: Sequence[Volume], names: Sequence[str]) -> list[Problem]:
@@ -161,7 +160,8 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
     """Source of one volume, with all that reading it needs to know again.
 
     ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
-    ``masks`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file; ``geometry``, ``info``.
+    ``masks`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file; ``geometry``, and
+    what states it (``described``); ``info``.
     """
     files: list[Path] = []
 
@@ -173,15 +173,16 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
     image = volume.image
     sparse = {} if image else {n: p for n, p in volume.sparse.items() if n not in volume.windows}
     detail: dict[str, Any] = {
-        "image": at(image[0]) if image else None,
-        "dtype": image[1].dtype.str if image else None,
+        "image": at(image.path) if image else None,
+        "dtype": image.dtype.str if image else None,
         "extent": list(volume.extent) if volume.extent else None,
-        "windows": {n: at(path) for n, path in volume.windows.items() if n in wanted},
+        "windows": {n: at(window.path) for n, window in volume.windows.items() if n in wanted},
         "sparse": {n: at(points.path) for n, points in sparse.items()},
-        "masks": {n: at(path) for n, path in volume.masks.items()},
+        "masks": {n: at(mask.path) for n, mask in volume.masks.items()},
         "sdf": {n: at(points.path) for n, points in volume.sdf.items()},
         "resolution": {n: points.resolution for n, points in (*sparse.items(), *volume.sdf.items())},
         "geometry": volume.geometry,
+        "described": volume.described,
         "info": volume.info,
     }
     if volume.files.info is not None:
@@ -205,13 +206,14 @@ def make_source(volume: Volume, name: str, roots: Sequence[Path], agreement: Agr
 
 def _held(volume: Volume) -> tuple[int, int]:
     """Bytes held while a volume is read: slabs of its files, or bands where an order differs; its points."""
-    headers = [read_header(path) for path in (*volume.windows.values(), *volume.masks.values())]
-    headers += [volume.image[1]] if volume.image else []
-    slab = max(map(slab_bytes, headers), default=0)
-    bands = any(header.fortran_order for header in headers)
-    band = max(map(band_bytes, headers)) if bands else 0
-    slabs = most_shares(headers) * (len(volume.windows) + 4)
-    return _BUFFERS + slabs * slab + 2 * band, max(map(list_bytes, headers), default=0)
+    dense = [*volume.windows.values(), *volume.masks.values(), *([volume.image] if volume.image else [])]
+    slab = max(map(slab_bytes, dense), default=0)
+    bands = any(each.fortran_order for each in dense)
+    band = max(map(band_bytes, dense)) if bands else 0
+    shares = most_shares(dense)
+    held = _BUFFERS + shares * (len(volume.windows) + 4) * slab + 2 * band
+    held += shares * sum(each.memory for each in dense)
+    return held, max(map(list_bytes, dense), default=0)
 
 
 def _split_of(path: Path, roots: Sequence[Path]) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.ct.layouts import without_suffix
 from unistore.converters.ct.scan import points_table
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.protocol import Facts, Scan, Settled
@@ -19,9 +21,9 @@ from unistore.schemas.text import text_arrays
 __all__ = ["settle"]
 
 _GEOMETRY = {
-    "spacing": (3, "mm", "voxel size as info.json states it; NaN where unknown"),
-    "origin": (3, "mm", "position of the first voxel as info.json states it; NaN where unknown"),
-    "direction": (9, None, "direction cosines as info.json states them, row by row; NaN where unknown"),
+    "spacing": (3, "mm", "voxel size as {} states it; NaN where unknown"),
+    "origin": (3, "mm", "position of the first voxel as {} states it; NaN where unknown"),
+    "direction": (9, None, "direction cosines as {} states them, row by row; NaN where unknown"),
 }
 
 
@@ -116,7 +118,7 @@ def _volume_arrays(
     direct = {field.path for table in scan.tables for field in table.fields}
     extent = schema.extent_field()
     arrays: list[tuple[Field, NDArray[Any]]] = [] if extent.path in direct else [(extent, extents)]
-    names = [source.name.removesuffix(".npy") for source in scan.sources]
+    names = _names(scan)
     arrays += text_arrays("volumes/name", names, axis="volume", description="name of each volume")
     if any(detail["dtype"] for detail in details):
         dtypes = [detail["dtype"] or "" for detail in details]
@@ -129,11 +131,20 @@ def _volume_arrays(
         if any(name in detail["geometry"] for detail in details):
             unknown = [float("nan")] * count
             values = np.array([detail["geometry"].get(name, unknown) for detail in details], np.float64)
-            arrays.append((_column(name, (count,), description, "float64", unit), values))
+            stated = " or ".join(sorted({d["described"][name] for d in details if name in d["geometry"]}))
+            column = _column(name, (count,), description.format(stated), "float64", unit)
+            arrays.append((column, values))
     if any(detail["info"] for detail in details):
         infos = [detail["info"] for detail in details]
         arrays += text_arrays("volumes/info", infos, axis="volume", description="info.json of each volume")
     return arrays
+
+
+def _names(scan: Scan) -> list[str]:
+    """Names of the volumes: without their formats' endings, unless two files would be called the same."""
+    named = [(source.name, without_suffix(source.name)) for source in scan.sources]
+    files = Counter(bare for name, bare in named if bare != name)
+    return [name if files[bare] > 1 else bare for name, bare in named]
 
 
 def _column(

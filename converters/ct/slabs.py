@@ -1,4 +1,4 @@
-"""A three-dimensional ``.npy`` file read a slab at a time, in the order of the file.
+"""A volume read a slab at a time, in the order of its file.
 
 No function here holds a whole volume, nor a part of it that grows with its depth: a slab is a megabyte
 of consecutive bytes, so Fortran-ordered files (the last axis slowest) are as cheap to read as C-ordered ones.
@@ -10,18 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.npy.array import NpyHeader, open_flat, read_flat
+from unistore.converters.ct.source import VoxelSource
 
 __all__ = [
     "Box",
     "Slab",
-    "VoxelFile",
     "band_bytes",
     "in_one_order",
     "planes",
@@ -37,23 +35,6 @@ BAND = 32 << 20
 """Bytes of planes that are taken out of Fortran-ordered files at once."""
 
 Box = tuple[slice, slice, slice]
-
-
-@dataclass(frozen=True, slots=True)
-class VoxelFile:
-    """A file of voxels.
-
-    Attributes
-    ----------
-    path, header
-        Its path and header, of three axes.
-    location
-        What an error calls it; its path by default.
-    """
-
-    path: Path
-    header: NpyHeader
-    location: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +54,7 @@ class Slab:
     values: NDArray[Any]
 
 
-def slabs(file: VoxelFile, lo: int = 0, hi: int | None = None) -> Iterator[Slab]:
+def slabs(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[Slab]:
     """Cut planes ``lo:hi`` into slabs along the file's slowest axis (depth; width in Fortran order).
 
     Raises
@@ -81,10 +62,10 @@ def slabs(file: VoxelFile, lo: int = 0, hi: int | None = None) -> Iterator[Slab]
     InputError
         The file ends early.
     """
-    depth, _, width = file.header.shape
+    depth, _, width = file.shape
     hi = depth if hi is None else hi
-    every, count = slice(None), _count(file.header)
-    if file.header.fortran_order:
+    every, count = slice(None), _count(file)
+    if file.fortran_order:
         for first, values in _cut(file, 0, width, count):
             yield Slab((every, every, slice(first, first + values.shape[2])), values[lo:hi])
         return
@@ -92,43 +73,41 @@ def slabs(file: VoxelFile, lo: int = 0, hi: int | None = None) -> Iterator[Slab]
         yield Slab((slice(first - lo, first - lo + len(values)), every, every), values)
 
 
-def _cut(file: VoxelFile, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
+def _cut(file: VoxelSource, begin: int, end: int, count: int) -> Iterator[tuple[int, NDArray[Any]]]:
     """Voxels ``begin:end`` of the slowest axis, `count` at a time: the first's number, and (d, h, w)."""
-    header = file.header
-    depth, height, width = header.shape
-    plane = (height, depth) if header.fortran_order else (height, width)
-    buffer = np.empty((max(0, min(count, end - begin)), *plane), header.dtype)
-    with open_flat(file.path, header, file.location) as read:
+    depth, height, width = file.shape
+    plane = (height, depth) if file.fortran_order else (height, width)
+    buffer = np.empty((max(0, min(count, end - begin)), *plane), file.dtype.newbyteorder("="))
+    with file.open() as read:
         for first in range(begin, end, count):
             block = buffer[: min(count, end - first)]
-            read(first * math.prod(plane), block)
-            values = _native(block)
-            yield first, values.T if header.fortran_order else values
+            read(first, block)
+            yield first, block.T if file.fortran_order else block
 
 
-def slab_bytes(header: NpyHeader) -> int:
+def slab_bytes(file: VoxelSource) -> int:
     """Bytes of a slab of a file: more than `SLAB` where one plane is larger."""
-    return _count(header) * _plane_bytes(header)
+    return _count(file) * _plane_bytes(file)
 
 
-def band_bytes(header: NpyHeader) -> int:
+def band_bytes(file: VoxelSource) -> int:
     """Bytes of a band of planes of a file: more than `BAND` where one plane is larger."""
-    return max(BAND, math.prod(header.shape[1:]) * header.dtype.itemsize)
+    return max(BAND, math.prod(file.shape[1:]) * file.dtype.itemsize)
 
 
-def _count(header: NpyHeader) -> int:
+def _count(file: VoxelSource) -> int:
     """Planes of the slowest axis in a slab."""
-    count = max(1, SLAB // max(1, _plane_bytes(header)))
-    return max(8, count // 8 * 8) if header.fortran_order else count
+    count = max(1, SLAB // max(1, _plane_bytes(file)))
+    return max(8, count // 8 * 8) if file.fortran_order else count
 
 
-def _plane_bytes(header: NpyHeader) -> int:
-    depth, height, width = header.shape
-    return height * (depth if header.fortran_order else width) * header.dtype.itemsize
+def _plane_bytes(file: VoxelSource) -> int:
+    depth, height, width = file.shape
+    return height * (depth if file.fortran_order else width) * file.dtype.itemsize
 
 
 def together(
-    files: Sequence[VoxelFile], share: int = 0, of: int = 1
+    files: Sequence[VoxelSource], share: int = 0, of: int = 1
 ) -> Iterator[tuple[Box, list[NDArray[Any]]]]:
     """Voxels of files of one shape, the same places of all of them at once; each file is read once.
 
@@ -145,11 +124,10 @@ def together(
     box, values
         As in `Slab`, with the voxels of every file.
     """
-    headers = [file.header for file in files]
     every = slice(None)
-    if in_one_order(headers):
-        fortran, count = headers[0].fortran_order, min(map(_count, headers))
-        extent = headers[0].shape[2 if fortran else 0]
+    if in_one_order(files):
+        fortran, count = files[0].fortran_order, min(map(_count, files))
+        extent = files[0].shape[2 if fortran else 0]
         cuts = -(-extent // count)
         begin, end = (min(extent, cuts * number // of * count) for number in (share, share + 1))
         for several in zip(*(_cut(file, begin, end, count) for file in files), strict=True):
@@ -158,60 +136,52 @@ def together(
             box = (every, every, slice(first, last)) if fortran else (slice(first, last), every, every)
             yield box, [values for _, values in several]
         return
-    for lo, hi in _bands(headers, 0, headers[0].shape[0]):
+    for lo, hi in _bands(files, 0, files[0].shape[0]):
         yield (slice(lo, hi), every, every), [_box(file, lo, hi) for file in files]
 
 
-def in_one_order(headers: Sequence[NpyHeader]) -> bool:
+def in_one_order(files: Sequence[VoxelSource]) -> bool:
     """Whether all files have the same slowest axis."""
-    return len({header.fortran_order for header in headers}) == 1
+    return len({file.fortran_order for file in files}) == 1
 
 
-def planes(file: VoxelFile, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
+def planes(file: VoxelSource, lo: int = 0, hi: int | None = None) -> Iterator[tuple[int, NDArray[Any]]]:
     """Planes ``lo:hi`` in their order, some at a time: number of the first, and (n, H, W), C-contiguous."""
-    hi = file.header.shape[0] if hi is None else hi
-    if not file.header.fortran_order:
+    hi = file.shape[0] if hi is None else hi
+    if not file.fortran_order:
         for slab in slabs(file, lo, hi):
             yield lo + int(slab.box[0].start), slab.values
         return
-    for first, last in _bands([file.header], lo, hi):
+    for first, last in _bands([file], lo, hi):
         yield first, _box(file, first, last)
 
 
-def _bands(headers: Sequence[NpyHeader], lo: int, hi: int) -> Iterator[tuple[int, int]]:
+def _bands(files: Sequence[VoxelSource], lo: int, hi: int) -> Iterator[tuple[int, int]]:
     """Cut planes ``lo:hi`` into ranges of `BAND` bytes of all files together, of one plane at least."""
-    plane = sum(math.prod(header.shape[1:]) * header.dtype.itemsize for header in headers)
+    plane = sum(math.prod(file.shape[1:]) * file.dtype.itemsize for file in files)
     step = max(1, BAND // max(1, plane))
     for first in range(lo, hi, step):
         yield first, min(first + step, hi)
 
 
-def _box(file: VoxelFile, lo: int, hi: int) -> NDArray[Any]:
-    block = np.empty((hi - lo, *file.header.shape[1:]), file.header.dtype.newbyteorder("="))
+def _box(file: VoxelSource, lo: int, hi: int) -> NDArray[Any]:
+    block = np.empty((hi - lo, *file.shape[1:]), file.dtype.newbyteorder("="))
     read_image(file, block, lo, hi)
     return block
 
 
-def read_image(file: VoxelFile, out: NDArray[Any], lo: int = 0, hi: int | None = None) -> None:
+def read_image(file: VoxelSource, out: NDArray[Any], lo: int = 0, hi: int | None = None) -> None:
     """Read planes ``lo:hi`` into the corner of `out`, (D, H, W) or larger, converting to its dtype.
 
     Where the file's bytes are `out`'s bytes they are read straight into it.
     """
-    header = file.header
-    depth, height, width = header.shape
+    depth, height, width = file.shape
     hi = depth if hi is None else hi
     corner = out[: hi - lo, :height, :width]
-    plain = corner.flags.c_contiguous and not header.fortran_order
-    if plain and out.dtype == header.dtype.newbyteorder("="):
-        read_flat(file.path, header, lo * height * width, corner.view(header.dtype), file.location)
-        _native(corner.view(header.dtype))
+    plain = corner.flags.c_contiguous and not file.fortran_order
+    if plain and out.dtype == file.dtype.newbyteorder("="):
+        with file.open() as read:
+            read(lo, corner)
         return
     for slab in slabs(file, lo, hi):
         corner[slab.box] = slab.values
-
-
-def _native(block: NDArray[Any]) -> NDArray[Any]:
-    """The same memory in native byte order, swapped in place where it was not."""
-    if block.dtype.isnative:
-        return block
-    return block.byteswap(inplace=True).view(block.dtype.newbyteorder("="))

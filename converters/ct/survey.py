@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.inside import Inside
-from unistore.converters.ct.slabs import SLAB, VoxelFile, in_one_order, slab_bytes, slabs, together
-from unistore.converters.files.npy.array import NpyHeader
+from unistore.converters.ct.slabs import SLAB, in_one_order, slab_bytes, slabs, together
+from unistore.converters.ct.source import VoxelSource
 from unistore.system.workers import usable_cores
 
 __all__ = ["Agreed", "Ones", "Survey", "most_shares", "ones_of", "survey"]
@@ -57,7 +57,7 @@ class Ones:
     others: int
 
 
-def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, VoxelFile]) -> Survey:
+def survey(image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, VoxelSource]) -> Survey:
     """Look at every voxel of an image, and at the same voxels of masks, once; `THREADS` at a time.
 
     Nothing is read where nothing can be found: no windows, and a dtype without NaN.
@@ -69,11 +69,9 @@ def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, Vo
     masks
         Files that should hold 1 inside some of the windows and 0 elsewhere, of the image's shape.
     """
-    if not tests and image.header.dtype.kind != "f":
+    if not tests and image.dtype.kind != "f":
         return Survey({}, 0, {name: Agreed() for name in masks})
-    shares = min(
-        max(1, int(usable_cores())), most_shares([image.header, *(mask.header for mask in masks.values())])
-    )
+    shares = min(max(1, int(usable_cores())), most_shares([image, *masks.values()]))
     with ThreadPoolExecutor(shares, "unistore-survey") as pool:
         parts = list(pool.map(lambda share: _survey(image, tests, masks, share, shares), range(shares)))
     counts = {name: np.sum([part.counts[name] for part in parts], axis=0) for name in tests}
@@ -86,18 +84,18 @@ def survey(image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, Vo
     return Survey(counts, sum(part.nan for part in parts), agreed)
 
 
-def most_shares(headers: Sequence[NpyHeader]) -> int:
+def most_shares(files: Sequence[VoxelSource]) -> int:
     """Threads that `survey` may use: one where each would hold much, or where orders differ."""
-    small = max(map(slab_bytes, headers), default=0) <= 2 * SLAB
-    return THREADS if small and in_one_order(headers) else 1
+    small = max(map(slab_bytes, files), default=0) <= 2 * SLAB
+    return THREADS if small and in_one_order(files) else 1
 
 
 def _survey(
-    image: VoxelFile, tests: Mapping[str, Inside], masks: Mapping[str, VoxelFile], share: int, of: int
+    image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, VoxelSource], share: int, of: int
 ) -> Survey:
-    counts = {name: np.zeros(image.header.shape[0], np.int64) for name in tests}
+    counts = {name: np.zeros(image.shape[0], np.int64) for name in tests}
     agreed = {name: Agreed() for name in masks}
-    floats, nan = image.header.dtype.kind == "f", 0
+    floats, nan = image.dtype.kind == "f", 0
     for box, (values, *given) in together([image, *masks.values()], share, of):
         if floats:
             nan += int(np.count_nonzero(np.isnan(values)))
@@ -112,9 +110,9 @@ def _survey(
     return Survey(counts, nan, agreed)
 
 
-def ones_of(mask: VoxelFile) -> Ones:
+def ones_of(mask: VoxelSource) -> Ones:
     """Look at every voxel of a mask once."""
-    counts, others = np.zeros(mask.header.shape[0], np.int64), 0
+    counts, others = np.zeros(mask.shape[0], np.int64), 0
     for slab in slabs(mask):
         ones = slab.values == 1
         counts[slab.box[0]] += _per_plane(ones)

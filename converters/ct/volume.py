@@ -11,13 +11,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.headers import SDF_MEMBERS, SPARSE_MEMBERS
 from unistore.converters.ct.inside import inside
-from unistore.converters.ct.points import check_range, in_order, load_points, point_blocks
-from unistore.converters.ct.slabs import VoxelFile, read_image
+from unistore.converters.ct.layouts import open_voxels
+from unistore.converters.ct.layouts.npz import (
+    SDF_MEMBERS,
+    SPARSE_MEMBERS,
+    check_range,
+    in_order,
+    load_points,
+    point_blocks,
+)
+from unistore.converters.ct.slabs import read_image
+from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.survey import Agreed, Ones, Survey, ones_of, survey
 from unistore.converters.ct.voxels import point_coords, read_bits, read_points
-from unistore.converters.files.npy.array import read_header
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.fields import MASKS, VOLUMES
@@ -130,9 +137,9 @@ class VolumeReader:
         for name, file in self._files("masks" if table == MASKS else "windows"):
             if name in blocks:
                 mask = self._file(file)
-                read_bits(mask, {name: inside(None, mask.header.dtype)}, {name: blocks.pop(name)}, lo, hi)
+                read_bits(mask, {name: inside(None, mask.dtype)}, {name: blocks.pop(name)}, lo, hi)
         if blocks and image is not None:
-            tests = {name: inside(self.windows[name], image.header.dtype) for name in blocks}
+            tests = {name: inside(self.windows[name], image.dtype) for name in blocks}
             read_bits(image, tests, blocks, lo, hi)
 
     def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
@@ -152,9 +159,9 @@ class VolumeReader:
         else:
             file = self._file(self.source.detail["windows"][name])
             counts = _ones(file, _state([file.path])).counts if lo else None
-        test = inside(window, file.header.dtype)
+        test = inside(window, file.dtype)
         for at, first, flat, values in read_points(file, test, lo, hi, counts):
-            point_coords(flat, first, file.header.shape, out["coords"][at])
+            point_coords(flat, first, file.shape, out["coords"][at])
             out["values"][at] = values
 
     def read_sdf(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
@@ -167,7 +174,7 @@ class VolumeReader:
             at += len(index)
 
     def _check_window(
-        self, name: str, image: VoxelFile, agreed: Agreed, count: int, problems: list[Problem]
+        self, name: str, image: VoxelSource, agreed: Agreed, count: int, problems: list[Problem]
     ) -> None:
         """A Problem where a window that also came as a file is no mask, or differs from the image."""
         place = self._place(self.source.detail["windows"][name])
@@ -189,7 +196,7 @@ class VolumeReader:
             problems.append(_no_mask(found.others, self._place(file)))
         return int(found.counts.sum())
 
-    def _surveyed(self, image: VoxelFile) -> Survey:
+    def _surveyed(self, image: VoxelSource) -> Survey:
         """What the image holds of all windows, and how those that also came as files agree with it."""
         masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
         state = _state([image.path, *(file.path for _, file in masks)])
@@ -218,7 +225,7 @@ class VolumeReader:
         return None if known is None else (known[0], known[1], known[2])
 
     @property
-    def _image(self) -> VoxelFile | None:
+    def _image(self) -> VoxelSource | None:
         file = self.source.detail["image"]
         return None if file is None else self._file(file)
 
@@ -228,9 +235,8 @@ class VolumeReader:
     def _path(self, file: int) -> Path:
         return self.source.files[file]
 
-    def _file(self, file: int) -> VoxelFile:
-        path, place = self._path(file), self._place(file)
-        return VoxelFile(path, read_header(path, place), place)
+    def _file(self, file: int) -> VoxelSource:
+        return open_voxels(self._path(file), self._place(file))
 
     def _place(self, file: int) -> str:
         path = self._path(file)
@@ -256,17 +262,17 @@ def _state(paths: Iterable[Path]) -> State:
 
 @lru_cache(maxsize=512)
 def _survey(
-    image: VoxelFile,
-    masks: tuple[tuple[str, VoxelFile], ...],
+    image: VoxelSource,
+    masks: tuple[tuple[str, VoxelSource], ...],
     windows: tuple[tuple[str, Window], ...],
     state: State,  # noqa: ARG001
 ) -> Survey:
-    tests = {name: inside(window, image.header.dtype) for name, window in windows}
+    tests = {name: inside(window, image.dtype) for name, window in windows}
     return survey(image, tests, dict(masks))
 
 
 @lru_cache(maxsize=512)
-def _ones(mask: VoxelFile, state: State) -> Ones:  # noqa: ARG001
+def _ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
     return ones_of(mask)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.inside import Inside
-from unistore.converters.ct.slabs import Box, VoxelFile, planes, slabs
-from unistore.converters.files.npy.array import NpyHeader
+from unistore.converters.ct.slabs import Box, planes, slabs
+from unistore.converters.ct.source import VoxelSource
 
 __all__ = ["bit_shape", "list_bytes", "point_coords", "read_bits", "read_points"]
 
@@ -20,7 +20,7 @@ LISTED = 1 << 19
 
 
 def read_bits(
-    file: VoxelFile,
+    file: VoxelSource,
     tests: Mapping[str, Inside],
     out: Mapping[str, NDArray[np.uint8]],
     lo: int = 0,
@@ -38,13 +38,13 @@ def bit_shape(extent: Sequence[int]) -> tuple[int, int, int]:
     return depth, height, -(-width // 8)
 
 
-def list_bytes(header: NpyHeader) -> int:
+def list_bytes(file: VoxelSource) -> int:
     """Bytes that `read_points` holds besides some planes: index, coordinates, what divides them, values."""
-    return 40 * max(LISTED, math.prod(header.shape[1:]))
+    return 40 * max(LISTED, math.prod(file.shape[1:]))
 
 
 def read_points(
-    file: VoxelFile, test: Inside, lo: int, hi: int, counts: NDArray[np.int64] | None = None
+    file: VoxelSource, test: Inside, lo: int, hi: int, counts: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[slice, int, NDArray[np.int64], NDArray[Any]]]:
     """Points number `lo` to `hi` of a window in C order, some planes at a time.
 
@@ -66,7 +66,7 @@ def read_points(
         ends = np.cumsum(counts)
         begin = int(np.searchsorted(ends, lo, side="right"))
         before = int(ends[begin - 1]) if begin else 0
-    step = max(1, LISTED // max(1, math.prod(file.header.shape[1:])))
+    step = max(1, LISTED // max(1, math.prod(file.shape[1:])))
     if lo >= hi:
         return
     for number, block in planes(file, begin):

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
 from unistore.converters.files.npy.array import NpyHeader, open_npy, read_flat, read_header
 from unistore.errors import InputError, Problem
@@ -102,7 +103,7 @@ def list_arrays(path: Path, name: str, roots: Sequence[Path]) -> ArrayFile:
         whole = [m.header.nbytes for m in members.values() if m.compressed and m.header.fortran_order]
         return ArrayFile(arrays, (path,), compressed, _steps(in_place), max(whole, default=0))
     with hdf5.open_hdf5(path, name) as file:
-        tree = hdf5.walk(file, name, roots)
+        tree = walk(file, name, roots)
         found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         problems, reading = tree.problems, 0
         for key, dataset in tree.datasets.items():

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
 __all__ = [
     "common_root",
@@ -19,7 +19,6 @@ __all__ = [
     "is_inside",
     "is_special",
     "natural_key",
-    "printable",
     "real_path",
     "relative_names",
     "special",
@@ -57,17 +56,6 @@ def natural_key(text: str) -> NaturalKey:
                 pieces.append((2, 0, piece))
         pieces.append((0, 0, ""))
     return tuple(pieces), text
-
-
-def printable(name: str) -> str:
-    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``."""
-    if name.isprintable():
-        return name
-    return "".join(char if char.isprintable() else _escape(char) for char in name)
-
-
-def _escape(char: str) -> str:
-    return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
 def real_path(path: Path) -> Path:

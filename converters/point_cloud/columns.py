@@ -1,21 +1,20 @@
-"""Which datasets are x, y and z, and which are columns of the points: by name, or as ``--map`` says."""
+"""Which columns of a file are x, y and z, and which are others of the points: by name, or by ``--map``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
-import h5py
 import numpy as np
 
 from unistore.converters.common.columns import Column, storable
-from unistore.converters.files.hdf5.file import check_dataset, place
-from unistore.converters.files.paths import printable
-from unistore.errors import InputError, Problem
+from unistore.converters.files.hdf5.file import place
+from unistore.converters.point_cloud.source import ROLES
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
 __all__ = [
-    "ROLES",
     "Chosen",
     "choose",
     "form_problems",
@@ -23,16 +22,29 @@ __all__ = [
     "name_problems",
 ]
 
-ROLES = ("x", "y", "z")
 _RESERVED = ("xyz", "source_row", "origin", "index")
 """Names of arrays and sample keys that a source's column cannot have."""
 _CURE = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
 _RENAME = "rename it with --map NEW=OLD, or leave it out with --map OLD="
 
 
+class Shaped(Protocol):
+    """A dataset or an array: what is asked of a column of a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, …)."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Byte order included."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Datasets of a point cloud.
+    """Columns of a point cloud, each a dataset of the file.
 
     Attributes
     ----------
@@ -55,12 +67,19 @@ class Chosen:
     left_out: tuple[str, ...] = ()
 
 
-def choose(datasets: Mapping[str, h5py.Dataset], group: str, mapping: Mapping[str, str], name: str) -> Chosen:
+def choose(
+    datasets: Mapping[str, Shaped],
+    group: str,
+    mapping: Mapping[str, str],
+    name: str,
+    check: Callable[[Any, str], list[Problem]] | None = None,
+) -> Chosen:
     """Choose coordinates and columns among the datasets of a file.
 
     Every dataset directly in `group` is a column under its own name; x, y and z are known in either case, or
     one dataset ``xyz`` of shape (N, 3). `mapping` gives stored names to datasets (of the group by name, of
     others by path); an empty dataset name leaves the column of that name out.
+    ``check(dataset, location)`` tells what makes the values of one of them unusable.
 
     Raises
     ------
@@ -83,8 +102,9 @@ def choose(datasets: Mapping[str, h5py.Dataset], group: str, mapping: Mapping[st
         raise InputError(problems)
     scalars = tuple(path for path in stored.values() if datasets[path].shape == ())
     used = {key: path for key, path in stored.items() if path not in scalars or key in xyz}
-    for path in used.values():
-        problems += check_dataset(datasets[path], place(name, path))
+    for path in used.values() if check else ():
+        assert check is not None
+        problems += check(datasets[path], place(name, path))
     if not problems:
         problems += _form_problems_of(used, xyz, datasets, name)
     if problems:
@@ -103,7 +123,7 @@ def choose(datasets: Mapping[str, h5py.Dataset], group: str, mapping: Mapping[st
 
 
 def _named(
-    own: Mapping[str, str], datasets: Mapping[str, h5py.Dataset], mapping: Mapping[str, str], name: str
+    own: Mapping[str, str], datasets: Mapping[str, Shaped], mapping: Mapping[str, str], name: str
 ) -> tuple[dict[str, str], list[Problem]]:
     """Dataset by stored name."""
     problems: list[Problem] = []
@@ -164,7 +184,7 @@ def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: s
 
 
 def _form_problems_of(
-    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, h5py.Dataset], name: str
+    used: Mapping[str, str], xyz: Sequence[str], datasets: Mapping[str, Shaped], name: str
 ) -> list[Problem]:
     problems: list[Problem] = []
     for key, path in used.items():

@@ -1,4 +1,4 @@
-"""Point clouds in HDF5, several files of any layout: kept segments, exact coordinates, voxel grids."""
+"""Point clouds, several files of any format: kept segments, exact coordinates, voxel grids."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Columns, Merged, check_mode, reconcile
 from unistore.converters.common.exclusion import Collected, Exclusion
 from unistore.converters.detection import Detection
-from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
-from unistore.converters.point_cloud.layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout, to_json
 from unistore.converters.point_cloud.lists import Lists, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory, held_memory
 from unistore.converters.point_cloud.order import Read
-from unistore.converters.point_cloud.recognise import layout_of, recognise
+from unistore.converters.point_cloud.recognise import detect_format, recognise, suffixes
 from unistore.converters.point_cloud.scratch import Scratch
 from unistore.converters.point_cloud.segments import Partition, by_windows, consecutive, parse_window
 from unistore.converters.point_cloud.settle import (
@@ -31,6 +29,7 @@ from unistore.converters.point_cloud.settle import (
     settle_points,
     tables,
 )
+from unistore.converters.point_cloud.source import Layout, to_json
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import MODALITY, POINTS, SEGMENTS, voxel_group
@@ -104,7 +103,7 @@ class PointCloudConverter(Converter):
         InputError
             With every problem of every file that can be seen without reading values.
         """
-        files = expand(paths, hdf5.SUFFIXES)
+        files = expand(paths, suffixes())
         exclusion = Exclusion(self.exclude)
         found: list[Found] = []
         problems: list[Problem] = []
@@ -125,7 +124,7 @@ class PointCloudConverter(Converter):
         merged, differing = reconcile(of_points, self.columns)
         problems += [*differing, *reconcile(of_segments, self.columns)[1]]
         lists = read_lists(files, paths)
-        room_names(lists, {path: each.segments for _, path, each in found if each.kind == BATCHES}, paths)
+        room_names(lists, {path: each.segments for _, path, each in found if each.listed}, paths)
         problems += lists.problems
         if problems:
             raise InputError([*problems, *self._problems_of_values(found, paths)])
@@ -199,11 +198,11 @@ class PointCloudConverter(Converter):
         }
 
     def _notes(self, found: Sequence[Found], sources: Sequence[Source]) -> list[str]:
-        kinds = [each.kind for _, _, each in found]
+        kinds = [each.format for _, _, each in found]
         counted = ", ".join(f"{kinds.count(kind)} of layout {kind}" for kind in dict.fromkeys(kinds))
-        stored = sum(each.segments for _, _, each in found if each.kind != COLUMNS)
+        stored = sum(each.segments for _, _, each in found if each.segmented)
         notes = [f"point cloud: {len(found)} file(s), {counted}; {stored} segments of their own"]
-        uncut = [name for name, _, each in found if each.kind == COLUMNS]
+        uncut = [name for name, _, each in found if not each.segmented]
         others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
         if uncut and self.segment is None:
             notes.append(
@@ -270,19 +269,19 @@ def _forget(table: str, column: str, rows: NDArray[Any]) -> None:
 
 
 def _unit(sources: Sequence[Source]) -> str | None:
-    """Metres where every file says so by its layout."""
-    known = all(source.detail["layout"] in (INDICES, IN_SEGMENTS) for source in sources)
-    return "m" if known else None
+    """The unit that every file's format says it has."""
+    units = {source.detail["unit"] for source in sources}
+    return units.pop() if len(units) == 1 else None
 
 
 def detect(paths: Sequence[Path]) -> Detection | None:
     """Recognise point clouds by the first of the files that can be read."""
     try:
-        files = expand(paths, hdf5.SUFFIXES)
+        files = expand(paths, suffixes())
     except InputError:
         return None
-    for path in [file for file in files if file.suffix.lower() in hdf5.SUFFIXES][:_LOOKED_AT]:
-        layout = layout_of(path, paths)
+    for path in [file for file in files if file.name.lower().endswith(suffixes())][:_LOOKED_AT]:
+        layout = detect_format(path, paths)
         if layout is not None:
             return Detection(MODALITY, layout, f"{path.name} is a point cloud of layout {layout}")
     return None

@@ -15,9 +15,10 @@ from unistore.converters.files.hdf5.file import place
 from unistore.converters.point_cloud.coordinates import Finite, bounds_of, ends_of, quantise
 from unistore.converters.point_cloud.large import LargeGrid
 from unistore.converters.point_cloud.order import Read, gather
-from unistore.converters.point_cloud.reading import Points, open_points
+from unistore.converters.point_cloud.recognise import format_named
 from unistore.converters.point_cloud.scratch import BLOCK, Column, Form, Scratch
-from unistore.converters.point_cloud.segments import Partition, blocks
+from unistore.converters.point_cloud.segments import Partition, blocks, by_indices, consecutive
+from unistore.converters.point_cloud.source import PointSource, Ranges, coordinate_names
 from unistore.converters.point_cloud.voxels import largest_cell, voxelise
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
@@ -76,7 +77,8 @@ def derive_points(
     InputError
         Naming coordinates that are not finite, indices that are wrong, values that cannot be read.
     """
-    with open_points(source) as points, Scratch(folder if points.rows > BLOCK else None) as scratch:
+    opened = format_named(source.detail["layout"]).open_points(source)
+    with opened as points, Scratch(folder if points.rows > BLOCK else None) as scratch:
         if not points.rows:
             raise InputError(Problem(place(source.name), "holds no points", "leave the file out", "empty"))
         stored = _Stored(points, source, columns, cut, scratch)
@@ -103,7 +105,7 @@ class _Stored:
     """The points of an open file in storage order, some rows at a time."""
 
     def __init__(
-        self, points: Points, source: Source, columns: Mapping[str, Field], cut: Cut, scratch: Scratch
+        self, points: PointSource, source: Source, columns: Mapping[str, Field], cut: Cut, scratch: Scratch
     ) -> None:
         paths = source.detail["xyz"]
         places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
@@ -112,13 +114,15 @@ class _Stored:
         self._kept: Column | None = None
         self._scratch = scratch
         self._own = [key for key in columns if key in source.detail["columns"]]
-        self.partition = points.partition(scratch) or cut(points.rows, self._checked, scratch)
+        self._names = coordinate_names(source.detail)
+        self._dtype = np.dtype(source.detail["xyz_dtype"])
+        self.partition = _own_segments(points, scratch) or cut(points.rows, self._checked, scratch)
         self.offsets = self.partition.offsets
         self._order = order = self.partition.order
         self._columns: Mapping[str, Read] = {}
         if order is not None:
             wanted: dict[str, tuple[Form, Read]] = {
-                key: (_form(*source.detail["columns"][key][1:]), partial(points.column, key))
+                key: (_form(*source.detail["columns"][key][1:]), partial(self._column, key))
                 for key in self._own
             }
             wanted[_XYZ] = ((source.detail["xyz_dtype"], (3,)), self._read_xyz)
@@ -146,7 +150,7 @@ class _Stored:
         """Rows of a column, (hi - lo, …), filled where the file lacks it."""
         if key not in self._own:
             return np.full((hi - lo, *field.row_shape), missing_value(field.dtype), field.dtype)
-        return self._columns[key](lo, hi) if self._columns else self._points.column(key, lo, hi)
+        return self._columns[key](lo, hi) if self._columns else self._column(key, lo, hi)
 
     def source_rows(self, lo: int, hi: int) -> NDArray[np.int64]:
         """Rows of the source, (hi - lo,)."""
@@ -155,9 +159,18 @@ class _Stored:
     def _read_xyz(self, lo: int, hi: int) -> NDArray[Any]:
         if self._kept is not None:
             return self._kept.read(lo, hi)
-        xyz = self._points.xyz(lo, hi)
+        axes = self._points.block(self._names, lo, hi)
+        if len(axes) == 1:
+            xyz = axes[0].astype(self._dtype, copy=False)
+        else:
+            xyz = np.empty((hi - lo, 3), self._dtype)
+            for axis, values in enumerate(axes):
+                xyz[:, axis] = values
         self.finite.look(lo, xyz)
         return xyz
+
+    def _column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
+        return self._points.block((key,), lo, hi)[0]
 
     def _checked(self) -> Read:
         """Look at all coordinates, and keep them: they will be read several times."""
@@ -273,12 +286,22 @@ class _Clouds:
                 )
 
 
+def _own_segments(points: PointSource, scratch: Scratch) -> Partition | None:
+    """Segments as the file has them; None if it has none."""
+    found = points.segments()
+    if found is None:
+        return None
+    if isinstance(found, Ranges):
+        return consecutive(found.lengths, found.numbers)
+    return by_indices(found.rows, found.numbers, points.rows, scratch)
+
+
 def _form(dtype: str, row_shape: Sequence[int]) -> Form:
     return np.dtype(dtype).newbyteorder("=").str, tuple(row_shape)
 
 
 def _segment_column(
-    points: Points, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
+    points: PointSource, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
 ) -> NDArray[Any]:
     if key in detail["segment_columns"]:
         return points.segment_column(key)

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File, Values, array_values
 from unistore.converters.common.stored import SourceRows, sources_of
 from unistore.errors import StoreError
+from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
-from unistore.store.indices import contradiction, whole
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["BATCHES", "Cloud", "clouds", "files"]
 
 BATCHES = "batches"
 """Layout (``sources/layout``) whose files hold ``data`` (B, P, 3 and more)."""
+_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
 _FEATURES = "features"
 _CLASSES = "classification"
 
@@ -48,7 +49,7 @@ class Cloud:
         Scale and offset, (2, 3) f8, of quantised coordinates; None where they are floats.
     """
 
-    store: Store
+    store: StoreView
     source: SourceRows
     layout: Mapping[str, Any]
     header: Mapping[str, Any]
@@ -124,7 +125,7 @@ class Cloud:
         return values
 
 
-def clouds(store: Store) -> Iterator[Cloud]:
+def clouds(store: StoreView) -> Iterator[Cloud]:
     """Every source of a point cloud store."""
     layouts = store.text("sources/layout")
     sources = sources_of(store)
@@ -154,7 +155,7 @@ def clouds(store: Store) -> Iterator[Cloud]:
         )
 
 
-def files(store: Store) -> Iterator[File]:
+def files(store: StoreView) -> Iterator[File]:
     """Every file of a point cloud store."""
     for cloud in clouds(store):
         batches = cloud.layout["layout"] == BATCHES
@@ -223,8 +224,9 @@ def _batches(cloud: Cloud) -> File:
 
 
 def _file(cloud: Cloud, values: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]) -> File:
+    name = cloud.source.name
     return File(
-        name=cloud.source.name,
+        name=name if name.lower().endswith(_SUFFIXES) else f"{name}.h5",
         form="hdf5",
         source=cloud.source.number,
         values=values,

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unistore.converters.files.hdf5.file import place
-from unistore.converters.files.paths import printable
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
 __all__ = ["Lists", "read_lists", "room_names"]
 

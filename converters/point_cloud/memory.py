@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unistore.converters.point_cloud.layout import BATCHES, COLUMNS, IN_SEGMENTS, INDICES, Layout
 from unistore.converters.point_cloud.scratch import BLOCK
+from unistore.converters.point_cloud.source import Layout
 
 __all__ = ["derive_memory", "held_memory"]
 
@@ -20,8 +20,6 @@ _VOXELISE = 120
 """Bytes a point of the block whose voxels are counted: cells, keys, order, inverse, voxels of another."""
 _WINDOWS = 60
 """Bytes a point of the block that is cut into windows: x, y, window, order, of up to two blocks."""
-_SEGMENT = 1 << 10
-"""Bytes a segment that has a group of its own: name, number, bounds."""
 _ORDER = 6
 """Bytes a point that is brought into order and held: its row, masks."""
 _GRID = 24
@@ -41,22 +39,17 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
         Whether files without segments are cut into windows.
     """
     each = _POINT + (_VOXELISE if voxels else 0) + 3 * max(_widths(layout), default=0)
-    each += _WINDOWS if windows and layout.kind == COLUMNS else 0
-    total = min(layout.points, BLOCK) * each
-    if layout.kind == BATCHES:
-        total += 2 * layout.points // max(1, layout.segments) * 9 * 8
-    if layout.kind in (INDICES, IN_SEGMENTS):
-        total += layout.segments * _SEGMENT
-    return _FIXED + total + layout.reading
+    each += _WINDOWS if windows and layout.segmented is None else 0
+    return _FIXED + min(layout.points, BLOCK) * each + layout.memory
 
 
 def held_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
     """Bytes that `derive_points` holds at its peak without a folder; see `derive_memory`."""
     axis = np.dtype(layout.xyz_dtype).itemsize
     grid = 3 * axis + _GRID if voxels and layout.points > BLOCK else 0
-    if windows and layout.kind == COLUMNS:  # beside coordinates: row, window, x and y
+    if windows and layout.segmented is None:  # beside coordinates: row, window, x and y
         each = _ORDER + 3 * axis + max(16 + 2 * axis, grid, *_widths(layout), 0)
-    elif layout.kind == INDICES:  # one column after the other is held, and coordinates are looked at
+    elif layout.segmented == "indices":  # one column after the other is held, and coordinates are looked at
         each = _ORDER + max(3 * axis + 3 + grid, *_widths(layout), 0)
     else:
         each = grid

@@ -23,10 +23,10 @@ from unistore.converters.detection import Detection
 from unistore.converters.files.arrays import NPY_NAME, SUFFIXES, ArrayFile, list_arrays, open_arrays
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.files.npy.parts import Part, parts_of
-from unistore.converters.files.paths import expand, printable, relative_names, split_of
+from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
 from unistore.converters.rows.forms import CURE, common_length, fields_of, form_problems, nesting
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import MODALITY, TABLE, row_field
 from unistore.schemas.tables import Table
 

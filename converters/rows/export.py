@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File, Values, converted
 from unistore.converters.common.stored import SourceRows, row_values, source_dtype, sources_of
 from unistore.schemas.rows.fields import TABLE
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["files"]
 
@@ -20,7 +20,7 @@ _JOINT = re.compile(r"(?P<before>(?:.*/)?)\{[^/{}]*\}(?P<after>[^/]*\.npy)", re.
 _NPY_NAME = "data"
 
 
-def files(store: Store) -> Iterator[File]:
+def files(store: StoreView) -> Iterator[File]:
     """Every file of a rows store."""
     mapping: Mapping[str, str] = store.attributes["options"].get("map", {})
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]

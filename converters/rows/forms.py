@@ -10,8 +10,7 @@ import numpy as np
 
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import place
-from unistore.converters.files.paths import printable
-from unistore.errors import Problem
+from unistore.errors import Problem, printable
 from unistore.schemas.arrays import name_problem
 
 __all__ = ["CURE", "common_length", "fields_of", "form_problems", "nesting"]

@@ -17,7 +17,7 @@ from unistore.converters.common.originals import Compared, datasets_of, open_pla
 from unistore.converters.common.stored import row_values, sources_of
 from unistore.converters.protocol import Scan
 from unistore.schemas.rows.fields import TABLE
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["Originals"]
 
@@ -25,7 +25,7 @@ __all__ = ["Originals"]
 class Originals:
     """Compares the sources of a rows store, one by one."""
 
-    def __init__(self, store: Store, scan: Scan) -> None:
+    def __init__(self, store: StoreView, scan: Scan) -> None:
         self._store = store
         self._scan = scan
         self._sources = sources_of(store)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values
+from unistore.schemas.indices import Column
 from unistore.schemas.spike.bits import row_bytes, unpack
 from unistore.schemas.spike.fields import (
     FRAMES,
@@ -22,8 +23,7 @@ from unistore.schemas.spike.fields import (
     file_table_name,
     voxel_bins,
 )
-from unistore.store.indices import Column
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["Frame", "files", "frames"]
 
@@ -44,7 +44,7 @@ class Frame:
         Attributes of ``frames``: how it was made from its source.
     """
 
-    store: Store
+    store: StoreView
     number: int
     path: PurePosixPath
     how: Mapping[str, Any]
@@ -109,14 +109,14 @@ class Frame:
         return Column(self.store, path).take(np.array([self.number]))[0]
 
 
-def frames(store: Store) -> Iterator[Frame]:
+def frames(store: StoreView) -> Iterator[Frame]:
     """Every frame of a spike store."""
     how = store.group(FRAMES)
     for number, path in enumerate(store.text("sources/path")):
         yield Frame(store=store, number=number, path=PurePosixPath(path), how=how)
 
 
-def files(store: Store) -> Iterator[File]:
+def files(store: StoreView) -> Iterator[File]:
     """Every file of a spike store."""
     options = store.attributes["options"]
     existing = [

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
-from unistore.converters.files.paths import is_special, natural_key, printable, special, split_of
+from unistore.converters.files.paths import is_special, natural_key, special, split_of
 from unistore.converters.spike.frames import ROLES, SUFFIXES, Frame, Recording, pair, runs_of
-from unistore.errors import Problem
+from unistore.errors import Problem, printable
 
 __all__ = ["Found", "find_recordings"]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.common.columns import Column, Columns, reconcile
-from unistore.converters.files.paths import natural_key, printable
-from unistore.errors import Problem
+from unistore.converters.files.paths import natural_key
+from unistore.errors import Problem, printable
 
 __all__ = ["ROLES", "SUFFIXES", "Frame", "Recording", "common_roles", "file_name", "pair", "runs_of"]
 

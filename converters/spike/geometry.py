@@ -22,8 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.paths import printable
-from unistore.errors import Problem
+from unistore.errors import Problem, printable
 from unistore.schemas.spike.bits import row_bytes, unpack
 
 __all__ = ["CAMERAS", "Camera", "Choice", "choose", "frames_in", "misread_as", "row_correlation"]

@@ -14,7 +14,7 @@ from unistore.converters.common.originals import Compared
 from unistore.converters.protocol import Scan
 from unistore.converters.spike.export import frames
 from unistore.schemas.spike.fields import voxel_path
-from unistore.store.reader import Store
+from unistore.schemas.store_view import StoreView
 
 __all__ = ["Originals"]
 
@@ -22,7 +22,7 @@ __all__ = ["Originals"]
 class Originals:
     """Compares the sources of a spike store, one by one."""
 
-    def __init__(self, store: Store, scan: Scan) -> None:
+    def __init__(self, store: StoreView, scan: Scan) -> None:
         self._scan = scan
         self._store = store
         self._frames = list(frames(store))

@@ -17,11 +17,12 @@ from unistore.converters.files.hdf5.file import SUFFIXES, open_hdf5
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.converters.trajectory.derive import derive_memory, derive_source
-from unistore.converters.trajectory.files import EVIDENCE, Found, inspect, recognise
+from unistore.converters.trajectory.files import Found, inspect
 from unistore.converters.trajectory.images import Colour
 from unistore.converters.trajectory.index import Index
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.read import Reader
+from unistore.converters.trajectory.recognise import EVIDENCE, recognise
 from unistore.converters.trajectory.settle import possible_tables, settle_episodes
 from unistore.converters.trajectory.tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values, converted
 from unistore.converters.common.stored import row_blocks, row_values
+from unistore.schemas.indices import Column, whole
+from unistore.schemas.store_view import ArrayView, StoreView
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
-from unistore.store.indices import Column, whole
-from unistore.store.reader import Store
-from unistore.zarr3.array import Array
 
 __all__ = ["Run", "files", "runs"]
 
@@ -41,7 +40,7 @@ class Run:
         (last - first + 1,) bounds of their steps.
     """
 
-    store: Store
+    store: StoreView
     group: str
     first: int
     last: int
@@ -105,7 +104,7 @@ class Run:
 
         return Values((self.steps, *final.shape[1:]), final.dtype, blocks)
 
-    def _uncut(self, array: Array, lo: int, hi: int) -> Values:
+    def _uncut(self, array: ArrayView, lo: int, hi: int) -> Values:
         """``truncated`` as recorded: episodes that the recording's end cut are not marked."""
         cut = self.store.array(f"{EPISODES}/cut").read(self.first, self.last)
         recorded = array.read(lo, hi)
@@ -113,7 +112,7 @@ class Run:
         return array_values(recorded)
 
 
-def runs(store: Store) -> Iterator[tuple[int, str, list[Run]]]:
+def runs(store: StoreView) -> Iterator[tuple[int, str, list[Run]]]:
     """Number and name of every source, and its runs."""
     grouped = _is_grouped(store)
     owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
@@ -137,7 +136,7 @@ def runs(store: Store) -> Iterator[tuple[int, str, list[Run]]]:
         )
 
 
-def files(store: Store) -> Iterator[File]:
+def files(store: StoreView) -> Iterator[File]:
     """Every file of a trajectory store."""
     columns = _columns(store)
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
@@ -161,11 +160,11 @@ def files(store: Store) -> Iterator[File]:
         yield File(name=name, form="hdf5", source=number, values=values, attributes=attributes)
 
 
-def _is_grouped(store: Store) -> bool:
+def _is_grouped(store: StoreView) -> bool:
     return bool(store.group(EPISODES)["source_layout"] == _GROUPED)
 
 
-def _columns(store: Store) -> dict[str, str]:
+def _columns(store: StoreView) -> dict[str, str]:
     """Dataset, inside its group, of every array that comes from one."""
     found: dict[str, str] = {}
     for path in store.paths():
@@ -179,11 +178,11 @@ def _columns(store: Store) -> dict[str, str]:
     return found
 
 
-def _texts(store: Store, path: str) -> list[dict[str, Any]]:
+def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
 
 
-def _masks(store: Store, parts: Sequence[Run]) -> dict[str, Values]:
+def _masks(store: StoreView, parts: Sequence[Run]) -> dict[str, Values]:
     """Names of the episodes that each mask lists, as the robomimic layout keeps them."""
     group = f"{EPISODES}/mask/"
     found: dict[str, Values] = {}

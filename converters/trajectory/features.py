@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import check_dataset
-from unistore.converters.files.paths import printable
 from unistore.converters.trajectory.images import Colour, decode_frame, encoding_of, frame_of
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
 __all__ = ["Episode", "Feature", "describe", "not_per_step"]

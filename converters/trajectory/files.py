@@ -1,20 +1,7 @@
-"""Layouts of trajectory files and the episodes inside each: recognised by content, never by file name.
-
-``robomimic``
-    ``data/<episode>/…`` (robomimic, LIBERO, MimicGen, robosuite, Isaac Lab); ``mask/<name>`` list episodes.
-``act``
-    one episode a file: ``action`` beside ``observations/{qpos, images/<camera>}`` (ACT, ALOHA).
-``d4rl``
-    ``observations`` is a dataset; many episodes one after another.
-``flat``
-    ``observations/<key>`` or keys beside ``actions`` and ``rewards``; many episodes one after another.
-
-In the last two, an episode ends where ``terminals`` or ``timeouts`` say so, and at the end of the file.
-"""
+"""Episodes inside each trajectory file: where they begin and end, and what their datasets are."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,40 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Collected, Exclusion, about
-from unistore.converters.files.hdf5.file import (
-    Tree,
-    chunk_memory,
-    names_in,
-    open_hdf5,
-    place,
-    read_rows,
-    walk,
-)
+from unistore.converters.files.hdf5.file import chunk_memory, open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.files.paths import natural_key
 from unistore.converters.trajectory.attributes import small_values
 from unistore.converters.trajectory.episodes import inside_group, name_episodes
 from unistore.converters.trajectory.features import Episode, describe, not_per_step
 from unistore.converters.trajectory.images import Colour
 from unistore.converters.trajectory.naming import Naming
+from unistore.converters.trajectory.recognise import layout_of
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["EPISODES_APART", "EVIDENCE", "Found", "Part", "flags", "inspect", "recognise"]
-
-_EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
-_ACTIONS = ("action", "actions")
-_RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
+__all__ = ["EPISODES_APART", "Found", "Part", "flags", "inspect"]
 
 EPISODES_APART = "robomimic"
 """The layout in which every episode is a group of its own, so that one can be left out."""
-
-EVIDENCE = {
-    "robomimic": "episodes as groups of data/",
-    "act": "action beside observations/qpos or observations/images",
-    "d4rl": "actions beside a dataset of observations",
-    "flat": "actions or cameras beside observations, rewards or terminals",
-}
-"""What each layout is recognised by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +60,7 @@ class Found:
     Attributes
     ----------
     layout
-        As in the module's documentation.
+        As in `unistore.converters.trajectory.recognise`.
     parts
         Episodes in natural order.
     masks
@@ -115,40 +84,6 @@ class Found:
     problems: list[Problem] = field(default_factory=list)
 
 
-def recognise(file: h5py.File) -> str | None:
-    """Layout of an open file by the names at its top; None if it is no trajectory file.
-
-    Links are not followed.
-    """
-    top = _children(file)
-    data = _children(file["data"]) if top.get("data") == "group" else {}
-    if data and set(data.values()) == {"group"}:
-        first = min(data, key=natural_key)
-        inside = set(_children(file["data"][first]))
-        if _EPISODE.fullmatch(first) or inside & {*_ACTIONS, "obs", "states"}:
-            return "robomimic"
-    commanded = any(top.get(name) == "dataset" for name in _ACTIONS)
-    observed = top.get("observations") or top.get("observation")
-    if top.get("observations") == "group":
-        inside = set(_children(file["observations"]))
-        if top.get("action") == "dataset" and inside & {"qpos", "images"} and not top.keys() & set(_RESULTS):
-            return "act"
-        return "flat" if commanded or inside & {"images", "rgb_images"} else None
-    if commanded and observed == "dataset":
-        return "d4rl"
-    return "flat" if commanded and top.keys() & set(_RESULTS) else None
-
-
-def _children(group: h5py.Group) -> dict[str, str]:
-    """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
-    kinds = {}
-    for name in names_in(group, place(Path(group.file.filename).name, group.name)):
-        if isinstance(group.get(name, getlink=True), h5py.HardLink):
-            kind = group.get(name, getclass=True)
-            kinds[name] = "dataset" if kind is h5py.Dataset else "group"
-    return kinds
-
-
 def inspect(
     path: Path, name: str, roots: Sequence[Path], naming: Naming, colour: Colour, exclusion: Exclusion
 ) -> Found:
@@ -169,7 +104,7 @@ def inspect(
     """
     found = Found()
     with Collected(found.problems).attempt(name), open_hdf5(path, name) as file:
-        found.layout = _layout(file, name, naming)
+        found.layout = layout_of(file, name, naming)
         tree = walk(file, name, roots)
         linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
         found.files = (tree.files | linked) - {Path(file.filename)}
@@ -181,16 +116,6 @@ def inspect(
     found.problems = about(name, name_episodes(found.problems, name, groups))
     found.parts = [part for part in found.parts if part.length and not part.found.problems]
     return found
-
-
-def _layout(file: h5py.File, name: str, naming: Naming) -> str:
-    layout = recognise(file) or ("flat" if naming.renamed else None)
-    if layout is None:
-        holds = ", ".join(sorted(file)[:8]) or "nothing"
-        message = f"is no trajectory file: it holds {holds}; expected {'; or '.join(EVIDENCE.values())}"
-        cure = "name its datasets with --map, as in --map action=commands"
-        raise InputError(Problem(place(name), message, cure, "layout"))
-    return layout
 
 
 def _fill(

@@ -15,8 +15,8 @@ from unistore.converters.common.exported import Values
 from unistore.converters.common.originals import Compared, datasets_of, open_plain, summary
 from unistore.converters.protocol import Scan
 from unistore.converters.trajectory.export import Run, runs
+from unistore.schemas.store_view import StoreView
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
-from unistore.store.reader import Store
 
 __all__ = ["Originals"]
 
@@ -26,7 +26,7 @@ _ENCODED = ("padded", "variable")
 class Originals:
     """Compares the sources of a trajectory store, one by one."""
 
-    def __init__(self, store: Store, scan: Scan) -> None:
+    def __init__(self, store: StoreView, scan: Scan) -> None:
         self._store = store
         self._scan = scan
         self._runs = {number: parts for number, _, parts in runs(store)}

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem
-from unistore.integrity.rules import broken
-from unistore.integrity.view import Rule, View, first_row
 from unistore.schemas.ct.fields import SDF, VOLUMES, WINDOWS
+from unistore.schemas.rules import Rule, View, broken, first_row
 
 __all__ = ["RULES"]
 

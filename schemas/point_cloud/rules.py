@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.integrity.rules import broken
-from unistore.integrity.view import Rule, View, first_row
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.rules import Rule, View, broken, first_row
 
 __all__ = ["RULES"]
 

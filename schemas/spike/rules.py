@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unistore.integrity.view import Rule
+from unistore.schemas.rules import Rule
 
 __all__ = ["RULES"]
 

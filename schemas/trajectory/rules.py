@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.integrity.rules import broken
-from unistore.integrity.view import Rule, View, first_row
+from unistore.schemas.rules import Rule, View, broken, first_row
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, NEXT
 
 __all__ = ["RULES"]

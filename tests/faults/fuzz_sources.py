@@ -36,8 +36,7 @@ from fuzz_samples import SAMPLES
 from trials import tree
 
 from unistore.conversion.convert import convert
-from unistore.converters.files.paths import printable
-from unistore.errors import ConversionError, InputError
+from unistore.errors import ConversionError, InputError, printable
 
 SECONDS = 10
 MEMORY = 1 << 30

@@ -161,3 +161,11 @@ def test_links_lead_somewhere(document: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             wrong.append(path + anchor)
     assert not wrong
+
+
+@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
+def test_files_that_a_guide_names_are_there(document: Path) -> None:
+    named = re.findall(
+        r"`((?:tests|benchmarks|examples|unistore|converters|schemas)/[\w./-]+)`", document.read_text()
+    )
+    assert [name for name in named if not (ROOT / name).exists()] == []

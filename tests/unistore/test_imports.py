@@ -1,10 +1,11 @@
-"""What may import what: the table of modules, held with ast; and what `import unistore` loads."""
+"""What may import what: the rooms of the house, held with ast; and what `import unistore` loads."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -15,78 +16,68 @@ import unistore
 ROOT = Path(unistore.__file__).parent
 HEAVY = {"torch", "dask", "distributed", "h5py", "zarr", "cv2", "obstore", "tensorstore"}
 
-FORBIDDEN: dict[str, set[str]] = {
-    "unistore.errors": HEAVY | {"unistore", "numpy"},
-    "unistore.schemas": HEAVY
-    | {
-        "unistore.store",
-        "unistore.zarr3",
-        "unistore.converters",
-        "unistore.conversion",
-        "unistore.data.dataset",
-    },
-    "unistore.zarr3": HEAVY
-    | {
-        "unistore.store",
-        "unistore.schemas",
-        "unistore.converters",
-        "unistore.conversion",
-        "unistore.data.dataset",
-    },
-    "unistore.conversion.layout": HEAVY | {"unistore.store", "unistore.zarr3", "unistore.converters"},
-    "unistore.remote": HEAVY
-    | {
-        "unistore.converters",
-        "unistore.conversion",
-        "unistore.data.dataset",
-        "unistore.data.kinds",
-        "unistore.schemas",
-        "unistore.store.reader",
-    },
-    "unistore.store": HEAVY
-    | {"unistore.converters", "unistore.conversion", "unistore.data.dataset", "unistore.data.kinds"},
-    "unistore.converters": (HEAVY - {"h5py"})
-    | {
-        "unistore.store",
-        "unistore.zarr3",
-        "unistore.conversion",
-        "unistore.data.dataset",
-        "unistore.data.kinds",
-    },
-    "unistore.conversion.plan": HEAVY
-    | {"unistore.store", "unistore.converters", "unistore.conversion", "unistore.data.dataset"},
-    "unistore.conversion": HEAVY - {"dask", "distributed"} | {"unistore.data.dataset", "unistore.data.kinds"},
-    "unistore.data.packed": HEAVY | {"unistore"},
-    "unistore.system.malloc": HEAVY | {"unistore", "numpy"},
-    "unistore.order.randomness": HEAVY | {"unistore"},
-    "unistore.data.kinds": (HEAVY - {"cv2"})
-    | {"unistore.converters", "unistore.conversion", "unistore.data.dataset", "unistore.conversion.plan"},
-    "unistore.order.permutation": HEAVY | {"unistore.converters", "unistore.conversion", "unistore.store"},
-    "unistore.data.dataset": (HEAVY - {"torch"})
-    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
-    "unistore.data.sample": (HEAVY - {"torch"})
-    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
-    "unistore.data.collate": (HEAVY - {"torch"})
-    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
-    "unistore.data.tensors": (HEAVY - {"torch"})
-    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
-    "unistore.loader": (HEAVY - {"torch"}) | {"unistore.converters", "unistore.conversion", "unistore.cli"},
-    "unistore.data.kinds.replay": (HEAVY - {"torch"})
-    | {"unistore.converters", "unistore.conversion", "unistore.cli"},
+LOW = {"errors", "schemas", "system"}
+STORES = LOW | {"zarr3", "remote", "store"}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "schemas": {"errors"},
+    "system": {"errors"},
+    "zarr3": {"errors"},
+    "memory": {"errors"},
+    "order": {"errors", "system"},
+    "config": {"errors", "system"},
+    "converters": LOW,
+    "remote": {"errors", "system", "zarr3"},
+    "store": STORES - {"store"},
+    "data": STORES | {"memory", "order", "converters"},
+    "loader": {"errors", "system", "memory", "order", "data"},
+    "conversion": STORES | {"converters"},
+    "exporting": STORES | {"converters", "conversion"},
+    "integrity": STORES | {"converters", "conversion", "exporting"},
+    "report": STORES | {"converters", "conversion", "order", "data", "loader"},
+    "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
+    "cli": STORES | {"converters", "config", "conversion", "exporting", "integrity", "report"},
+    "__main__": {"cli"},
 }
-"""For each module or package, what neither it nor its submodules may import anywhere, functions included."""
+"""For each room, the other rooms of unistore that it may import, in functions and for types too."""
 
-INSIDE_FUNCTIONS = {
-    "unistore": {"zarr"},
+TO_BE_MOVED = {("unistore.report.commands", "unistore.cli.convert")}
+"""Imports that the table does not allow, and that are there still."""
+
+AT_TOP: dict[str, set[str]] = {
+    "unistore.converters": {"h5py"},
+    "unistore.data.collate": {"torch"},
+    "unistore.data.dataset": {"torch"},
+    "unistore.data.kinds.replay": {"torch"},
+    "unistore.data.sample": {"torch"},
+    "unistore.data.tensors": {"torch"},
+}
+"""Heavy imports that a module or package may make when it is imported itself."""
+
+IN_FUNCTIONS: dict[str, set[str]] = {
+    "unistore.conversion.executors": {"dask", "distributed"},
+    "unistore.converters": {"cv2", "h5py"},
+    "unistore.data.kinds": {"cv2"},
+    "unistore.data.presentation": {"torch"},
+    "unistore.exporting": {"cv2", "h5py"},
+    "unistore.loader": {"torch"},
     "unistore.remote": {"obstore", "zarr"},
     "unistore.store": {"zarr"},
-    "unistore.converters": {"cv2"},
-    "unistore.errors": set(),
 }
-"""Exceptions: heavy imports allowed inside functions only."""
+"""Heavy imports that a module or package may make inside functions; `unistore` itself: zarr."""
 
-ONLY_DASK = {"unistore.conversion"}
-"""Who may import dask at all, besides the command line."""
+NEVER: dict[str, set[str]] = {
+    "unistore.errors": {"numpy"},
+    "unistore.system.malloc": {"numpy", "unistore"},
+    "unistore.order.randomness": {"unistore"},
+    "unistore.data.packed": {"unistore"},
+    "unistore.conversion.layout": {"unistore.store", "unistore.zarr3", "unistore.converters"},
+    "unistore.conversion.plan": {"unistore.store", "unistore.zarr3", "unistore.converters"},
+    "unistore.data.kinds": {"unistore.data.dataset"},
+}
+"""What single modules and packages may not import beyond that, `unistore.data.kinds.replay` apart."""
+
+FAMILIES = {path.parent.name for path in (ROOT / "schemas").glob("*/__init__.py")}
 
 
 def modules() -> dict[str, Path]:
@@ -105,8 +96,8 @@ MODULES = modules()
 
 
 @cache
-def imports(path: Path) -> tuple[set[str], set[str]]:
-    """Modules imported at the top of a file, and anywhere in it; type checking blocks left out."""
+def imports(path: Path) -> tuple[set[str], set[str], set[str]]:
+    """Names imported at the top of a file, at the top or in functions, and for types too."""
     tree = ast.parse(path.read_text())
     inside_functions = {
         id(node)
@@ -120,10 +111,8 @@ def imports(path: Path) -> tuple[set[str], set[str]]:
         if isinstance(block, ast.If) and ast.unparse(block.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
         for node in ast.walk(block)
     }
-    top, anywhere = set(), set()
+    top, run, anywhere = set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -131,50 +120,143 @@ def imports(path: Path) -> tuple[set[str], set[str]]:
             assert node.level == 0, f"{path}: relative import"
             names = [node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)]
         anywhere.update(names)
-        if id(node) not in inside_functions:
-            top.update(names)
-    return top, anywhere
+        if id(node) not in typing_only:
+            run.update(names)
+            if id(node) not in inside_functions:
+                top.update(names)
+    return top, run, anywhere
 
 
 def within(name: str, packages: set[str]) -> set[str]:
     return {package for package in packages if name == package or name.startswith(f"{package}.")}
 
 
-@pytest.mark.parametrize("package", FORBIDDEN)
-def test_the_table_of_imports(package: str) -> None:
-    checked = [name for name in MODULES if within(name, {package})]
-    assert checked or package == "unistore.data.kinds.replay", f"no module {package}"
-    wrong = []
-    for name in checked:
-        top, anywhere = imports(MODULES[name])
-        late = INSIDE_FUNCTIONS.get(package, set())
-        for imported in sorted(anywhere):
-            banned = within(imported, FORBIDDEN[package] - {"unistore"})
-            if "unistore" in FORBIDDEN[package] and within(imported, {"unistore"}):
-                banned = {"unistore"}
-            if banned - late or (banned and imported in top):
-                wrong.append(f"{name} imports {imported}")
+def room(module: str) -> str:
+    return module.split(".")[1] if "." in module else module
+
+
+def own_imports(module: str) -> set[str]:
+    """Modules of unistore that a module imports; of ``from package import module`` the latter."""
+    names = {name for name in imports(MODULES[module])[2] if within(name, {"unistore"})}
+    found = {name for name in names if name in MODULES}
+    return {name for name in found if not any(other.startswith(f"{name}.") for other in names & found)}
+
+
+EDGES = {
+    (module, imported)
+    for module in MODULES
+    for imported in own_imports(module)
+    if module != imported and (module, imported) not in TO_BE_MOVED
+}
+
+
+def circles(edges: Iterator[tuple[str, str]] | set[tuple[str, str]]) -> list[list[str]]:
+    """Nodes that lead to each other, once each: the strongly connected parts of more than one node."""
+    leads: dict[str, set[str]] = {}
+    for one, other in edges:
+        if one != other:
+            leads.setdefault(one, set()).add(other)
+    reached = {node: reachable(leads, node) for node in leads}
+    found = {
+        frozenset(other for other in reached[node] if node in reached.get(other, ()))
+        for node in leads
+        if node in reached[node]
+    }
+    return sorted(sorted(circle) for circle in found)
+
+
+def reachable(leads: Mapping[str, set[str]], start: str) -> set[str]:
+    found, waiting = set[str](), [start]
+    while waiting:
+        for node in leads.get(waiting.pop(), set()) - found:
+            found.add(node)
+            waiting.append(node)
+    return found
+
+
+def test_circles_are_found() -> None:
+    assert circles({("a", "b"), ("b", "c"), ("c", "a"), ("c", "d"), ("d", "d")}) == [["a", "b", "c"]]
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert {room(module) for module in MODULES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_a_room_imports_only_rooms_below_it(name: str) -> None:
+    wrong = [
+        f"{module} imports {imported}"
+        for module, imported in sorted(EDGES)
+        if room(module) == name and room(imported) not in ROOMS[name] | {name}
+    ]
     assert not wrong
 
 
-def test_modules_outside_the_table_are_light() -> None:
-    """The command line, configuration and whatever is new: nothing heavy before a function asks for it."""
-    others = [name for name in MODULES if not within(name, set(FORBIDDEN))]
-    heavy = {name: found for name in others if (found := heavy_at_top(name))}
-    assert not heavy
+def test_no_circles_between_rooms() -> None:
+    allowed = {(name, other) for name, others in ROOMS.items() for other in others}
+    assert not circles(allowed), "in the table"
+    assert not circles({(inner_room(one), inner_room(other)) for one, other in EDGES})
 
 
-def heavy_at_top(name: str) -> set[str]:
-    return {imported for imported in imports(MODULES[name])[0] if within(imported, HEAVY)}
+def inner_room(module: str) -> str:
+    """As `room`, with the folders of converters as rooms of their own."""
+    folder = ".".join(module.split(".")[:3])
+    is_folder = room(module) == "converters" and folder in MODULES and MODULES[folder].stem == "__init__"
+    return folder if is_folder else room(module)
 
 
-def test_only_the_executor_imports_dask() -> None:
-    importers = {
-        name
-        for name, path in MODULES.items()
-        if any(within(i, {"dask", "distributed"}) for i in imports(path)[1])
-    }
-    assert {name for name in importers if not within(name, ONLY_DASK | {"unistore.cli"})} == set()
+def test_no_circles_between_modules() -> None:
+    assert not circles(EDGES)
+
+
+def test_nothing_but_the_command_line_imports_the_command_line() -> None:
+    importers = {module for module, imported in EDGES if room(imported) == "cli"}
+    assert {module for module in importers if room(module) not in ("cli", "__main__")} == set()
+
+
+def family(module: str) -> set[str]:
+    """The family whose package of converters or schemas a module belongs to."""
+    _, *parts = module.split(".")
+    return FAMILIES & set(parts[1:2]) if room(module) in ("converters", "schemas") else set()
+
+
+def test_nothing_imports_a_family_but_itself() -> None:
+    """Kinds of samples may, of its schema; and so may the forms of all families' arrays."""
+    wrong = [
+        f"{module} imports {imported}"
+        for module, imported in sorted(EDGES)
+        if family(imported) - family(module)
+        and module != "unistore.schemas.expected"
+        and not (room(imported) == "schemas" and within(module, {"unistore.data.kinds"}))
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("package", NEVER)
+def test_what_a_module_never_imports(package: str) -> None:
+    checked = [name for name in MODULES if within(name, {package}) and name != "unistore.data.kinds.replay"]
+    assert checked, f"no module {package}"
+    wrong = [
+        f"{name} imports {imported}"
+        for name in checked
+        for imported in sorted(imports(MODULES[name])[1])
+        if within(imported, NEVER[package])
+    ]
+    assert not wrong
+
+
+def test_heavy_imports() -> None:
+    """None at the top of a module or in functions but those of the tables."""
+    wrong = []
+    for name in MODULES:
+        top, run, _ = imports(MODULES[name])
+        at_top = set[str]().union(*(AT_TOP[package] for package in within(name, set(AT_TOP))))
+        late = set[str]().union(*(IN_FUNCTIONS[package] for package in within(name, set(IN_FUNCTIONS))))
+        if name == "unistore":
+            late = {"zarr"}
+        wrong += [f"{name} imports {i} at its top" for i in sorted(top) if within(i, HEAVY - at_top)]
+        wrong += [f"{name} imports {i}" for i in sorted(run) if within(i, HEAVY - at_top - late)]
+    assert not wrong
 
 
 def loaded_by(statement: str) -> set[str]:

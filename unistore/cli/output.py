@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from unistore.converters.files.paths import printable
+from unistore.errors import printable
 from unistore.remote.redaction import without_secrets
 
 __all__ = ["safe", "say", "say_json"]

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from unistore.conversion.build import Build
+from unistore.conversion.object_target import ObjectTarget, commit, swap_in
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.remote.client import ObjectClient
 from unistore.remote.object_storage import ObjectStorage
-from unistore.remote.target import ObjectTarget, commit, swap_in
 from unistore.remote.url import BUCKETS, Location, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store

@@ -18,7 +18,7 @@ from unistore.exporting.workplace import workplace
 from unistore.exporting.writing import write
 from unistore.remote.storage import local_path
 from unistore.remote.url import local_only
-from unistore.store.indices import whole
+from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.progress import SILENT, Progress

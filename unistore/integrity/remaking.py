@@ -33,7 +33,7 @@ from unistore.integrity.steps import in_order
 from unistore.store.manifest import Entry
 from unistore.system.progress import Progress
 from unistore.zarr3.array import Array
-from unistore.zarr3.storage import LocalStorage
+from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import content_bytes, content_digest, write_shard
 
 __all__ = ["Part", "Remade", "parts_of", "read_entry", "remake"]

@@ -30,7 +30,7 @@ from unistore.system.arguments import Arguments
 from unistore.system.progress import SILENT, Progress
 from unistore.system.workers import MOST
 from unistore.zarr3.durable import sync_folder
-from unistore.zarr3.storage import LocalStorage
+from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import write_shard
 
 __all__ = ["Repaired", "repair"]

@@ -1,25 +1,22 @@
-"""Value rules of every store: offsets, text, sources, splits."""
+"""Value rules of every store (offsets, text, sources, splits), and running rules."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
+from unistore.conversion.executors.local import Executor
+from unistore.conversion.job import Outcome
 from unistore.errors import Problem, StoreError
-from unistore.integrity.view import Rule, View, first_row
+from unistore.integrity.steps import in_order
 from unistore.schemas.expected import is_text
 from unistore.schemas.forms import offsets_errors
+from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
 from unistore.schemas.text import text_values
 
-__all__ = ["CURE", "RULES", "broken"]
-
-CURE = "convert the sources again; if it comes back, report it"
-
-
-def broken(location: str, message: str) -> Problem:
-    """A broken value rule."""
-    return Problem(location, message, CURE, "values")
+__all__ = ["RULES", "run_rules"]
 
 
 def indices(view: View) -> Iterator[Problem]:
@@ -83,3 +80,28 @@ def splits(view: View) -> Iterator[Problem]:
 
 
 RULES: tuple[Rule, ...] = (indices, sources, splits)
+
+
+def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
+    """Problems of all rules, and the names of the rules that damaged arrays kept from being checked."""
+    outcomes = list(in_order(executor, _RuleStep(view), rules))
+    problems = [problem for outcome in outcomes for problem in outcome.problems]
+    return problems, [rule for outcome in outcomes for rule in outcome.record["unchecked"]]
+
+
+@dataclass(frozen=True, slots=True)
+class _RuleStep:
+    """Check one rule of a store."""
+
+    view: View
+
+    def __call__(self, rule: Rule) -> Outcome:
+        problems: list[Problem] = []
+        try:
+            problems.extend(rule(self.view))
+        except UnreadableError:
+            return Outcome({"unchecked": [rule.__name__]}, tuple(problems))
+        return Outcome({"unchecked": []}, tuple(problems))
+
+    def describe(self, rule: Rule) -> str:
+        return f"{self.view.store.path}: the rule {rule.__name__!r}"

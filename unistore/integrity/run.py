@@ -12,14 +12,14 @@ from typing import Any
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
 from unistore.errors import Problem
-from unistore.integrity import rules
 from unistore.integrity.damage import array_of, where_damaged
 from unistore.integrity.files import Checked, check_files, is_warning
 from unistore.integrity.receipt import Receipt
+from unistore.integrity.rules import RULES, run_rules
 from unistore.integrity.steps import workers_of
 from unistore.integrity.structure import check_structure
-from unistore.integrity.view import View, run_rules
 from unistore.remote.storage import open_storage
+from unistore.schemas.rules import View
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments, fits
 from unistore.system.progress import SILENT, Progress
@@ -135,7 +135,7 @@ def verify_with(
     unchecked: list[str] = []
     if not structure:
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
-        problems, unchecked = run_rules(view, rules.RULES, executor)
+        problems, unchecked = run_rules(view, RULES, executor)
         own = import_module(f"unistore.schemas.{store.modality}.rules").RULES
         if problems:  # they read what the indices lead to
             unchecked += [rule.__name__ for rule in own]

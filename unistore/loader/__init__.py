@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unistore.loader.errors import LoaderError, SampleError, WorkerDiedError
+from unistore.errors import LoaderError, SampleError, WorkerDiedError
 from unistore.loader.loader import Loader
 
 __all__ = ["Loader", "LoaderError", "SampleError", "WorkerDiedError"]

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
+from unistore.memory.segments import reserve
 from unistore.system.sizes import parse_bytes
 
-__all__ = ["CacheFile", "CacheRegion", "parse_size", "reserve"]
+__all__ = ["CacheFile", "CacheRegion", "parse_size"]
 
 ALIGNMENT = 64
 _NUMBER = struct.Struct("=q")
@@ -107,16 +108,6 @@ class CacheFile:
     def region(self, descriptor: int) -> CacheRegion:
         """The file as a process sees it that reads and adds samples; the descriptor stays the caller's."""
         return CacheRegion(os.dup(descriptor), self.samples, self.start, self.capacity)
-
-
-def reserve(descriptor: int, head: int, size: int) -> None:
-    """Give a new file its size, and its head a place on the disk.
-
-    Where there is none, reading a hole through a map ends in SIGBUS on file systems in memory.
-    """
-    os.ftruncate(descriptor, size)
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, head)
 
 
 def _leave(name: str, descriptor: int, owner: int) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from unistore.errors import InputError, Problem
-from unistore.loader.cache import reserve
+from unistore.memory.segments import reserve
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["alone", "join", "leave"]

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from unistore.loader.errors import LoaderError
+from unistore.errors import LoaderError
 
 __all__ = ["Channel", "open_channel"]
 

@@ -17,16 +17,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from unistore.loader.arena import Arena, SharedGrowth
+from unistore.errors import LoaderError, WorkerDiedError
 from unistore.loader.channel import open_channel
-from unistore.loader.errors import LoaderError, WorkerDiedError
 from unistore.loader.failures import Failure, raise_failure
 from unistore.loader.imports import imports_settled
-from unistore.loader.memory import Segment, open_shared_memory
 from unistore.loader.production import Arrival, Request
-from unistore.loader.slabs import Slab, SlabRing
 from unistore.loader.wire import Message, decode, encode
 from unistore.loader.worker import Answer, Loan, Orders, Task, main
+from unistore.memory.arena import Arena, SharedGrowth
+from unistore.memory.segments import Segment, open_shared_memory
+from unistore.memory.slabs import Slab, SlabRing
 
 __all__ = ["Crew"]
 

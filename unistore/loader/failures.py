@@ -6,7 +6,7 @@ import contextlib
 import pickle
 from typing import NamedTuple, NoReturn
 
-from unistore.loader.errors import LoaderError
+from unistore.errors import LoaderError
 
 __all__ = ["Failure", "pack_failure", "raise_failure"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.packed import Allocate, Batch
+from unistore.errors import SampleError
 from unistore.loader.collating import collate_into
-from unistore.loader.errors import SampleError
 from unistore.order.permutation import At
 
 __all__ = ["BatchFetch", "Fetch", "SampleFetch", "choose_fetch", "sample_error"]

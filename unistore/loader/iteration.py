@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.loader.production import Arrival, Producer, Request
 from unistore.order.sequences import EpochSequence, Share
-
-if TYPE_CHECKING:
-    from unistore.loader.loader import Loader
 
 __all__ = ["Iteration", "Positions"]
 
@@ -51,8 +48,8 @@ class Iteration:
 
     Parameters
     ----------
-    loader
-        Kept alive by this iterator.
+    deliver
+        The loader's method that hands out the next batch of an iteration; keeps the loader alive.
     producer, positions, epoch, share
         Who makes batches, and which.
 
@@ -63,9 +60,14 @@ class Iteration:
     """
 
     def __init__(
-        self, loader: Loader, producer: Producer, positions: Positions, epoch: int, share: Share
+        self,
+        deliver: Callable[[Iteration], Any],
+        producer: Producer,
+        positions: Positions,
+        epoch: int,
+        share: Share,
     ) -> None:
-        self._loader = loader
+        self._deliver = deliver
         self._producer = producer
         self._positions = positions
         self._epoch = epoch
@@ -83,7 +85,7 @@ class Iteration:
         return self._steps - self._next
 
     def __next__(self) -> Any:
-        return self._loader._deliver(self)
+        return self._deliver(self)
 
     def advance(self) -> tuple[Arrival, int] | None:
         """Return the next arrival and its number of samples, or None at the end of the epoch."""

@@ -13,14 +13,14 @@ from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from unistore.data.presentation import pin, present
+from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import check_cacheable
-from unistore.loader.errors import LoaderError, SampleError
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Positions
 from unistore.loader.options import Placement, place, refuse_torch_alone, workers_for
 from unistore.loader.ordering import drops_last, sequence_for
-from unistore.loader.presentation import pin, present
 from unistore.loader.production import Arrival, Producer
 from unistore.loader.setup import make_producer
 from unistore.loader.state import Progress, dataset_digest
@@ -213,7 +213,9 @@ class Loader:
             self._follow_sampler()
             epoch, start = self._progress.begin()
             producer.begin()
-            iteration = Iteration(self, producer, Positions(self.sequence, epoch), epoch, self._share(start))
+            iteration = Iteration(
+                self._deliver, producer, Positions(self.sequence, epoch), epoch, self._share(start)
+            )
             self._current = weakref.ref(iteration)
             self._reported = replace(self._stats), time.perf_counter()
             try:

@@ -12,8 +12,8 @@ from unistore.loader.fetch import Fetch, choose_fetch
 from unistore.loader.machine import available_memory
 from unistore.loader.options import Placement
 from unistore.loader.production import Producer
-from unistore.loader.slabs import SlabRing
 from unistore.loader.thread import ReadingThread
+from unistore.memory.slabs import SlabRing
 
 __all__ = ["make_producer"]
 

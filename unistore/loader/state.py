@@ -8,7 +8,7 @@ from typing import Any
 
 import xxhash
 
-from unistore.loader.errors import LoaderError
+from unistore.errors import LoaderError
 from unistore.order.sequences import EpochSequence
 from unistore.system.arguments import EPOCHS, is_whole
 

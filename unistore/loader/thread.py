@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.loader.arena import Arena
-from unistore.loader.errors import SampleError
+from unistore.errors import SampleError
 from unistore.loader.fetch import Fetch, batch_error, sample_error
-from unistore.loader.memory import Segment
 from unistore.loader.production import Arrival, Request
-from unistore.loader.slabs import SlabRing
+from unistore.memory.arena import Arena
+from unistore.memory.segments import Segment
+from unistore.memory.slabs import SlabRing
 
 __all__ = ["ReadingThread"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.packed import Packed
-from unistore.loader.arena import Arena, Place
+from unistore.memory.arena import Arena, Place
 
 __all__ = ["Message", "decode", "encode"]
 

@@ -18,17 +18,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.loader.arena import Arena, SharedGrowth
+from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import CacheFile
 from unistore.loader.cached import cached
 from unistore.loader.channel import Channel
 from unistore.loader.environment import Environment, settle
-from unistore.loader.errors import LoaderError, SampleError
 from unistore.loader.failures import Failure, pack_failure
 from unistore.loader.fetch import Collate, Fetch, choose_fetch, sample_error
 from unistore.loader.imports import let_import
-from unistore.loader.memory import Segment
 from unistore.loader.wire import Message, decode, encode
+from unistore.memory.arena import Arena, SharedGrowth
+from unistore.memory.segments import Segment
 
 __all__ = ["Answer", "Loan", "Orders", "Task", "main"]
 

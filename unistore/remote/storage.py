@@ -8,12 +8,12 @@ from typing import Any
 
 from unistore.remote.client import ObjectClient
 from unistore.remote.object_storage import ObjectStorage
-from unistore.remote.url import BUCKETS, file_path, is_url
-from unistore.store.names import BUILD_MARK, ROOT
+from unistore.remote.url import file_path, is_url
 from unistore.zarr3.files import check_tree
-from unistore.zarr3.storage import DOCUMENT_LIMIT, LocalStorage, Storage
+from unistore.zarr3.local import LocalStorage
+from unistore.zarr3.storage import DOCUMENT_LIMIT, Storage
 
-__all__ = ["local_path", "open_storage", "why_no_store", "zarr_store"]
+__all__ = ["local_path", "open_storage", "zarr_store"]
 
 _DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata"})
 
@@ -60,21 +60,3 @@ def zarr_store(path: str | os.PathLike[str]) -> Any:
     from zarr.storage import ObjectStore
 
     return ObjectStore(ObjectClient(os.fspath(path)).handle, read_only=True)
-
-
-def why_no_store(url: str) -> str:
-    """Tell why there is no root document under a URL.
-
-    Raises
-    ------
-    StoreError
-        If the object store does not say what there is: no such bucket, access denied.
-    """
-    client = ObjectClient(url)
-    if client.location.scheme not in BUCKETS:
-        return f"{url}: no such store (no {ROOT} there)"
-    if client.size(BUILD_MARK) is not None:
-        return f"{url}: unfinished conversion; run the same convert command to resume"
-    if not client.list(limit=1):
-        return f"{url}: no such store"
-    return f"{url}: not a unistore store (no {ROOT} there)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from unistore.converters.files.paths import printable
+from unistore.errors import printable
 
 __all__ = ["Block", "count_of", "plain"]
 

@@ -10,7 +10,7 @@ from unistore.errors import StoreError
 from unistore.report.blocks import Block
 from unistore.store.names import MANIFEST
 from unistore.zarr3.documents import DocumentError, is_list_of, parse_document
-from unistore.zarr3.storage import LocalStorage
+from unistore.zarr3.local import LocalStorage
 
 __all__ = ["describe_zarr", "is_store", "is_zarr", "stores_inside", "zarr_blocks"]
 

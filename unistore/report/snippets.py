@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unistore.converters.files.paths import printable
 from unistore.data.kinds import Clips, SampleKind, natural_kind
+from unistore.errors import printable
 from unistore.remote.storage import local_path
 from unistore.store.reader import Store
 

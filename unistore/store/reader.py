@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, NoStoreError, StoreError
-from unistore.remote.cached_storage import CachedStorage
+from unistore.remote.client import ObjectClient
 from unistore.remote.shard_cache import ShardCache
-from unistore.remote.storage import local_path, open_storage, why_no_store
-from unistore.store import indices
+from unistore.remote.storage import local_path, open_storage
+from unistore.remote.url import BUCKETS
+from unistore.schemas import indices
+from unistore.store.cached_storage import CachedStorage
 from unistore.store.grammar import GrammarError, parse_root, parse_split_names
 from unistore.store.manifest import MANIFEST_LIMIT
-from unistore.store.names import FORMAT_VERSION, ROOT, build_folder
+from unistore.store.names import BUILD_MARK, FORMAT_VERSION, ROOT, build_folder
 from unistore.system.sizes import parse_bytes
 from unistore.zarr3.array import Array
 from unistore.zarr3.documents import DocumentError, parse_document, shown
@@ -192,7 +194,7 @@ class Store:
     def _no_root(self) -> StoreError:
         path = local_path(self.path)
         if path is None:
-            return NoStoreError(why_no_store(self.path))
+            return NoStoreError(_why_no_store(self.path))
         if build_folder(path).exists():
             beside = build_folder(path).name
             msg = f"{path}: unfinished conversion (see {beside}); run the same convert command to resume"
@@ -205,3 +207,15 @@ class Store:
 
 def _open(path: str, cache: tuple[str, str | int] | None) -> Store:
     return Store(path) if cache is None else Store(path, cache_dir=cache[0], cache_limit=cache[1])
+
+
+def _why_no_store(url: str) -> str:
+    """Why there is no root document under a URL; a `StoreError` if the object store does not tell."""
+    client = ObjectClient(url)
+    if client.location.scheme not in BUCKETS:
+        return f"{url}: no such store (no {ROOT} there)"
+    if client.size(BUILD_MARK) is not None:
+        return f"{url}: unfinished conversion; run the same convert command to resume"
+    if not client.list(limit=1):
+        return f"{url}: no such store"
+    return f"{url}: not a unistore store (no {ROOT} there)"

@@ -225,7 +225,7 @@ def _check_kind(document: Mapping[str, Any], where: str) -> None:
         if name not in document:
             msg = f"{where}: zarr.json has no {name!r}"
             raise StoreError(msg)
-    if document.get("storage_transformers"):
+    if document.get("storage_transformers", []) != []:
         raise unsupported(where, "an array with storage transformers")
     for name in sorted(set(document) - _KNOWN):
         value = document[name]

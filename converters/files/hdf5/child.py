@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import resource
 import struct
 import sys
@@ -199,4 +200,6 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    with os.fdopen(os.dup(1), "wb") as answers:
+        os.dup2(2, 1)  # some filters print to standard output
+        serve(sys.stdin.buffer, answers)

@@ -6,9 +6,10 @@ file has), and the rest is done here:
 
 - No filters: once the index says that every chunk is stored in as many bytes as it has, HDF5 reads.
 - Filters that are masked off: a chunk is stored in as many bytes as it has, and copied.
-- deflate (at most once), shuffle and fletcher32: decoded by zlib and NumPy, bounded by the chunk's size.
+- deflate or bzip2 (one of them, once), shuffle and fletcher32: decoded by zlib, bz2 and NumPy, bounded by
+  the chunk's size. (The filter of bzip2 never ends where the stored bytes are cut short.)
 - All other filters (lzf, szip, n-bit, scale-offset, and every plugin): the decoder is native code that may
-  crash, never end, or claim bytes that it did not write. A process apart runs it (`hdf5_child`), checks
+  crash, never end, or claim bytes that it did not write. A process apart runs it (`child`), checks
   the decoded size, and compares two decodings; this process takes exactly the chunk's bytes from a pipe.
 - Values that must be converted (text, variable length, numbers of odd widths): chunks are decoded as above to
   check them, then once more by the library.
@@ -16,11 +17,12 @@ file has), and the rest is done here:
 
 from __future__ import annotations
 
+import bz2
 import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import product
 from typing import Any
 
@@ -34,10 +36,13 @@ __all__ = ["Chunks", "chunks_of", "creation_of", "native"]
 
 _KEPT = 8 << 20
 """Bytes of decoded chunks that are kept for the rows that follow, as HDF5 does."""
-_DEFLATE, _SHUFFLE, _FLETCHER = 1, 2, 3
+_DEFLATE, _SHUFFLE, _FLETCHER, _BZIP2 = 1, 2, 3, 307
+_DECOMPRESSED = {_DEFLATE, _BZIP2}
+_FEW = 16
+"""Chunks whose sizes are looked at sooner than it is known whether they were before."""
 _REMEMBERED = 1000
 _right: set[tuple[int, ...]] = set()
-"""Datasets without filters whose chunks all have their size: device, inode, size, times and address."""
+"""Datasets of many chunks without filters that all have their size, by version of the file."""
 _ABSENT = ("chunk storage is not allocated", "chunk address isn't defined")
 """How HDF5 says that a chunk was never written."""
 _EXPANSION = 1032
@@ -48,12 +53,12 @@ Bytes = NDArray[np.uint8]
 
 def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype in this machine's byte order, without h5py's metadata (enum names and the like)."""
-    return np.dtype(dtype.newbyteorder("=").str) if dtype.kind in "biufc" else dtype
+    return np.dtype(dtype.type) if dtype.kind in "biufc" else dtype
 
 
 def _is_numpy(stored: Any, dtype: np.dtype[Any]) -> bool:
     """Whether stored elements are, byte for byte, those of the dtype that h5py gives them."""
-    if stored.get_class() in (h5py.h5t.INTEGER, h5py.h5t.FLOAT):
+    if isinstance(stored, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
         return bool(stored.equal(_number(dtype)))
     return not dtype.hasobject and bool(stored.equal(h5py.h5t.py_create(dtype, logical=True)))
 
@@ -75,23 +80,23 @@ class Chunks:
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
-        creation = creation_of(dataset)
+        self._creation = creation = creation_of(dataset)
         self._id = dataset.id
         self._shape: tuple[int, ...] = dataset.shape
         self._chunk: tuple[int, ...] = creation.get_chunk()
-        self._dtype: np.dtype[Any] = dataset.dtype
-        stored = dataset.id.get_type()
+        self._dtype: np.dtype[Any] = self._id.dtype
+        stored = self._id.get_type()
         self._size = math.prod(self._chunk) * stored.get_size()
-        self._filters = [
-            Filter(number, tuple(values))
+        self._filters = tuple(
+            Filter(number, values)
             for number, _, values, _ in map(creation.get_filter, range(creation.get_nfilters()))
-        ]
+        )
         self.dtype = native(self._dtype)
         self.plain = bool(self._filters) and _is_numpy(stored, self._dtype)
-        self._creation = creation
         self._rows = self._chunk[1:] == self._shape[1:]
         self._kept: dict[tuple[int, ...], NDArray[Any]] = {}
         self._checked: set[tuple[int, ...]] = set()
+        self._sizes_checked = False
 
     def read(self, lo: int, hi: int, out: NDArray[Any]) -> None:
         """Read rows ``lo:hi`` into a C-contiguous array of the dataset's dtype in native byte order."""
@@ -123,18 +128,26 @@ class Chunks:
     def check(self, lo: int, hi: int) -> None:
         """See that HDF5 can be trusted with rows ``lo:hi``: their chunks are decoded if there are filters."""
         if not self._filters:
-            self._check_sizes()
+            if not self._sizes_checked:
+                self._check_sizes()
+                self._sizes_checked = True
             return
         for origin in self._origins(lo, hi):
             if origin not in self._checked:
                 self._decode(origin, np.empty(self._size, np.uint8))
                 self._checked.add(origin)
 
-    def _check_sizes(self) -> None:
-        """See that every chunk of a dataset without filters has its size, once for each version of a file."""
+    def _version(self) -> tuple[int, ...]:
+        """Device, inode, size and times of the file, and the dataset's address in it."""
         file = os.fstat(h5py.h5i.get_file_id(self._id).get_vfd_handle())
         address = h5py.h5o.get_info(self._id).addr
-        version = (file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address)
+        return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address
+
+    def _check_sizes(self) -> None:
+        """See that every chunk of a dataset without filters has its size: of many, once for each version."""
+        lengths = zip(self._shape, self._chunk, strict=True)
+        few = math.prod(-(-length // size) for length, size in lengths) <= _FEW
+        version = () if few else self._version()
         if version in _right:
             return
 
@@ -145,9 +158,10 @@ class Chunks:
         if info is not None:
             msg = f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
             raise ValueError(msg)
-        if len(_right) >= _REMEMBERED:
-            _right.clear()
-        _right.add(version)
+        if version:
+            if len(_right) >= _REMEMBERED:
+                _right.clear()
+            _right.add(version)
 
     def _origins(self, lo: int, hi: int) -> Iterator[tuple[int, ...]]:
         step = self._chunk[0]
@@ -167,7 +181,7 @@ class Chunks:
             return
         try:
             self._decode_stored(mask, stored, values.view(np.uint8))
-        except (ValueError, zlib.error) as error:
+        except ValueError as error:
             msg = f"chunk {origin} {error}"
             raise ValueError(msg) from error
 
@@ -180,14 +194,13 @@ class Chunks:
         return value
 
     def _decode_stored(self, mask: int, stored: bytes, target: Bytes) -> None:
-        filters = [each for bit, each in enumerate(self._filters) if not mask >> bit & 1]
-        numbers = [each.number for each in filters]
+        filters, here = _applied(self._filters, mask)
         if not filters:
             if len(stored) != self._size:
                 msg = f"is stored in {len(stored)} bytes, expected {self._size}"
                 raise ValueError(msg)
             target[...] = np.frombuffer(stored, np.uint8)
-        elif numbers.count(_DEFLATE) < 2 and {_DEFLATE, _SHUFFLE, _FLETCHER}.issuperset(numbers):
+        elif here:
             _decode_here(stored, target, filters)
         else:
             decode_apart(stored, target.data, filters)
@@ -209,6 +222,14 @@ def chunks_of(dataset: h5py.Dataset) -> Chunks:
     return found
 
 
+@lru_cache(maxsize=100)
+def _applied(filters: Sequence[Filter], mask: int) -> tuple[Sequence[Filter], bool]:
+    """Filters that a chunk's mask leaves on, and whether all of them are decoded in this process."""
+    applied = tuple(each for bit, each in enumerate(filters) if not mask >> bit & 1)
+    others = [each.number for each in applied if each.number not in (_SHUFFLE, _FLETCHER)]
+    return applied, len(others) < 2 and _DECOMPRESSED.issuperset(others)
+
+
 def _decode_here(stored: bytes, target: Bytes, filters: Sequence[Filter]) -> None:
     sizes = [target.size]
     for each in filters:
@@ -216,8 +237,8 @@ def _decode_here(stored: bytes, target: Bytes, filters: Sequence[Filter]) -> Non
     data: Bytes = np.frombuffer(stored, np.uint8)
     for place in range(len(filters) - 1, -1, -1):
         each = filters[place]
-        if each.number == _DEFLATE:
-            data = np.frombuffer(_inflate(data, sizes[place]), np.uint8)
+        if each.number in _DECOMPRESSED:
+            data = np.frombuffer(_decompress(data, sizes[place], each.number), np.uint8)
         elif each.number == _FLETCHER:
             data = _without_checksum(data)
         elif place == 0 and data.size == target.size:
@@ -232,12 +253,16 @@ def _decode_here(stored: bytes, target: Bytes, filters: Sequence[Filter]) -> Non
     target[...] = data
 
 
-def _inflate(data: Bytes, size: int) -> bytes:
-    if size > _EXPANSION * (data.size + 64):
+def _decompress(data: Bytes, size: int, number: int) -> bytes:
+    if number == _DEFLATE and size > _EXPANSION * (data.size + 64):
         msg = f"is stored in {data.size} bytes, which cannot be {size} when decompressed"
         raise ValueError(msg)
-    stream = zlib.decompressobj()
-    found = stream.decompress(data.data, size + 1)
+    stream = zlib.decompressobj() if number == _DEFLATE else bz2.BZ2Decompressor()
+    try:
+        found = stream.decompress(data.data, size + 1)
+    except (zlib.error, OSError) as error:
+        msg = f"cannot be decompressed: {error}"
+        raise ValueError(msg) from error
     if len(found) != size:
         more = "more than " if len(found) > size else ""
         msg = f"decompresses to {more}{min(len(found), size)} bytes, expected {size}"

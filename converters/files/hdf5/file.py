@@ -2,21 +2,18 @@
 
 - An empty file, a Git-LFS pointer, a truncated download and a file of another kind each say what they are.
 - Datasets that were allocated and never written read as fill values, silently: an error here.
-- External links, virtual datasets and raw external storage may point anywhere: only targets inside the given
-  roots are followed.
 - Variable-length and object dtypes would need unpickling or per-row Python: refused unless asked for.
 - A corrupt chunk opens fine and fails when read: `read_rows` names the file and the dataset.
 - A chunk that is stored or decodes shorter than it should would be filled with what lies in memory:
-  `hdf5_chunks` checks every chunk before it is used.
-- A virtual dataset that maps to itself would end the process: `hdf5_virtual` looks where each one leads.
+  `chunks` checks every chunk before it is used.
+- A virtual dataset that maps to itself would end the process: `virtual` looks where each one leads.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +22,22 @@ import hdf5plugin  # noqa: F401  registers the codecs (blosc, zstd, lz4, …) wi
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exclusion import Collected
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.chunks import Chunks, chunks_of, creation_of, native
 from unistore.converters.files.hdf5.virtual import check_sources
-from unistore.converters.files.paths import is_inside, printable, real_path
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
 __all__ = [
+    "FAILURES",
     "SUFFIXES",
-    "Tree",
     "check_dataset",
     "chunk_memory",
-    "follow",
     "names_in",
     "native",
     "open_hdf5",
     "place",
     "read_objects",
     "read_rows",
-    "walk",
 ]
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
@@ -55,7 +48,8 @@ _CACHED = 1 << 20
 _METADATA = 2 << 20
 """Bytes of metadata that HDF5 keeps of a file; not bounded, it holds 7 kB more with every dataset."""
 _LFS = b"version https://git-lfs.github.com/spec/"
-_FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
+FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
+"""What h5py raises where a file is damaged."""
 
 
 def place(name: str, item: str = "") -> str:
@@ -82,7 +76,7 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
     location = place(name or str(path))
     try:
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
-    except _FAILURES as error:
+    except FAILURES as error:
         raise InputError(_diagnose(path, location, str(error))) from error
     with as_problem(location), file:
         config = file.id.get_mdc_config()
@@ -120,80 +114,6 @@ def _diagnose(path: Path, location: str, message: str) -> Problem:
     return Problem(location, f"cannot be opened as HDF5: {message}", kind="unreadable")
 
 
-@dataclass(slots=True)
-class Tree:
-    """What `walk` found.
-
-    Attributes
-    ----------
-    datasets
-        Open datasets by path inside the file, without leading slash, in the file's name order.
-    groups
-        Paths of all groups but the root.
-    files
-        Further files that links and virtual datasets lead to, all inside the roots.
-    problems
-        Links that leave the roots or lead nowhere, objects that cannot be opened.
-    """
-
-    datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
-    groups: list[str] = field(default_factory=list)
-    files: set[Path] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
-
-
-def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()) -> Tree:
-    """Every dataset below a group, following only links that stay inside the roots, each group once.
-
-    Parameters
-    ----------
-    group
-        Where to begin; paths are relative to it.
-    name
-        How messages call the file.
-    roots
-        Folders or files in which targets of external links and of virtual datasets must lie.
-    skip
-        Paths of groups that are listed but not entered.
-    """
-    tree = Tree()
-    _descend(group, "", name, roots, tree, set(), skip)
-    tree.files.discard(real_path(Path(group.file.filename)))
-    return tree
-
-
-def _descend(
-    group: h5py.Group,
-    prefix: str,
-    name: str,
-    roots: Sequence[Path],
-    tree: Tree,
-    seen: set[object],
-    skip: Collection[str],
-) -> None:
-    info = h5py.h5o.get_info(group.id)
-    if (info.fileno, info.addr) in seen:
-        return
-    seen.add((info.fileno, info.addr))
-    tree.files.add(real_path(Path(group.file.filename)))
-    collected = Collected(tree.problems)
-    for key in names_in(group, place(name, prefix)):
-        path = f"{prefix}{key}"
-        location = place(name, path)
-        with collected.attempt(location):
-            item = follow(group, key, location, roots)
-            if isinstance(item, Problem):
-                tree.problems.append(item)
-            elif isinstance(item, h5py.Dataset):
-                _add(tree, path, item, location, roots)
-                if h5py.h5o.get_info(item.id).fileno != info.fileno:
-                    tree.files.add(real_path(Path(item.file.filename)))
-            elif isinstance(item, h5py.Group):
-                tree.groups.append(path)
-                if path not in skip:
-                    _descend(item, f"{path}/", name, roots, tree, seen, skip)
-
-
 def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
     """Names of the members of a group, or of attributes.
 
@@ -214,74 +134,6 @@ def names_in(members: Iterable[str | bytes], location: str) -> list[str]:
     return found
 
 
-def _add(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
-    """Note a dataset and the files of its values; one that is virtual only if it leads to values."""
-    problems = []
-    for file in sorted(_storage_files(dataset)):
-        wrong = _check_target(file, location, "keeps values in", roots)
-        if wrong is None:
-            tree.files.add(file)
-        else:
-            problems.append(wrong)
-    tree.problems += problems
-    if dataset.is_virtual:
-        if problems:
-            return
-        try:
-            tree.files |= check_sources(dataset, roots=roots)
-        except _FAILURES as error:
-            tree.problems.append(Problem(location, str(error), "replace it by the data", "link"))
-            return
-    tree.datasets[path] = dataset
-
-
-def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
-    """Open a member of a group unless it leads out of the roots.
-
-    Returns
-    -------
-    h5py.Dataset, h5py.Group, h5py.Datatype or Problem
-        The member, or what forbids it.
-    """
-    kind = group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type
-    if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
-        return Problem(location, "is a link of a user-defined kind", "replace it by the data", "link")
-    if kind == h5py.h5l.TYPE_EXTERNAL:
-        target = Path(group.file.filename).parent / group.get(key, getlink=True).filename
-        if (problem := _check_target(target, location, "is a link into", roots)) is not None:
-            return problem
-    try:
-        item = group[key]
-    except _FAILURES as error:
-        reason = error.args[0] if error.args else type(error).__name__
-        if kind == h5py.h5l.TYPE_HARD:
-            return Problem(location, f"cannot be opened: {reason}", "get the file again", "damaged")
-        wanted = group.get(key, getlink=True).path
-        return Problem(location, f"is a link to {wanted!r}, which cannot be opened: {reason}", kind="link")
-    if kind == h5py.h5l.TYPE_HARD:
-        return item
-    # A link may lead through further links: what counts is the file that was reached.
-    return _check_target(Path(item.file.filename), location, "is a link into", roots) or item
-
-
-def _check_target(target: Path, location: str, what: str, roots: Sequence[Path]) -> Problem | None:
-    shown = printable(str(target))
-    if not is_inside(target, roots):
-        cure = "give the folder of the target too, or copy the data"
-        return Problem(location, f"{what} {shown}, outside the given paths", cure, "link")
-    if not target.is_file():
-        return Problem(location, f"{what} {shown}, which does not exist", kind="link")
-    return None
-
-
-def _storage_files(dataset: h5py.Dataset) -> set[Path]:
-    """Files in which the values of a dataset lie, if not in its own."""
-    names = [entry[0] for entry in dataset.external or ()]
-    if dataset.is_virtual:
-        names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    return {real_path(Path(dataset.file.filename).parent / name) for name in names}
-
-
 def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = False) -> list[Problem]:
     """What makes a dataset's values unusable, known without reading them.
 
@@ -299,46 +151,44 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     list of Problem
         Kinds ``"dtype"`` (object, variable length, or nothing a number) and ``"unwritten"``.
     """
-    if dataset.shape is None:
+    shape, dtype = dataset.shape, dataset.dtype
+    if shape is None:
         return [Problem(location, "has no values (a null dataspace)", kind="dtype")]
-    dtype, size = dataset.dtype, dataset.size
     if dtype.kind == "O" and not allow_object:
         message = "has a variable-length or object dtype"
         return [Problem(location, message, "store fixed-size numbers", "dtype")]
     creation = creation_of(dataset)
     form = creation.get_layout()
-    if size == 0 or form == h5py.h5d.VIRTUAL or creation.get_external_count():
+    if 0 in shape or form == h5py.h5d.VIRTUAL or creation.get_external_count():
         return []
     cure = "its writer was killed before writing: write the file again"
     stored = dataset.id.get_storage_size()
     if stored == 0:
-        message = f"was allocated as {dataset.shape} but never written; it would read as zeros"
+        message = f"was allocated as {shape} but never written; it would read as zeros"
         return [Problem(location, message, cure, "unwritten")]
     if form != h5py.h5d.CHUNKED:
-        return (
-            [] if stored == dataset.nbytes or dataset.dtype.hasobject else [_short(dataset, location, stored)]
-        )
+        expected = math.prod(shape) * dtype.itemsize
+        if stored == expected or dtype.hasobject:
+            return []
+        message = f"is stored in {stored} bytes, but {shape} values take {expected}"
+        return [Problem(location, message, "get or write the file again", "damaged")]
     if creation.fill_value_defined() == h5py.h5d.FILL_VALUE_USER_DEFINED:
         return []
-    chunks = zip(dataset.shape, creation.get_chunk(), strict=True)
+    chunks = zip(shape, creation.get_chunk(), strict=True)
     expected = math.prod(-(-length // chunk) for length, chunk in chunks)
-    written = dataset.id.get_num_chunks()
+    written = dataset.id.get_num_chunks() if expected > 1 else 1
     if written < expected:
         message = f"holds {written} of {expected} chunks; the rest was never written and would read as zeros"
         return [Problem(location, message, cure, "unwritten")]
     return []
 
 
-def _short(dataset: h5py.Dataset, location: str, stored: int) -> Problem:
-    message = f"is stored in {stored} bytes, but {dataset.shape} values take {dataset.nbytes}"
-    return Problem(location, message, "get or write the file again", "damaged")
-
-
 def chunk_memory(dataset: h5py.Dataset) -> int:
     """Bytes that HDF5 holds while it reads any row: a chunk, and what it is decompressed from, if large."""
-    if dataset.chunks is None or not dataset.id.get_create_plist().get_nfilters():
+    creation = creation_of(dataset)
+    if creation.get_layout() != h5py.h5d.CHUNKED or not creation.get_nfilters():
         return 0
-    size = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    size = math.prod(creation.get_chunk()) * dataset.dtype.itemsize
     if size <= _CACHED:
         return 0
     return int(size + dataset.id.get_storage_size() // max(1, dataset.id.get_num_chunks()))
@@ -378,7 +228,7 @@ def read_rows(
             dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, out)
         else:
             dataset.read_direct(out, np.s_[lo:stop])
-    except _FAILURES as error:
+    except FAILURES as error:
         message = f"rows {lo}:{stop} cannot be read: {error}"
         raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
     return out
@@ -417,6 +267,6 @@ def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -
         elif dataset.is_virtual:
             check_sources(dataset, lo, hi)
         return dataset[()] if row is None else dataset[row]
-    except _FAILURES as error:
+    except FAILURES as error:
         message = f"cannot be read: {error}" if row is None else f"row {row} cannot be read: {error}"
         raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error

@@ -15,7 +15,8 @@ from typing import Any
 import h5py
 
 from unistore.converters.files.hdf5.chunks import chunks_of
-from unistore.converters.files.paths import is_inside, printable
+from unistore.converters.files.paths import is_inside
+from unistore.errors import printable
 
 __all__ = ["check_sources"]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.converters.ct import points as ct_points
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
+from unistore.converters.ct.layouts import npz as ct_points
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.ct.fields import validate

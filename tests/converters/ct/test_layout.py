@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.ct.converter import detect
-from unistore.converters.ct.layout import find_volumes
+from unistore.converters.ct.layouts.cases import find_volumes
 from unistore.converters.ct.names import window_in
 
 VOLUME = np.zeros((2, 3, 4), "i2")

@@ -13,10 +13,11 @@ from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct import survey as ct_survey
 from unistore.converters.ct import voxels as ct_voxels
 from unistore.converters.ct.inside import bounds, inside
-from unistore.converters.ct.slabs import VoxelFile, planes, read_image, slabs, together
+from unistore.converters.ct.layouts import open_voxels
+from unistore.converters.ct.slabs import planes, read_image, slabs, together
+from unistore.converters.ct.source import VoxelSource
 from unistore.converters.ct.survey import Agreed, ones_of, survey
 from unistore.converters.ct.voxels import bit_shape, point_coords, read_bits, read_points
-from unistore.converters.files.npy.array import read_header
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import Window
 
@@ -32,9 +33,9 @@ def volume(dtype: str, shape: tuple[int, int, int] = (7, 9, 21)) -> np.ndarray:
     return rng.integers(low, 100, shape).astype(dtype)
 
 
-def saved(folder: Path, array: np.ndarray, name: str = "a.npy") -> VoxelFile:
+def saved(folder: Path, array: np.ndarray, name: str = "a.npy") -> VoxelSource:
     np.save(folder / name, array)
-    return VoxelFile(folder / name, read_header(folder / name))
+    return open_voxels(folder / name)
 
 
 @pytest.fixture(params=["C", "F"])
@@ -92,7 +93,7 @@ def test_survey_equals_the_formula(tmp_path: Path, dtype: str, order: str) -> No
     file = saved(tmp_path, array)
     expected = (array.astype("f8") >= -20) & (array.astype("f8") <= 40)
     windows = {"w": WINDOW, "none": Window("none", 1.0, 5e5)}
-    tests = {name: inside(window, file.header.dtype) for name, window in windows.items()}
+    tests = {name: inside(window, file.dtype) for name, window in windows.items()}
     found = survey(file, tests, {})
     counts, nan = found.counts, found.nan
     np.testing.assert_array_equal(counts["w"], expected.sum(axis=(1, 2)))
@@ -164,7 +165,7 @@ def test_ones_of_a_mask(tmp_path: Path, dtype: str, order: str) -> None:
         array[1, 2, 3:6] = 2
     file = saved(tmp_path, array)
     bits = np.zeros(bit_shape(array.shape), np.uint8)
-    read_bits(file, {"m": inside(None, file.header.dtype)}, {"m": bits})
+    read_bits(file, {"m": inside(None, file.dtype)}, {"m": bits})
     np.testing.assert_array_equal(bits, np.packbits(array == 1, axis=-1, bitorder="little"))
 
 
@@ -174,7 +175,7 @@ def test_points_are_argwhere(tmp_path: Path, order: str) -> None:
     array[3:5] = 999
     inside_it[3:5] = False
     file = saved(tmp_path, array)
-    test = inside(WINDOW, file.header.dtype)
+    test = inside(WINDOW, file.dtype)
     planewise = survey(file, {"w": test}, {}).counts["w"]
     expected = np.argwhere(inside_it)
     total = len(expected)
@@ -256,4 +257,4 @@ def test_what_holds_neither_windows_nor_nan_is_not_read(tmp_path: Path) -> None:
     file.path.unlink()
     assert survey(file, {}, {}).nan == 0
     with pytest.raises(InputError, match="cannot be read"):
-        survey(file, {"w": inside(WINDOW, file.header.dtype)}, {})
+        survey(file, {"w": inside(WINDOW, file.dtype)}, {})

@@ -8,15 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.files.hdf5.file import (
-    check_dataset,
-    follow,
-    native,
-    open_hdf5,
-    place,
-    read_rows,
-    walk,
-)
+from unistore.converters.files.hdf5.file import check_dataset, native, open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.errors import InputError, Problem
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.converters.detection import detect
-from unistore.converters.files.paths import expand, natural_key, printable, relative_names, split_of
+from unistore.converters.files.paths import expand, natural_key, relative_names, split_of
 from unistore.errors import InputError
 
 
@@ -151,13 +151,6 @@ def test_hostile_names_are_printable_and_unique(tmp_path: Path) -> None:
     for name in shown:
         name.encode("utf-8")
     assert len(expand([tmp_path], [".h5"])) == 4, "names that begin with a dot are hidden"
-
-
-@given(st.text())
-def test_printable_text_is_printable(text: str) -> None:
-    shown = printable(text)
-    assert shown.isprintable()
-    assert (shown == text) == text.isprintable()
 
 
 @pytest.mark.parametrize(

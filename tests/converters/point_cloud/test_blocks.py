@@ -19,7 +19,6 @@ from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, room
 from unistore.conversion.runner import run
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.point_cloud import derive as point_cloud_derive
-from unistore.converters.point_cloud import in_segments as point_cloud_in_segments
 from unistore.converters.point_cloud import large as point_cloud_large
 from unistore.converters.point_cloud import memory as point_cloud_memory
 from unistore.converters.point_cloud import order as point_cloud_order
@@ -28,6 +27,7 @@ from unistore.converters.point_cloud import segments as point_cloud_segments
 from unistore.converters.point_cloud import windows as point_cloud_windows
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.point_cloud.large import LargeGrid
+from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
 from unistore.converters.point_cloud.order import Order, gather
 from unistore.converters.point_cloud.scratch import Scratch, cut
 from unistore.converters.point_cloud.segments import by_windows
@@ -36,7 +36,7 @@ from unistore.store.reader import Store
 
 MODULES = (
     point_cloud_derive,
-    point_cloud_in_segments,
+    point_cloud_indices,
     point_cloud_large,
     point_cloud_memory,
     point_cloud_order,

@@ -193,7 +193,7 @@ def test_verify_against_a_source_that_cannot_be_read(
 
     from importlib import import_module
 
-    monkeypatch.setattr(import_module(f"unistore.integrity.originals_{family}").Originals, "compare", broken)
+    monkeypatch.setattr(import_module(f"unistore.converters.{family}.original").Originals, "compare", broken)
     found = verify(store, against=[sources])
     assert not found.ok
     assert f"{GOOD}: cannot be read: RuntimeError: bad local heap" in "\n".join(map(str, found.problems))

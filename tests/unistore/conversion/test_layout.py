@@ -13,6 +13,12 @@ from unistore.conversion import layout
 from unistore.conversion.layout import ArrayLayout, amplification, chunk_shape, lay_out_table
 from unistore.schemas.tables import Field
 
+
+@pytest.fixture(autouse=True)
+def small_shards() -> None:
+    """Shards of their real size, in place of the small ones of this folder's other tests."""
+
+
 DTYPES = ("bool", "uint8", "int16", "float32", "float64")
 
 

@@ -14,7 +14,7 @@ from unistore import verify
 from unistore.errors import StoreError
 from unistore.integrity.files import PIECE, check_file
 from unistore.store.manifest import Entry
-from unistore.zarr3.storage import LocalStorage
+from unistore.zarr3.local import LocalStorage
 
 Copy = Callable[[str], Any]
 

@@ -29,7 +29,7 @@ def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
     monkeypatch.setattr(exported, "_SLAB", 256 << 10)
     monkeypatch.setattr("unistore.integrity.against._PIECE", 256 << 10)
     monkeypatch.setattr("unistore.integrity.files.PIECE", 64 << 10)
-    monkeypatch.setattr("unistore.integrity.view.BLOCK", 64 << 10)
+    monkeypatch.setattr("unistore.schemas.rules.BLOCK", 64 << 10)
     monkeypatch.setattr("unistore.converters.ct.slabs.SLAB", 64 << 10)
     monkeypatch.setattr("unistore.converters.ct.slabs.BAND", 256 << 10)
     image = np.random.default_rng(0).integers(-1000, 1000, SHAPE, "i2")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.unistore.loader.conftest import Batched
+from unistore.errors import LoaderError
 from unistore.loader import Loader
-from unistore.loader.errors import LoaderError
 
 OVER = "this iteration is over"
 

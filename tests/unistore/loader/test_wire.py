@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from unistore.loader.arena import ALIGNMENT, Arena
-from unistore.loader.memory import Segment
 from unistore.loader.wire import INLINE_BYTES, decode, encode
+from unistore.memory.arena import ALIGNMENT, Arena
+from unistore.memory.segments import Segment
 
 
 class Point(NamedTuple):

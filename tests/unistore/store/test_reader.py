@@ -91,7 +91,7 @@ def test_opening_reads_one_file_and_keeps_none_open(path: Path, monkeypatch: pyt
         return data
 
     before = len(list(Path("/proc/self/fd").iterdir()))
-    monkeypatch.setattr("unistore.zarr3.storage.LocalStorage.get", get)
+    monkeypatch.setattr("unistore.zarr3.local.LocalStorage.get", get)
     Store(path)
     assert read == ["zarr.json"]
     assert len(list(Path("/proc/self/fd").iterdir())) == before

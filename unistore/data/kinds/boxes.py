@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import INDEX, SOURCE
-from unistore.store.indices import Column
+from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 

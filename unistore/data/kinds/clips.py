@@ -15,6 +15,7 @@ from unistore.data.kinds.crops import Boxes, Crop
 from unistore.data.kinds.frames import Box, FrameField, frame_field, frame_fields
 from unistore.data.kinds.protocol import SOURCE, Picks, chosen, require
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
+from unistore.schemas.indices import Column, whole
 from unistore.schemas.spike.fields import (
     IMAGE_EXTENT,
     SEQUENCE_NAME,
@@ -22,7 +23,6 @@ from unistore.schemas.spike.fields import (
     SPIKE_EXTENT,
     SPIKE_LENGTH,
 )
-from unistore.store.indices import Column, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.store.indices import Column, first_rows
+from unistore.schemas.indices import Column, first_rows
 from unistore.store.reader import Store
 
 __all__ = ["SourceNames"]

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.images import KeptImages
 from unistore.errors import CorruptionError, InputError
+from unistore.schemas.indices import Column
 from unistore.schemas.spike.bits import count_dtype, row_bytes, unpack, voxelize
 from unistore.schemas.spike.fields import (
     FRAMES,
@@ -21,7 +22,6 @@ from unistore.schemas.spike.fields import (
     voxel_bins,
     voxel_path,
 )
-from unistore.store.indices import Column
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError
-from unistore.store.indices import Column
+from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 
 __all__ = ["KeptImages"]

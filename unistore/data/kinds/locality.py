@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.order.blocks import uniform_blocks
-from unistore.store.indices import contradiction
+from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS

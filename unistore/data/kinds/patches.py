@@ -12,7 +12,7 @@ from unistore.data.kinds.boxes import EXTENT, BoxSource, box_source, box_sources
 from unistore.data.kinds.protocol import Picks, chosen, require
 from unistore.data.kinds.volumes import ON_REQUEST, VolumeLabels
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
-from unistore.store.indices import Column
+from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.transitions import Transitions
+from unistore.data.presentation import present
 from unistore.errors import InputError
-from unistore.loader.arena import Arena
-from unistore.loader.presentation import present
-from unistore.loader.slabs import SlabRing
+from unistore.memory.arena import Arena
+from unistore.memory.slabs import SlabRing
 from unistore.order.randomness import below, words
-from unistore.store.indices import contradiction
+from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
 from unistore.system.arguments import EPOCHS, Arguments
 from unistore.system.workers import MOST

@@ -17,8 +17,8 @@ from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, chosen, require
 from unistore.data.kinds.spans import Spans
 from unistore.data.packed import Allocate, Batch, Packed, placed
 from unistore.errors import InputError
+from unistore.schemas.indices import Column, contradiction, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
-from unistore.store.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 

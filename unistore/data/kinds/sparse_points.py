@@ -16,14 +16,13 @@ from unistore.data.kinds.spans import Spans
 from unistore.data.kinds.volumes import ON_REQUEST, VolumeLabels
 from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError
-from unistore.store.indices import Column, contradiction, whole
+from unistore.schemas.ct.points import largest_point
+from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import EPOCHS, Arguments
 
-__all__ = ["SparsePoints", "largest_point", "point_groups", "point_limits"]
+__all__ = ["SparsePoints", "point_groups", "point_limits"]
 
-_TILE = 3 * 1024
-"""Indices of the points that are compared at a time."""
 _SLAB = 8 << 20
 """Bytes of the image that are read at a time to look up values of points."""
 
@@ -225,17 +224,6 @@ class _Mask:
                 self._image.read(volume, (first, 0, 0), (last, height, width), planes)
                 z, y, x = coords[lo:hi].T
                 out[lo:hi] = planes[z - first, y, x]
-
-
-def largest_point(points: NDArray[np.int32]) -> NDArray[np.uint32]:
-    """Largest index on each axis of points (n, 3), (3,); a negative one counts as larger than any volume."""
-    flat = np.ascontiguousarray(points).view(np.uint32).reshape(-1)
-    whole = len(flat) // _TILE * _TILE  # numpy finds the maxima of long rows several times faster
-    found = np.zeros(3, np.uint32)
-    for part in (flat[:whole].reshape(-1, _TILE), flat[whole:].reshape(-1, 3)):
-        if len(part):
-            np.maximum(found, part.max(axis=0).reshape(-1, 3).max(axis=0), out=found)
-    return found
 
 
 def point_limits(store: Store, group: str) -> NDArray[np.int64]:

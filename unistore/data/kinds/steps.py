@@ -13,6 +13,7 @@ from unistore.data.kinds.images import KeptImages
 from unistore.data.kinds.protocol import INDEX, SOURCE
 from unistore.data.packed import Packed, offsets_from_lengths
 from unistore.errors import CorruptionError
+from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.trajectory.fields import (
     EPISODES,
     FINAL,
@@ -23,7 +24,6 @@ from unistore.schemas.trajectory.fields import (
     STEPS,
     sample_key,
 )
-from unistore.store.indices import contradiction, whole
 from unistore.store.reader import Store
 
 __all__ = [

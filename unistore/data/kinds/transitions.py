@@ -21,7 +21,7 @@ from unistore.data.kinds.steps import (
     step_paths,
 )
 from unistore.data.packed import Allocate, Batch, placed
-from unistore.store.indices import Column, contradiction, whole
+from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 

@@ -12,7 +12,7 @@ from unistore.data.kinds.boxes import EXTENT, box_source, box_sources, volume_co
 from unistore.data.kinds.columns import SourceNames
 from unistore.data.kinds.protocol import SOURCE, Picks, chosen, require
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
-from unistore.store.indices import Column
+from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 
 __all__ = ["VolumeLabels", "Volumes"]

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from unistore.loader.errors import LoaderError
+from unistore.errors import LoaderError
 
-__all__ = ["Segment", "open_shared_memory", "round_up"]
+__all__ = ["Segment", "open_shared_memory", "reserve", "round_up"]
 
 GRANULE = 64 * 1024
 """Segment sizes are multiples of this many bytes: few distinct sizes, whole pages on every platform."""
@@ -47,9 +47,7 @@ def open_shared_memory(size: int) -> int:
         descriptor, name = tempfile.mkstemp(prefix="unistore-")
         Path(name).unlink()
     try:
-        os.ftruncate(descriptor, size)
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
+        reserve(descriptor, size, size)
     except OSError as error:
         os.close(descriptor)
         message = (
@@ -58,6 +56,16 @@ def open_shared_memory(size: int) -> int:
         )
         raise LoaderError(message) from error
     return descriptor
+
+
+def reserve(descriptor: int, head: int, size: int) -> None:
+    """Give a new file its size, and its head a place on the disk.
+
+    Where there is none, reading a hole through a map ends in SIGBUS on file systems in memory.
+    """
+    os.ftruncate(descriptor, size)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, head)
 
 
 class Segment:

@@ -7,6 +7,8 @@ Two layouts, which may stand side by side:
   ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``, ``masks/{id}_binary.npy`` and ``info.json``;
 - **files**: any other ``.npy`` file is a volume; one named ``…{name}_w{W}_l{L}.npy`` is a window of the
   volume beside it that has the same name up to there, or stands alone.
+
+Where ``.npy`` stands here, the ending of every format of volumes will do.
 """
 
 from __future__ import annotations
@@ -14,19 +16,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
+from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes, without_suffix
 from unistore.converters.ct.names import image_resolution, mask_id, window_of
-from unistore.converters.files.npy.array import read_header
-from unistore.converters.files.paths import expand, is_inside, natural_key, printable
-from unistore.errors import InputError, Problem
+from unistore.converters.files.paths import expand, is_inside, natural_key
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.ct.windows import Window
 
-__all__ = ["FOREIGN", "Found", "VolumeFiles", "WindowFile", "find_volumes"]
+__all__ = ["FOREIGN", "POINTS", "Found", "VolumeFiles", "WindowFile", "find_volumes"]
 
-ARRAYS = (".npy", ".npz")
 FOREIGN = (".nii", ".nii.gz", ".dcm", ".mha", ".mhd", ".nrrd")
-"""Formats of CT volumes that are not read; named in an error instead of passed over."""
+"""Formats of CT volumes that are known by name alone; named in an error instead of passed over."""
+POINTS = ".npz"
 INFO = "info.json"
 _COMPANIONS = (INFO, "metadata.csv")
 
@@ -101,9 +104,9 @@ def find_volumes(paths: Sequence[Path], known: Collection[str] = ()) -> Found:
     roots = [path if path.is_dir() else path.parent for path in paths]
     arrays: list[Path] = []
     infos: set[Path] = set()
-    for file in expand(paths, (*ARRAYS, *_COMPANIONS, *FOREIGN)):
+    for file in expand(paths, (*suffixes(), POINTS, *_COMPANIONS, *FOREIGN)):
         name = file.name.lower()
-        if name.endswith(ARRAYS):
+        if format_of(file) or name.endswith(POINTS):
             arrays.append(file)
         elif name == INFO:
             infos.add(file)
@@ -122,7 +125,9 @@ def find_volumes(paths: Sequence[Path], known: Collection[str] = ()) -> Found:
     found.volumes.sort(key=lambda volume: natural_key(volume.path.as_posix()))
     if not found.volumes and not found.problems:
         found.problems = [_foreign(file) for file in found.left_out if file.name.lower().endswith(FOREIGN)]
-        nothing = Problem(", ".join(map(str, paths)), "no .npy volume here", "see the CT layouts", "missing")
+        nothing = Problem(
+            ", ".join(map(str, paths)), f"no {_formats()} volume here", "see the CT layouts", "missing"
+        )
         found.problems = found.problems or [nothing]
     return found
 
@@ -137,10 +142,10 @@ def _case_folders(
 ) -> dict[Path, list[Path]]:
     """Case folders, each with an empty list for its files."""
     cases: dict[Path, list[Path]] = {}
-    beside = Counter(file.parent for file in arrays if file.suffix.lower() == ".npy")
+    beside = Counter(file.parent for file in arrays if format_of(file))
     for file in arrays:
         folder = _folder_of(file)
-        marked = image_resolution(file.name) is not None and folder == file.parent
+        marked = image_resolution(file) is not None and folder == file.parent
         marked |= file.parent.name == "windows"
         marked |= file.parent.name == "masks" and folder / INFO in infos and beside[folder] == 1
         if marked and (folder == file.parent or is_inside(folder, roots)):
@@ -155,16 +160,18 @@ def _case(
     others: list[Path] = []
     for file in files:
         if file.parent == folder:
-            resolution = image_resolution(file.name)
+            resolution = image_resolution(file)
             if resolution is None:
                 others.append(file)
+            elif resolution in volume.images:
+                _twice(volume, file, volume.images[resolution])
             else:
                 volume.images[resolution] = file
         elif not (
             _add_mask(volume, file) if file.parent.name == "masks" else _add_window(volume, file, known)
         ):
             found.left_out.append(file)
-    plain = [file for file in others if file.suffix.lower() == ".npy"]
+    plain = [file for file in others if format_of(file)]
     if not volume.images and len(plain) == 1:
         volume.images[0] = plain[0]
         others.remove(plain[0])
@@ -177,18 +184,26 @@ def _case(
 
 
 def _add_mask(volume: VolumeFiles, file: Path) -> bool:
-    mask = mask_id(file.name)
+    mask = mask_id(file)
     if mask is None:
         return False
-    case = volume.path.name.removesuffix(".npy")
+    case = without_suffix(volume.path.name)
     name = mask.removeprefix(f"{case}_")
-    volume.masks["binary" if name == case else name] = file
+    name = "binary" if name == case else name
+    if name in volume.masks:
+        _twice(volume, file, volume.masks[name])
+    volume.masks[name] = file
     return True
+
+
+def _twice(volume: VolumeFiles, file: Path, other: Path) -> None:
+    message = f"has {printable(other.name)} and {printable(file.name)}, which are called the same"
+    volume.problems.append(Problem("", message, "keep one of them", "layout"))
 
 
 def _add_window(volume: VolumeFiles, file: Path, known: Collection[str]) -> bool:
     named = window_of(file, known)
-    if file.suffix.lower() == ".npz":
+    if not format_of(file):
         stem = file.stem.removesuffix("_sparse")
         volume.archives.append(
             WindowFile(file, named[1].name if named else stem, named[1] if named else None)
@@ -201,20 +216,20 @@ def _add_window(volume: VolumeFiles, file: Path, known: Collection[str]) -> bool
 
 def _files(files: Sequence[Path], given: Collection[Path], known: Collection[str], found: Found) -> None:
     """Volumes of files outside case folders."""
-    images: dict[tuple[Path, str], VolumeFiles] = {}
+    images: dict[tuple[Path, str], list[VolumeFiles]] = {}
     parts: dict[tuple[Path, str], list[Path]] = {}
     masks: list[Path] = []
     for file in files:
-        is_array = file.suffix.lower() == ".npy"
+        is_array = format_of(file) is not None
         named = window_of(file, known)
         if named is not None:
             parts.setdefault((file.parent, named[0]), []).append(file)
         elif is_array and file.parent.name == "masks" and file not in given:
             masks.append(file)
         elif is_array:
-            images[file.parent, file.stem] = VolumeFiles(file, {0: file})
+            images.setdefault((file.parent, stem_of(file)), []).append(VolumeFiles(file, {0: file}))
         elif file in given:
-            message = "is an .npz file that is no window of a volume; CT volumes are .npy files"
+            message = f"is an .npz file that is no window of a volume; CT volumes are {_formats()} files"
             cure = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
             found.problems.append(Problem(str(file), message, cure, "format"))
         else:
@@ -230,27 +245,29 @@ def _files(files: Sequence[Path], given: Collection[Path], known: Collection[str
         for file in windows:
             _add_window(volume, file, known)
     for file in masks:
-        owner = images.get((file.parent.parent, mask_id(file.name) or ""))
-        if owner is None or not _add_mask(owner, file):
+        owners = images.get((file.parent.parent, mask_id(file) or ""), [])
+        if len(owners) != 1 or not _add_mask(owners[0], file):
             found.left_out.append(file)
-    found.volumes += [*images.values(), *alone.values()]
+    found.volumes += [*chain.from_iterable(images.values()), *alone.values()]
 
 
 def _beside(
-    images: dict[tuple[Path, str], VolumeFiles], folder: Path, stem: str, window: Path
+    images: dict[tuple[Path, str], list[VolumeFiles]], folder: Path, stem: str, window: Path
 ) -> VolumeFiles | None:
     """Volume in the same folder that a window file belongs to: same name, or the one whose name goes on."""
-    if (folder, stem) in images:
-        return images[folder, stem]
-    near = [
+    near = images.get((folder, stem), [])
+    if len(near) == 1:
+        return near[0]
+    near = near or [
         volume
-        for (place, name), volume in images.items()
+        for (place, name), volumes in images.items()
+        for volume in volumes
         if place == folder and (name.startswith(f"{stem}_") or not stem)
     ]
     if len(near) != 1:
         return None
     try:
-        fits = read_header(near[0].path).shape == read_header(window).shape
+        fits = open_voxels(near[0].path).shape == open_voxels(window).shape
     except InputError:  # reported with all other problems when the volume is looked at
         return None
     return near[0] if fits else None
@@ -266,7 +283,11 @@ def _foreign(file: Path) -> Problem:
             if name.endswith(".dcm")
             else name.rpartition(".")[2].upper()
         )
-        message = f"is {kind}, which this version does not read; CT volumes are .npy files"
+        message = f"is {kind}, which this version does not read; CT volumes are {_formats()} files"
         cure = "load it with its own library and save the voxels: np.save('volume.npy', voxels)"
         return Problem(str(file), message, cure, "format")
-    return Problem(str(file), "is no .npy file", "CT volumes are .npy files", "format")
+    return Problem(str(file), f"is no {_formats()} file", f"CT volumes are {_formats()} files", "format")
+
+
+def _formats() -> str:
+    return " or ".join(suffixes())

@@ -1,25 +1,22 @@
-"""What rules read of a store: arrays, except those that are known to be damaged."""
+"""Value rules of a family: what they read of a store, and how they report what is broken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.executors.local import Executor
-from unistore.conversion.job import Outcome
 from unistore.errors import Problem, StoreError, UnsupportedError
-from unistore.integrity.steps import in_order
 from unistore.schemas.expected import form_of
 from unistore.schemas.forms import SAMPLES, Form
-from unistore.store.reader import Store
-from unistore.zarr3.array import Array
+from unistore.schemas.store_view import ArrayView, StoreView
 
-__all__ = ["Rule", "View", "first_row", "run_rules"]
+__all__ = ["CURE", "Rule", "UnreadableError", "View", "broken", "first_row"]
+
+CURE = "convert the sources again; if it comes back, report it"
 
 BLOCK = 32 << 20
 """Bytes read at a time."""
@@ -40,7 +37,7 @@ class View:
         Paths of the arrays that are damaged.
     """
 
-    def __init__(self, store: Store, damaged: frozenset[str] = frozenset()) -> None:
+    def __init__(self, store: StoreView, damaged: frozenset[str] = frozenset()) -> None:
         self.store = store
         self._damaged = damaged
 
@@ -81,7 +78,7 @@ class View:
         for lo in range(0, len(array), step):
             yield lo, array.read(lo, min(len(array), lo + step))
 
-    def _array(self, path: str) -> Array:
+    def _array(self, path: str) -> ArrayView:
         if path in self._damaged:
             raise UnreadableError(path)
         try:
@@ -105,29 +102,9 @@ Rule = Callable[[View], Iterator[Problem]]
 """One rule: yields every way in which a store breaks it."""
 
 
-def run_rules(view: View, rules: Sequence[Rule], executor: Executor) -> tuple[list[Problem], list[str]]:
-    """Problems of all rules, and the names of the rules that damaged arrays kept from being checked."""
-    outcomes = list(in_order(executor, _RuleStep(view), rules))
-    problems = [problem for outcome in outcomes for problem in outcome.problems]
-    return problems, [rule for outcome in outcomes for rule in outcome.record["unchecked"]]
-
-
-@dataclass(frozen=True, slots=True)
-class _RuleStep:
-    """Check one rule of a store."""
-
-    view: View
-
-    def __call__(self, rule: Rule) -> Outcome:
-        problems: list[Problem] = []
-        try:
-            problems.extend(rule(self.view))
-        except UnreadableError:
-            return Outcome({"unchecked": [rule.__name__]}, tuple(problems))
-        return Outcome({"unchecked": []}, tuple(problems))
-
-    def describe(self, rule: Rule) -> str:
-        return f"{self.view.store.path}: the rule {rule.__name__!r}"
+def broken(location: str, message: str) -> Problem:
+    """A broken value rule."""
+    return Problem(location, message, CURE, "values")
 
 
 def first_row(wrong: Any) -> int:

@@ -3,19 +3,75 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import storable
 from unistore.converters.files.npy.archive import member_runs, npz_members, open_member
 from unistore.errors import InputError, Problem
 
-__all__ = ["BLOCK", "check_range", "in_order", "load_points", "point_blocks"]
+__all__ = [
+    "BLOCK",
+    "SDF_MEMBERS",
+    "SPARSE_MEMBERS",
+    "Points",
+    "check_range",
+    "in_order",
+    "load_points",
+    "point_blocks",
+    "read_points_header",
+]
+
+SPARSE_MEMBERS = ("indices", "values")
+SDF_MEMBERS = ("sparse_index", "sparse_sdf")
 
 BLOCK = 1 << 17
 """Points read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """A file of points: its arrays, how many points, dtype of their values, edge of their cube or 0."""
+
+    path: Path
+    members: tuple[str, str]
+    count: int
+    dtype: str
+    resolution: int
+
+
+def read_points_header(path: Path, location: str) -> Points:
+    """What an ``.npz`` file of points holds, from the headers of its members.
+
+    Raises
+    ------
+    InputError
+        The file is damaged, or holds something else.
+    """
+    found = npz_members(path, location)
+    kinds = [names for names in (SPARSE_MEMBERS, SDF_MEMBERS) if all(name in found for name in names)]
+    if len(kinds) != 1:
+        wanted = " or ".join(" and ".join(names) for names in (SPARSE_MEMBERS, SDF_MEMBERS))
+        message = f"holds {', '.join(found) or 'no arrays'}; expected {wanted}"
+        raise InputError(Problem(location, message, "", "layout"))
+    (members,) = kinds
+    index, values = (found[name].header for name in members)
+    rows, message = index.shape[:1], ""
+    if len(index.shape) != 2 or index.shape[1] != 3 or index.dtype.kind not in "iu":
+        message = f"{members[0]} is {index.dtype} {index.shape}, expected integers (points, 3)"
+    elif values.shape not in (rows, (*rows, 1)) or not storable(values.dtype):
+        expected = f"({rows[0]},) or ({rows[0]}, 1)"
+        message = f"{members[1]} is {values.dtype} {values.shape}, expected numbers {expected}"
+    if message:
+        raise InputError(Problem(location, message, "", "shape"))
+    edge = found.get("resolution")
+    stated = edge is not None and edge.header.count in (1, 3) and edge.header.dtype.kind in "iu"
+    resolution = int(np.max(open_member(path, edge, location))) if edge is not None and stated else 0
+    return Points(path, members, rows[0], values.dtype.str, resolution)
 
 
 def load_points(path: Path, members: tuple[str, str], location: str) -> tuple[NDArray[Any], NDArray[Any]]:

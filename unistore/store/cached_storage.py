@@ -13,7 +13,8 @@ from unistore.remote.ranges import LIMIT
 from unistore.remote.shard_cache import ShardCache
 from unistore.store.manifest import MANIFEST_LIMIT, parse_manifest
 from unistore.store.names import MANIFEST
-from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, LocalStorage, Storage
+from unistore.zarr3.local import LocalStorage
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, Storage
 
 __all__ = ["CachedStorage"]
 

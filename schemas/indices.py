@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,7 @@ from unistore.errors import StoreError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.expected import MAIN_ROWS, form_of
 from unistore.schemas.forms import SAMPLES, Form, offsets_errors
-from unistore.zarr3.array import Array
-
-if TYPE_CHECKING:
-    from unistore.store.reader import Store
+from unistore.schemas.store_view import ArrayView, StoreView
 
 __all__ = [
     "Column",
@@ -38,7 +35,7 @@ _KEPT = 32 << 20
 """Bytes up to which an index array is kept in memory; larger ones are read where needed."""
 
 
-def contradiction(store: Store, path: str, message: str) -> StoreError:
+def contradiction(store: StoreView, path: str, message: str) -> StoreError:
     """Error of a store whose arrays or documents contradict each other.
 
     Parameters
@@ -53,7 +50,7 @@ def contradiction(store: Store, path: str, message: str) -> StoreError:
     return StoreError(f"{store.path}: {path}: {message}; run 'unistore verify {store.path}'")
 
 
-def check_array(store: Store, array: Array) -> None:
+def check_array(store: StoreView, array: ArrayView) -> None:
     """Refuse an array of other axes, dtype or rows than a store of this modality has at its path.
 
     Raises
@@ -67,7 +64,7 @@ def check_array(store: Store, array: Array) -> None:
         raise contradiction(store, array.path, error)
 
 
-def whole(store: Store, path: str) -> NDArray[Any]:
+def whole(store: StoreView, path: str) -> NDArray[Any]:
     """All values of an index array, read-only; a small one is read once for each open store.
 
     Raises
@@ -102,7 +99,7 @@ class Column:
         Of the array.
     """
 
-    def __init__(self, store: Store, path: str) -> None:
+    def __init__(self, store: StoreView, path: str) -> None:
         self._store = store
         self._path = path
         self._array = store.array(path)
@@ -138,7 +135,7 @@ class Column:
         return _shape(self._store, path)
 
 
-def texts(store: Store, path: str) -> list[str]:
+def texts(store: StoreView, path: str) -> list[str]:
     """Strings of the column of text at `path`.
 
     Raises
@@ -159,7 +156,7 @@ def texts(store: Store, path: str) -> list[str]:
     return found
 
 
-def first_rows(store: Store) -> NDArray[np.int64]:
+def first_rows(store: StoreView) -> NDArray[np.int64]:
     """First row of every source, (sources,): rising from 0, inside the main table.
 
     Raises
@@ -176,7 +173,7 @@ def first_rows(store: Store) -> NDArray[np.int64]:
     return first
 
 
-def source_rows(store: Store) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def source_rows(store: StoreView) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """First row and number of rows of every source, (sources,) each: back to back, all of the main table.
 
     Raises
@@ -199,7 +196,7 @@ def source_rows(store: Store) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return first, rows
 
 
-def check_codes(store: Store, codes: NDArray[np.uint8], names: list[str]) -> None:
+def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) -> None:
     """Refuse codes of splits that have no name."""
     wrong = codes >= max(1, len(names))
     if wrong.any():
@@ -208,20 +205,20 @@ def check_codes(store: Store, codes: NDArray[np.uint8], names: list[str]) -> Non
         raise contradiction(store, "splits/code", message)
 
 
-def _main_rows(store: Store) -> int:
+def _main_rows(store: StoreView) -> int:
     """Rows that the sources have together."""
     return _shape(store, MAIN_ROWS.get(store.modality, SAMPLES))[0]
 
 
-def _form(store: Store, path: str) -> Form:
+def _form(store: StoreView, path: str) -> Form:
     return form_of(store.modality, path, store.attributes["fields"])
 
 
-def _shape(store: Store, path: str) -> tuple[int, ...]:
+def _shape(store: StoreView, path: str) -> tuple[int, ...]:
     return (store.sample_count,) if path == SAMPLES else store.array(path).shape
 
 
-def _raise_first(store: Store, path: str, errors: Any) -> None:
+def _raise_first(store: StoreView, path: str, errors: Any) -> None:
     message = next(errors, None)
     if message is not None:
         raise contradiction(store, path, message)

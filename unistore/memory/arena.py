@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.loader.memory import Segment, open_shared_memory, round_up
+from unistore.memory.segments import Segment, open_shared_memory, round_up
 
 __all__ = ["ALIGNMENT", "Arena", "Place", "SharedGrowth"]
 

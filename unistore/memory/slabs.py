@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.loader.memory import Segment, round_up
+from unistore.memory.segments import Segment, round_up
 
 __all__ = ["Slab", "SlabRing"]
 

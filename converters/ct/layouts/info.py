@@ -1,0 +1,53 @@
+"""``info.json`` of a case: kept as text, and looked at for the volume's geometry."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["read_info"]
+
+_LIMIT = 16 << 20
+_GEOMETRY = {"spacing": 3, "origin": 3, "direction": 9}
+
+
+def read_info(path: Path, location: str) -> tuple[str, dict[str, list[float]]]:
+    """Text of the file, and ``spacing``, ``origin``, ``direction`` as far as it has them.
+
+    Raises
+    ------
+    InputError
+        No JSON, or too long.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_LIMIT + 1)
+        if len(raw) > _LIMIT:
+            message = f"is longer than {_LIMIT} bytes"
+            raise InputError(Problem(location, message, "it should describe one volume", "json"))
+        text = raw.decode("utf-8")
+        content = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"is no JSON: {error}"
+        raise InputError(Problem(location, message, "correct it or leave it out", "json")) from error
+    if not isinstance(content, Mapping):
+        return text, {}
+    found = {name: _numbers(content.get(name), count) for name, count in _GEOMETRY.items()}
+    return text, {name: numbers for name, numbers in found.items() if numbers is not None}
+
+
+def _numbers(value: Any, count: int) -> list[float] | None:
+    """Flat list of `count` finite numbers, or None."""
+    if isinstance(value, list) and all(isinstance(row, list) for row in value):
+        value = [number for row in value for number in row]
+    if not isinstance(value, list) or len(value) != count:
+        return None
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in value):
+        return None
+    numbers = [float(number) for number in value]
+    return numbers if all(map(math.isfinite, numbers)) else None

@@ -1,0 +1,204 @@
+"""HDF5 files of any layout: looked at once, described alike, and their datasets read some rows at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.originals import datasets_of, open_plain, summary
+from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.file import names_in, place
+from unistore.converters.files.hdf5.tree import Tree, walk
+from unistore.converters.point_cloud.columns import Chosen
+from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
+from unistore.converters.point_cloud.source import (
+    ROLES,
+    Layout,
+    Look,
+    Original,
+    PointSource,
+    column_paths,
+)
+from unistore.converters.protocol import Source
+from unistore.errors import InputError, printable
+
+__all__ = [
+    "Datasets",
+    "Seen",
+    "checked",
+    "count_notes",
+    "described",
+    "header_of",
+    "open_datasets",
+    "open_original",
+    "plain_left_out",
+    "seen",
+]
+
+_GROUPS = frozenset({"segments"})
+
+
+class Seen:
+    """An open HDF5 file and what `walk` found in it, ``segments/`` left out."""
+
+    def __init__(self, file: h5py.File, tree: Tree, name: str) -> None:
+        self.file, self.tree, self.name = file, tree, name
+
+    @cached_property
+    def segments(self) -> list[str]:
+        """Names of the groups in ``segments``, by number."""
+        return segment_names(self.file["segments"], self.name) if "segments" in self.tree.groups else []
+
+
+def seen(look: Look) -> Seen:
+    """Open a file, or take it from the format that did."""
+    return look.opened(_open)
+
+
+@contextmanager
+def _open(look: Look) -> Iterator[Seen]:
+    with hdf5.open_hdf5(look.path, look.name) as file:
+        yield Seen(file, walk(file, look.name, look.roots, skip=_GROUPS), look.name)
+
+
+def checked(look: Look) -> Seen:
+    """The same, once no link leads out and every member of ``segments`` has a number.
+
+    Raises
+    ------
+    InputError
+        Naming the links or members that are wrong.
+    """
+    found = seen(look)
+    if found.tree.problems:
+        raise InputError(found.tree.problems)
+    if "segments" in found.tree.groups and (wrong := segment_problems(found.file["segments"], found.name)):
+        raise InputError(wrong)
+    return found
+
+
+def described(found: Seen, chosen: Chosen, **known: Any) -> Layout:
+    """Layout of a file whose columns were chosen; `known` are further fields of the layout."""
+    datasets = found.tree.datasets
+    header = header_of(found.file, found.name)
+    scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
+    read = [
+        path for path in (*chosen.xyz, *(path for path, _ in chosen.columns.values())) if path in datasets
+    ]
+    known["notes"] = (*known.get("notes", ()), *scalars)
+    known["memory"] = known.get("memory", 0) + 2 * sum(hdf5.chunk_memory(datasets[path]) for path in read)
+    return Layout(
+        **{"points": chosen.rows, **known},
+        xyz=chosen.xyz,
+        xyz_stored=chosen.xyz_stored,
+        columns=chosen.columns,
+        scale=_triple(header, "scale"),
+        offset=_triple(header, "offset"),
+        header=header,
+        files=tuple(sorted(found.tree.files)),
+    )
+
+
+def header_of(file: h5py.File, name: str) -> dict[str, Any]:
+    """All attributes of the group ``header``, as JSON; empty if there is none."""
+    group = file.get("header")
+    if group is None:
+        return {}
+    return {key: _plain(group.attrs[key]) for key in names_in(group.attrs, place(name, "header"))}
+
+
+def count_notes(group: h5py.Group | None, attribute: str, found: int, what: str) -> tuple[str, ...]:
+    """Remark on a count in the header that contradicts what is there."""
+    said = None if group is None else _plain(group.attrs.get(attribute))
+    if said is None or said == found or not isinstance(said, int):
+        return ()
+    return (f"its header counts {said} {what}, but it holds {found}",)
+
+
+def _plain(value: object) -> object:
+    """An attribute as JSON."""
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _triple(header: Mapping[str, Any], what: str) -> tuple[float, ...] | None:
+    """Three numbers of the header: ``x_scale``, ``y_scale``, ``z_scale`` or one array ``scale``."""
+    found = header.get(what, header.get(f"{what}s", [header.get(f"{axis}_{what}") for axis in ROLES]))
+    if isinstance(found, list) and len(found) == 3 and all(isinstance(value, int | float) for value in found):
+        return tuple(float(value) for value in found)
+    return None
+
+
+class Datasets(PointSource):
+    """Datasets of one row a point."""
+
+    def __init__(self, file: h5py.File, name: str, detail: Mapping[str, Any]) -> None:
+        self._file, self._name, self._detail = file, name, detail
+        self._paths = column_paths(detail)
+        self._datasets: dict[str, h5py.Dataset] = {}
+        self._decoded: dict[str, tuple[int, NDArray[Any]]] = {}
+        self.rows = self._count()
+
+    def _count(self) -> int:
+        return int(self._file[self._detail["xyz"][0]].shape[0])
+
+    def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
+        """Rows ``lo:hi`` of some columns."""
+        return [self._read(self._paths[column], lo, hi) for column in columns]
+
+    def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows ``lo:hi`` of a dataset; chunks that hold further rows are kept, not decoded again.
+
+        Small ones are in the cache that HDF5 has for a dataset as long as it is open.
+        """
+        if path not in self._datasets:
+            self._datasets[path] = self._file[path]
+        dataset, location = self._datasets[path], place(self._name, path)
+        chunk = dataset.chunks[0] if hdf5.chunk_memory(dataset) else 0
+        if 4 * chunk <= hi - lo:
+            return hdf5.read_rows(dataset, location, lo, hi)
+        first, rows = self._decoded.get(path, (0, np.empty(0)))
+        if lo < first or hi > first + len(rows):
+            self._decoded.pop(path, None)
+            first = lo // chunk * chunk
+            rows = hdf5.read_rows(dataset, location, first, min(-(-hi // chunk) * chunk, dataset.shape[0]))
+            self._decoded[path] = first, rows
+        return rows[lo - first : hi - first]
+
+
+@contextmanager
+def open_datasets(source: Source) -> Iterator[PointSource]:
+    """Open a file whose datasets have one row a point."""
+    with hdf5.open_hdf5(source.path, source.name) as file:
+        yield Datasets(file, source.name, source.detail)
+
+
+@contextmanager
+def open_original(source: Source) -> Iterator[Original]:
+    """Read the datasets with h5py alone."""
+    paths = column_paths(source.detail)
+    with open_plain(source.path) as file:
+        yield Original(lambda key: file[paths[key]][()], left_out=plain_left_out(file, source.detail))
+
+
+def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = False) -> list[str]:
+    """Datasets of a file that are no columns; of those in segments, the last part of the name tells."""
+    taken = {path for path, _, _ in (*detail["columns"].values(), *detail["segment_columns"].values())}
+    taken |= set(detail["xyz"])
+    found = [name for name in datasets_of(file) if name not in taken]
+    found = [name for name in found if not in_segments or name.rpartition("/")[2] not in taken]
+    return summary(name for name in found if not name.endswith("/indices"))

@@ -1,0 +1,11 @@
+"""The source formats of point clouds, a module each; see `unistore.converters.point_cloud.source`."""
+
+from __future__ import annotations
+
+from unistore.converters.point_cloud.layouts import batches, columns, pointsuite_columns, pointsuite_indices
+from unistore.converters.point_cloud.source import Format
+
+__all__ = ["FORMATS"]
+
+FORMATS: tuple[Format, ...] = (pointsuite_indices, pointsuite_columns, batches, columns)
+"""Asked in this order which of them a file is of."""

@@ -1,0 +1,197 @@
+"""``batches`` of the PointNet family: ``data`` (B, P, 3 | 6 | 9), one row of axis 0 is a segment of P points.
+
+``label`` and other datasets (B, P, …) describe points, (B,), (B, 1) or (B, k) whole segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.columns import Column
+from unistore.converters.common.originals import open_plain
+from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.file import SUFFIXES, place
+from unistore.converters.files.hdf5.tree import Tree
+from unistore.converters.point_cloud.columns import form_problems, lengths_problem, name_problems
+from unistore.converters.point_cloud.datasets import (
+    Datasets,
+    checked,
+    header_of,
+    plain_left_out,
+    seen,
+)
+from unistore.converters.point_cloud.source import (
+    Layout,
+    Look,
+    Match,
+    Original,
+    PointSource,
+    Ranges,
+    column_paths,
+)
+from unistore.converters.protocol import Source
+from unistore.errors import InputError, Problem, printable
+from unistore.schemas.point_cloud.fields import segment_fields
+
+__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
+
+NAME = "batches"
+
+_FEATURES = "features"
+"""Stored name of what follows x, y, z in ``data`` (B, P, 6 | 9): colours, normals, … as the source has it."""
+_LARGEST_ROW = 9 * 8
+"""Bytes a point of ``data``, at most."""
+_POINTWISE = ("label", "normal", "pid", "mask")
+"""Datasets that describe points or whole segments, never anything between."""
+
+
+def match(look: Look) -> Match:
+    """``data`` of the right shape; certain beside a ``label`` of integers."""
+    datasets = seen(look).tree.datasets
+    data, label = datasets.get("data"), datasets.get("label")
+    if data is None or data.ndim != 3 or data.shape[2] not in (3, 6, 9) or {"x", "xyz"} & set(look.mapping):
+        return Match.NO
+    return Match.CERTAIN if label is not None and label.dtype.kind in "iu" else Match.POSSIBLE
+
+
+def describe(look: Look) -> Layout:
+    """Choose the columns: (B, P, …) belong to points, (B,), (B, 1) and (B, k) to whole segments."""
+    found = checked(look)
+    file, tree, name, mapping = found.file, found.tree, look.name, look.mapping
+    stored, problems = _stored_names(tree, name, mapping)
+    for path in ("data", *stored):
+        problems += hdf5.check_dataset(tree.datasets[path], place(name, path))
+    if problems:
+        raise InputError(problems)
+    length = lengths_problem({path: tree.datasets[path].shape for path in ("data", *stored)}, name)
+    data = tree.datasets["data"]
+    count, per_segment, width = data.shape
+    problems = [] if length is None else [length]
+    problems += form_problems(Column(data.dtype.str), place(name, "data"), coordinate=True)
+    columns: dict[str, tuple[str, Column]] = {}
+    whole: dict[str, tuple[str, Column]] = {}
+    if width > 3:
+        columns[_FEATURES] = ("data", Column(data.dtype.str, (width - 3,)))
+    for path, key in stored.items():
+        shape, dtype = tree.datasets[path].shape, tree.datasets[path].dtype
+        by_point = shape[1:2] == (per_segment,) and per_segment != 1
+        if not by_point and shape[1:2] not in ((), (1,)) and key in _POINTWISE:
+            message = f"has shape {shape}, expected ({count},), ({count}, 1) or ({count}, {per_segment}, …)"
+            problems.append(Problem(place(name, path), message, "write the file again", "length"))
+        row_shape = shape[2:] if by_point else shape[1:]
+        form = Column(dtype.str, () if row_shape == (1,) else row_shape)
+        problems += form_problems(form, place(name, path))
+        (columns if by_point else whole)[key] = (path, form)
+    problems += _name_problems(columns, whole, name)
+    if problems:
+        raise InputError(problems)
+    return Layout(
+        format=NAME,
+        points=count * per_segment,
+        segments=count,
+        segmented="ranges",
+        xyz=("data",),
+        xyz_stored=(data.dtype.str,),
+        columns=columns,
+        segment_columns=whole,
+        header=header_of(file, name),
+        listed=True,
+        files=tuple(sorted(tree.files)),
+        memory=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored))
+        + 2 * per_segment * _LARGEST_ROW,
+        notes=tuple(
+            f"left out, being no column: {printable(path)}"
+            for path, each in tree.datasets.items()
+            if not each.shape
+        ),
+    )
+
+
+def _stored_names(tree: Tree, name: str, mapping: Mapping[str, str]) -> tuple[dict[str, str], list[Problem]]:
+    """Stored name by dataset, of every dataset at the file's root but ``data``, and of those mapped."""
+    wanted = {source.strip("/"): key for key, source in mapping.items() if source}
+    gone = {key for key, source in mapping.items() if not source}
+    problems = [
+        Problem(place(name, source), f"is not there, but --map {key}={source} names it", kind="missing")
+        for source, key in wanted.items()
+        if source not in tree.datasets
+    ]
+    own = [path for path, dataset in tree.datasets.items() if "/" not in path and dataset.shape]
+    stored = {path: wanted.get(path, path) for path in own if path not in gone and path != "data"}
+    stored |= {source: key for source, key in wanted.items() if source in tree.datasets and source != "data"}
+    return stored, problems
+
+
+def _name_problems(
+    columns: Mapping[str, tuple[str, Column]], whole: Mapping[str, tuple[str, Column]], name: str
+) -> list[Problem]:
+    paths = {key: path for key, (path, _) in (*columns.items(), *whole.items())}
+    problems = name_problems(paths, (), name)
+    kept = [key for key in whole if key in (*segment_fields(None), "name")]
+    cure = "rename it with --map NEW=OLD"
+    return problems + [
+        Problem(place(name, paths[key]), f"{key!r} is kept for the index", cure, "name") for key in kept
+    ]
+
+
+class _Batches(Datasets):
+    """Datasets (B, P, …): one row a segment."""
+
+    def _count(self) -> int:
+        count, self._each = self._file["data"].shape[:2]
+        return int(count * self._each)
+
+    def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
+        return [self._column(column, lo, hi) for column in columns]
+
+    def _column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
+        """Points ``lo:hi`` of all batches, one after the other."""
+        first, last = lo // self._each, -(-hi // self._each)
+        path = self._paths[key]
+        rows = self._read(path, first, last)
+        rows = rows.reshape(-1, *rows.shape[2:])[lo - first * self._each : hi - first * self._each]
+        if key == "xyz":
+            return rows[:, :3]
+        row_shape = self._detail["columns"][key][2]
+        return (rows[:, 3:] if path == "data" else rows).reshape(hi - lo, *row_shape)
+
+    def segment_column(self, key: str) -> NDArray[Any]:
+        path, _, row_shape = self._detail["segment_columns"][key]
+        rows = hdf5.read_rows(self._file[path], place(self._name, path))
+        return rows.reshape(len(rows), *row_shape)
+
+    def segments(self) -> Ranges:
+        count = np.arange(self.rows // max(1, self._each), dtype=np.int64)
+        return Ranges(count, np.full(len(count), self._each, np.int64))
+
+
+@contextmanager
+def open_points(source: Source) -> Iterator[PointSource]:
+    """Open a file of batches."""
+    with hdf5.open_hdf5(source.path, source.name) as file:
+        yield _Batches(file, source.name, source.detail)
+
+
+@contextmanager
+def open_original(source: Source) -> Iterator[Original]:
+    """Read the datasets with h5py alone, a row a point."""
+    paths = column_paths(source.detail)
+    with open_plain(source.path) as file:
+
+        def column(key: str) -> NDArray[Any]:
+            rows: NDArray[Any] = file[paths[key]][()]
+            rows = rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
+            if paths[key] != "data":
+                return rows
+            return rows[:, :3] if key == "xyz" else rows[:, 3:]
+
+        def segment_column(key: str) -> NDArray[Any]:
+            values: NDArray[Any] = file[source.detail["segment_columns"][key][0]][()]
+            return values
+
+        yield Original(column, segment_column, left_out=plain_left_out(file, source.detail))

@@ -1,0 +1,186 @@
+"""``pointsuite_columns``: ``segments/segment_0000/{x, y, z, …}``, every segment holds its own columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.originals import open_plain
+from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
+from unistore.converters.files.hdf5.tree import follow, walk
+from unistore.converters.point_cloud.columns import choose
+from unistore.converters.point_cloud.datasets import (
+    checked,
+    count_notes,
+    described,
+    plain_left_out,
+    seen,
+)
+from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
+from unistore.converters.point_cloud.source import (
+    Layout,
+    Look,
+    Match,
+    Original,
+    PointSource,
+    Ranges,
+    column_paths,
+)
+from unistore.converters.protocol import Source
+from unistore.errors import InputError, Problem
+
+__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
+
+NAME = "pointsuite_columns"
+
+_SUMMARIES = ("unique_labels", "indices")
+"""What a segment may hold beside its columns."""
+
+Ints = NDArray[np.int64]
+
+
+def match(look: Look) -> Match:
+    """Segments without ``data``."""
+    found = seen(look)
+    return Match.CERTAIN if found.segments and "data" not in found.tree.groups else Match.NO
+
+
+def describe(look: Look) -> Layout:
+    """Columns are those of the first segment."""
+    found = checked(look)
+    groups, names = found.file["segments"], found.segments
+    location = place(look.name, f"segments/{names[0]}")
+    first = follow(groups, names[0], location, look.roots)
+    if isinstance(first, Problem):
+        raise InputError(first)
+    inside = walk(first, location, look.roots)
+    if inside.problems:
+        raise InputError(inside.problems)
+    columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
+    chosen = choose(columns, "", look.mapping, location, check_dataset)
+    return described(
+        found,
+        chosen,
+        format=NAME,
+        points=_points_inside(groups, names, chosen.xyz[0]),
+        segments=len(names),
+        segmented="ranges",
+        unit="m",
+        memory=len(names) * SEGMENT_MEMORY,
+        notes=count_notes(groups, "num_segments", len(names), "segments"),
+    )
+
+
+def _points_inside(segments: h5py.Group, names: Sequence[str], column: str) -> int:
+    """Points of all segments, those that can be counted; the others are reported when they are read."""
+    points = 0
+    for name in names:
+        path = f"{name}/{column}"
+        with suppress(KeyError, OSError, RuntimeError):
+            if isinstance(segments.get(path, getlink=True), h5py.HardLink):
+                points += segments[path].shape[0]
+    return points
+
+
+class _InSegments(PointSource):
+    """The source's rows are those of the segments, by number."""
+
+    def __init__(self, file: h5py.File, source: Source) -> None:
+        detail = source.detail
+        self._groups = Segments(file, source.name, [Path(root) for root in detail["roots"]])
+        self._lengths = _lengths(self._groups, detail["xyz"][0])
+        self._offsets = np.concatenate(([0], np.cumsum(self._lengths)))
+        self._paths = column_paths(detail)
+        own = (3,) if len(detail["xyz"]) == 1 else ()
+        forms = [(path, dtype, own) for path, dtype in zip(detail["xyz"], detail["xyz_stored"], strict=True)]
+        self._forms = {
+            path: (hdf5.native(np.dtype(dtype)), tuple(row_shape))
+            for path, dtype, row_shape in (*detail["columns"].values(), *forms)
+        }
+        self._problems: dict[Problem, None] = {}
+        self.rows = int(self._offsets[-1])
+
+    def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
+        return [self._read(self._paths[column], lo, hi) for column in columns]
+
+    def segments(self) -> Ranges:
+        return Ranges(self._groups.numbers, self._lengths)
+
+    def check(self) -> None:
+        raise_first(self._problems, self._groups.name)
+
+    def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
+        """Rows of one segment after the other; those that hold something else are noted in `_problems`."""
+        base, row_shape = self._forms[path]
+        rows = np.zeros((hi - lo, *row_shape), base)
+        number = int(np.searchsorted(self._offsets, lo, side="right")) - 1
+        while number < len(self._groups.keys) and self._offsets[number] < hi:
+            start, end = self._offsets[number : number + 2].tolist()
+            first, last = max(lo, start), min(hi, end)
+            dataset = self._groups.member(number, path)
+            location = place(self._groups.name, f"segments/{self._groups.keys[number]}/{path}")
+            if isinstance(dataset, Problem):
+                self._problems[dataset] = None
+            elif dataset.shape != (end - start, *row_shape) or hdf5.native(dataset.dtype) != base:
+                expected = f"expected {base} {(end - start, *row_shape)}"
+                message = f"is {dataset.dtype} {dataset.shape}, {expected} as the segment's others"
+                self._problems[Problem(location, message, CURE, "length")] = None
+            else:
+                hdf5.read_rows(
+                    dataset, location, first - start, last - start, out=rows[first - lo : last - lo]
+                )
+            number += 1
+        return rows
+
+
+@contextmanager
+def open_points(source: Source) -> Iterator[PointSource]:
+    """Open a file with its segments."""
+    with hdf5.open_hdf5(source.path, source.name) as file:
+        yield _InSegments(file, source)
+
+
+@contextmanager
+def open_original(source: Source) -> Iterator[Original]:
+    """Read the columns of all segments with h5py alone."""
+    paths = column_paths(source.detail)
+    with open_plain(source.path) as file:
+        names = sorted(file["segments"], key=lambda name: int(name.rpartition("_")[2]))
+
+        def column(key: str) -> NDArray[Any]:
+            return np.concatenate([file[f"segments/{name}/{paths[key]}"][()] for name in names])
+
+        yield Original(column, left_out=plain_left_out(file, source.detail, in_segments=True))
+
+
+def _lengths(groups: Segments, key: str) -> Ints:
+    """Points of each segment (S,), told by its column `key`; checks that all hold the same columns."""
+    lengths: list[int] = []
+    problems: list[Problem] = []
+    known: set[str] = set()
+    for path, group in groups.groups():
+        names = set(group)
+        known = known or names
+        missing, further = sorted(known - names), sorted(names - known)
+        if missing or further:
+            said = " and ".join(
+                f"{what} {', '.join(found)}"
+                for what, found in (("lacks", missing), ("has", further))
+                if found
+            )
+            message = f"{said}, unlike the first segment, which holds {', '.join(sorted(known))}"
+            problems.append(Problem(place(groups.name, path), message, CURE, "columns"))
+        dataset = groups.dataset(group, path, key)
+        if isinstance(dataset, Problem):
+            problems.append(dataset)
+        else:
+            lengths.append(dataset.shape[0] if dataset.shape else 0)
+    raise_first(problems, groups.name)
+    return np.array(lengths, np.int64)

@@ -1,0 +1,160 @@
+"""``pointsuite_indices``: ``data/{x, y, z, …}`` and sorted rows, ``segments/segment_0000/indices``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.originals import open_plain
+from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
+from unistore.converters.point_cloud.columns import choose
+from unistore.converters.point_cloud.datasets import (
+    Datasets,
+    checked,
+    count_notes,
+    described,
+    plain_left_out,
+    seen,
+)
+from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
+from unistore.converters.point_cloud.scratch import BLOCK
+from unistore.converters.point_cloud.source import (
+    Indices,
+    Layout,
+    Look,
+    Match,
+    Original,
+    PointSource,
+    column_paths,
+)
+from unistore.converters.protocol import Source
+from unistore.errors import Problem
+
+__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
+
+NAME = "pointsuite_indices"
+
+_KINDS = ("range", "duplicate", "unsorted")
+
+Ints = NDArray[np.int64]
+
+
+def match(look: Look) -> Match:
+    """Segments beside ``data``."""
+    found = seen(look)
+    return Match.CERTAIN if found.segments and "data" in found.tree.groups else Match.NO
+
+
+def describe(look: Look) -> Layout:
+    """Columns are the datasets of ``data``."""
+    found = checked(look)
+    chosen = choose(found.tree.datasets, "data", look.mapping, look.name, check_dataset)
+    count = len(found.segments)
+    return described(
+        found,
+        chosen,
+        format=NAME,
+        segments=count,
+        segmented="indices",
+        unit="m",
+        memory=count * SEGMENT_MEMORY,
+        notes=(
+            *count_notes(found.file["segments"], "num_segments", count, "segments"),
+            *count_notes(found.file.get("header"), "point_count", chosen.rows, "points"),
+        ),
+    )
+
+
+class _Indexed(Datasets):
+    """Datasets of one row a point, with row indices of the segments."""
+
+    def __init__(self, file: h5py.File, source: Source) -> None:
+        super().__init__(file, source.name, source.detail)
+        self._groups = Segments(file, source.name, [Path(root) for root in source.detail["roots"]])
+
+    def segments(self) -> Indices:
+        return Indices(self._groups.numbers, _indices(self._groups, self.rows))
+
+
+@contextmanager
+def open_points(source: Source) -> Iterator[PointSource]:
+    """Open a file with its segments."""
+    with hdf5.open_hdf5(source.path, source.name) as file:
+        yield _Indexed(file, source)
+
+
+@contextmanager
+def open_original(source: Source) -> Iterator[Original]:
+    """Read columns and indices with h5py alone."""
+    paths = column_paths(source.detail)
+    with open_plain(source.path) as file:
+        paths_of = {int(name.rpartition("_")[2]): f"segments/{name}/indices" for name in file["segments"]}
+        yield Original(
+            lambda key: file[paths[key]][()],
+            indices={number: (path, partial(_whole, file, path)) for number, path in paths_of.items()},
+            left_out=plain_left_out(file, source.detail),
+        )
+
+
+def _whole(file: h5py.File, path: str) -> NDArray[Any]:
+    values: NDArray[Any] = file[path][()]
+    return values
+
+
+def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
+    """Row numbers of each segment's points, in parts: strictly ascending, inside ``0:rows``.
+
+    What is wrong with them is raised in the end.
+    """
+    problems: list[Problem] = []
+    wrong: dict[str, list[Problem]] = {}
+    for number, key in enumerate(groups.keys):
+        dataset = groups.member(number, "indices")
+        location = place(groups.name, f"segments/{key}/indices")
+        if isinstance(dataset, Problem):
+            problems.append(dataset)
+        elif dataset.dtype.kind not in "iu" or dataset.ndim != 1:
+            message = f"is {dataset.dtype} {dataset.shape}, expected integers (n,)"
+            problems.append(Problem(location, message, CURE, "dtype"))
+        else:
+            yield _ascending(dataset, location, rows, wrong)
+    raise_first(problems, groups.name)
+    raise_first([problem for each in _KINDS for problem in wrong.get(each, ())], groups.name)
+
+
+def _ascending(
+    dataset: h5py.Dataset, location: str, rows: int, wrong: dict[str, list[Problem]]
+) -> Iterator[Ints]:
+    """Row numbers, a block at a time; why they are no ascending row numbers is added to `wrong` by kind."""
+    found: dict[str, Problem] = {}
+    last = np.empty(0, np.int64)
+    for lo in range(0, len(dataset), BLOCK):
+        hi = min(lo + BLOCK, len(dataset))
+        index = hdf5.read_rows(dataset, location, lo, hi).astype(np.int64, copy=False)
+        for message, kind in _not_ascending(np.concatenate((last, index)) if lo else index, rows):
+            found[kind] = Problem(location, message, CURE, kind)
+        last = index[-1:]
+        yield index
+    for kind, problem in found.items():
+        wrong.setdefault(kind, []).append(problem)
+
+
+def _not_ascending(index: Ints, rows: int) -> list[tuple[str, str]]:
+    """Why indices are no ascending row numbers, each with its kind."""
+    step = np.diff(index)
+    if index[0] >= 0 and index[-1] < rows and (step > 0).all():
+        return []
+    checks = (
+        (((index < 0) | (index >= rows)).any(), f"points outside the rows 0:{rows} of the file", "range"),
+        ((step == 0).any(), "holds a row twice", "duplicate"),
+        ((step < 0).any(), "is not sorted", "unsorted"),
+    )
+    return [(message, kind) for found, message, kind in checks if found]

@@ -1,0 +1,158 @@
+"""``segments/segment_0000, …`` of PointSuite files: their names, their counts, and what they hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.file import names_in, place
+from unistore.converters.files.hdf5.tree import follow
+from unistore.errors import InputError, Problem
+
+__all__ = [
+    "CURE",
+    "SEGMENT_MEMORY",
+    "Segments",
+    "raise_first",
+    "segment_names",
+    "segment_number",
+    "segment_problems",
+]
+
+CURE = "write the segments again"
+SEGMENT_MEMORY = 1 << 10
+"""Bytes a segment that has a group of its own: name, number, bounds."""
+
+_SHOWN = 5
+_SEGMENT = re.compile(r"segment_[0-9]+", re.IGNORECASE)
+_LARGEST = (1 << 63) - 1
+
+
+def segment_names(group: h5py.Group, name: str) -> list[str]:
+    """Names of the segments in a group, by number: ``segment_9999`` before ``segment_10000``."""
+    names = names_in(group, place(name, "segments"))
+    return sorted((key for key in names if _SEGMENT.fullmatch(key)), key=segment_number)
+
+
+def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
+    """Members of the group of segments whose names number no segment, or the same one twice.
+
+    Parameters
+    ----------
+    group
+        ``segments``.
+    name
+        How messages call the file.
+    """
+    problems = []
+    first: dict[int, str] = {}
+    for key in names_in(group, place(name, "segments")):
+        location = place(name, f"segments/{key}")
+        if _SEGMENT.fullmatch(key):
+            number = segment_number(key)
+            other = first.setdefault(number, key)
+            if other != key:
+                message = f"has the number of another segment, {other}"
+                problems.append(Problem(location, message, "rename it", "twice"))
+            elif number > _LARGEST:
+                message = f"has a number above {_LARGEST}"
+                problems.append(Problem(location, message, "rename it", "name"))
+        elif not isinstance(group.get(key, getlink=True), h5py.HardLink) or isinstance(
+            group[key], h5py.Group
+        ):
+            message = "is a group among segments whose name is not segment_ and a number, as in segment_0007"
+            cure = "rename it, or move it out of segments/: its points would belong to no segment"
+            problems.append(Problem(location, message, cure, "name"))
+    return problems
+
+
+def segment_number(key: str) -> int:
+    """Number in a segment's name."""
+    return int(key.rsplit("_", 1)[1])
+
+
+class Segments:
+    """The groups of the segments of an open file, by number.
+
+    Parameters
+    ----------
+    file, name
+        The open file and how messages call it.
+    roots
+        Where links may lead.
+
+    Raises
+    ------
+    InputError
+        Every method, with the first problems of its kind and how many more there are.
+    """
+
+    def __init__(self, file: h5py.File, name: str, roots: Sequence[Path]) -> None:
+        self._parent = file["segments"]
+        self.name = name
+        self._roots = roots
+        self.keys = segment_names(self._parent, name)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Number of each segment, (S,)."""
+        return np.array([segment_number(key) for key in self.keys], np.int64)
+
+    def groups(self) -> Iterator[tuple[str, h5py.Group]]:
+        """Path and group of each segment."""
+        return map(self.group, range(len(self.keys)))
+
+    def group(self, number: int) -> tuple[str, h5py.Group]:
+        """Path and group of one segment."""
+        key = self.keys[number]
+        path = f"segments/{key}"
+        group = follow(self._parent, key, place(self.name, path), self._roots)
+        if isinstance(group, Problem):
+            raise InputError(group)
+        if not isinstance(group, h5py.Group):
+            raise InputError(Problem(place(self.name, path), "is no group", CURE, "format"))
+        return path, group
+
+    def member(self, number: int, key: str) -> h5py.Dataset | Problem:
+        """A dataset of a segment, opened at once where no link could lead elsewhere."""
+        links = self._parent.id.links
+        name = self.keys[number].encode("utf-8", "surrogateescape")
+        inside = name + b"/" + key.encode("utf-8", "surrogateescape")
+        with suppress(KeyError, OSError, RuntimeError):  # what is wrong is told by the long way
+            if {links.get_info(each).type for each in (name, inside)} == {h5py.h5l.TYPE_HARD}:
+                item = h5py.h5o.open(self._parent.id, inside)
+                if isinstance(item, h5py.h5d.DatasetID):
+                    dataset = h5py.Dataset(item)
+                    location = place(self.name, f"segments/{self.keys[number]}/{key}")
+                    problems = hdf5.check_dataset(dataset, location)
+                    return problems[0] if problems else dataset
+        path, group = self.group(number)
+        return self.dataset(group, path, key)
+
+    def dataset(self, group: h5py.Group, path: str, key: str) -> h5py.Dataset | Problem:
+        """A dataset of a segment, if it is there and its values can be read."""
+        location = place(self.name, f"{path}/{key}")
+        if key not in group:
+            return Problem(location, "is missing", CURE, "missing")
+        item = follow(group, key, location, self._roots)
+        if not isinstance(item, h5py.Dataset):
+            return item if isinstance(item, Problem) else Problem(location, "is no dataset", CURE, "format")
+        problems = hdf5.check_dataset(item, location)
+        return problems[0] if problems else item
+
+
+def raise_first(found: Iterable[Problem], name: str) -> None:
+    """Raise the first problems of a file, and say how many more there are."""
+    problems = list(found)
+    if not problems:
+        return
+    rest = len(problems) - _SHOWN
+    more = [Problem(place(name), f"{rest} further segments have problems like these")] if rest > 0 else []
+    raise InputError([*problems[:_SHOWN], *more])

@@ -1,0 +1,183 @@
+"""A format of one module: `pts` is registered, nothing else knows of it, and all that clouds can do works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from tests.converters.point_cloud import pts
+from unistore import export, verify
+from unistore.conversion.convert import convert
+from unistore.converters.detection import detect
+from unistore.converters.point_cloud import layouts
+from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "FORMATS", (*layouts.FORMATS, pts))
+
+
+def records(count: int, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    found = np.zeros(count, pts.RECORD)
+    for axis in "xyz":
+        found[axis] = random.normal(5e5, 30, count)
+    found["intensity"] = random.integers(0, 1 << 16, count)
+    found["label"] = random.integers(0, 5, count)
+    return found
+
+
+def write(path: Path, count: int = 500, seed: int = 0) -> np.ndarray:
+    written = records(count, seed)
+    header = np.array([(b"POINTS\r\n", 1, count)], pts.HEADER)
+    path.write_bytes(header.tobytes() + written.tobytes())
+    return written
+
+
+def write_hdf5(path: Path, values: np.ndarray) -> Path:
+    with h5py.File(path, "w") as file:
+        for key in pts.RECORD.names or ():
+            file[f"data/{key}"] = values[key]
+    return path
+
+
+def read(path: Path) -> np.ndarray:
+    """The file's records, read without unistore."""
+    return np.fromfile(path, pts.RECORD, offset=24)
+
+
+def xyz_of(values: np.ndarray) -> np.ndarray:
+    return np.stack([values[axis] for axis in "xyz"], axis=1)
+
+
+def test_detected_by_suffix_and_content(tmp_path: Path) -> None:
+    write(tmp_path / "a.pts")
+    found = detect([tmp_path])
+    assert found is not None
+    assert (found.modality, found.layout) == ("point_cloud", "pts")
+    (tmp_path / "a.pts").write_bytes(b"something else of this suffix")
+    assert detect([tmp_path]) is None
+    with pytest.raises(InputError, match=r"a\.pts: is no point cloud of a known format; looked for pts"):
+        PointCloudConverter().scan([tmp_path])
+
+
+def test_a_file_of_another_suffix_is_known_by_its_content(tmp_path: Path, check_contract: Any) -> None:
+    values = write(tmp_path / "a.bin")
+    check_contract(PointCloudConverter(), [tmp_path / "a.bin"], {"points/xyz": xyz_of(values)})
+
+
+@pytest.mark.parametrize("options", [{}, {"segment": "window:20", "min_points": 3, "max_points": 90}])
+def test_alone_it_becomes_what_the_same_points_in_hdf5_become(
+    tmp_path: Path, check_contract: Any, options: dict[str, Any]
+) -> None:
+    write(tmp_path / "a.pts")
+    values = read(tmp_path / "a.pts")
+    converter = PointCloudConverter(voxel_size=(2.0, 15.0), **options)
+    converted = check_contract(converter, [tmp_path / "a.pts"])
+    arrays = converted.arrays
+    rows = arrays["points/source_row"]
+    np.testing.assert_array_equal(np.sort(rows), np.arange(len(values)))
+    assert arrays["points/xyz"].tobytes() == xyz_of(values)[rows].tobytes()
+    for key in ("intensity", "label"):
+        np.testing.assert_array_equal(arrays[f"points/{key}"], values[key][rows])
+    other = check_contract(converter, [write_hdf5(tmp_path / "b.h5", values)]).arrays
+    assert set(other) == set(arrays)
+    for name in arrays:
+        if not name.startswith("sources/"):
+            np.testing.assert_array_equal(arrays[name], other[name], name)
+
+
+def test_beside_hdf5_in_one_folder_and_renamed_by_map(tmp_path: Path, check_contract: Any) -> None:
+    parts = [records(40, 1), write(tmp_path / "b.pts", 60, 2), records(30, 3)]
+    write_hdf5(tmp_path / "a.h5", parts[0])
+    write_hdf5(tmp_path / "c.h5", parts[2])
+    whole = np.concatenate(parts)
+    oracle = {"points/xyz": xyz_of(whole), "points/class": whole["label"]}
+    converter = PointCloudConverter(map={"class": "label", "intensity": ""})
+    converted = check_contract(converter, [tmp_path], oracle)
+    assert "points/intensity" not in converted.arrays
+    assert [source.detail["layout"] for source in converted.scan.sources] == ["columns", "pts", "columns"]
+
+
+def test_a_truncated_file_is_refused_by_name_and_skipped(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    good = write(folder / "good.pts", 50)
+    for name, cut in (("bad.pts", -1), ("short.pts", 20)):
+        write(folder / name, 70)
+        (folder / name).write_bytes((folder / name).read_bytes()[:cut])
+    with pytest.raises(InputError) as caught:
+        convert(folder, tmp_path / "out")
+    text = str(caught.value)
+    assert "bad.pts: is 1913 bytes, but its header and 70 points take 1914" in text
+    assert "short.pts: is 20 bytes" in text
+    report = convert(folder, tmp_path / "out", on_error="skip")
+    assert [entry["left_out"] for entry in report.skipped] == ["bad.pts", "short.pts"]
+    stored = unistore.open_zarr(tmp_path / "out")["points/xyz"][...]
+    assert stored.tobytes() == xyz_of(good).tobytes()
+
+
+def test_coordinates_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    values = write(tmp_path / "a.pts", 9)
+    values["y"][4] = np.nan
+    (tmp_path / "a.pts").write_bytes((tmp_path / "a.pts").read_bytes()[:24] + values.tobytes())
+    with pytest.raises(InputError, match=r"a\.pts: y: 1 of 9 coordinates are not finite, first at row 4"):
+        convert(tmp_path / "a.pts", tmp_path / "out")
+
+
+def test_compared_with_its_own_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "a.pts"
+    write(source)
+    convert(source, tmp_path / "out", segment="window:30")
+    receipt = verify(tmp_path / "out", against=[source]).receipt
+    assert receipt is not None
+    assert (receipt.values, receipt.files) == (500 * 5, 1)
+
+    right = pts.Records.block
+
+    def wrong(self: pts.Records, columns: Any, lo: int, hi: int) -> list[np.ndarray]:
+        return [values[::-1] if columns == ("label",) else values for values in right(self, columns, lo, hi)]
+
+    monkeypatch.setattr(pts.Records, "block", wrong)
+    convert(source, tmp_path / "wrong")
+    locations = {problem.location for problem in verify(tmp_path / "wrong", against=[source]).problems}
+    assert locations == {"a.pts: label"}, "a mistake in reading, made now as when converting, shows"
+
+
+def test_exported_as_pointsuite(tmp_path: Path) -> None:
+    values = write(tmp_path / "a.pts")
+    convert(tmp_path / "a.pts", tmp_path / "out", segment="window:25")
+    export(tmp_path / "out", tmp_path / "export")
+    with h5py.File(tmp_path / "export" / "a.pts.h5") as file:
+        for key in pts.RECORD.names or ():
+            given = file[f"data/{key}"][()]
+            assert given.dtype == values[key].dtype
+            assert given.tobytes() == values[key].tobytes()
+        rows = np.concatenate([group["indices"][()] for group in file["segments"].values()])
+    np.testing.assert_array_equal(np.sort(rows), np.arange(len(values)))
+
+
+def test_read_by_the_dataset_bit_by_bit(tmp_path: Path) -> None:
+    write(tmp_path / "a.pts")
+    convert(tmp_path / "a.pts", tmp_path / "out", segment="window:25")
+    values = read(tmp_path / "a.pts")
+    kind = unistore.Segments(coordinates="absolute")
+    fields = ("xyz", "intensity", "label", "source_row")
+    dataset = unistore.Dataset(tmp_path / "out", kind, fields=fields)
+    seen = []
+    for number in range(len(dataset)):
+        sample = {key: np.asarray(value) for key, value in dataset[number].items()}
+        own = values[sample["source_row"]]
+        assert sample["xyz"].tobytes() == xyz_of(own).tobytes()
+        for key in ("intensity", "label"):
+            np.testing.assert_array_equal(sample[key], own[key])
+        seen.append(sample["source_row"])
+    assert len(seen) > 5
+    np.testing.assert_array_equal(np.sort(np.concatenate(seen)), np.arange(len(values)))

@@ -1,0 +1,105 @@
+"""Slabs are lent, come back with the last view of a batch, and keep to their budget."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from unistore.memory.segments import Segment
+from unistore.memory.slabs import PREFETCHED, SlabRing
+
+
+def test_a_slab_comes_back_with_its_last_view_and_not_before():
+    ring = SlabRing(in_flight=2, held=2, budget=1 << 30)
+    ring.observe(1000)
+    slab = ring.take()
+    lease = ring.lend(slab, [])[0]
+    array = np.ndarray(100, np.int64, buffer=lease)
+    del lease
+    view = torch.from_numpy(array[10:20].reshape(5, 2))[1:]
+    del array
+    gc.collect()
+    others = [ring.take() for _ in range(3)]
+    assert slab not in others
+    assert ring.take() is None
+    del view
+    gc.collect()
+    assert ring.take() is slab
+    for each in others:
+        ring.put(each)
+
+
+def test_ring_grows_only_where_nothing_is_lent():
+    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
+    ring.observe(100_000)
+    small = ring.take()
+    leases = ring.lend(small, [])
+    free = ring.take()
+    ring.put(free)
+    ring.observe(1_000_000)
+    large = ring.take()
+    assert large.segment.size >= 1_000_000
+    assert ring.retired() == [free.number]
+    assert len(leases[0]) == small.segment.size
+    leases.clear()
+    ring.put(large)
+    assert ring.take() is large
+    assert ring.retired() == [small.number]
+    assert ring.retired() == []
+    ring.close()
+
+
+def test_rare_large_batches_do_not_make_every_slab_large():
+    ring = SlabRing(in_flight=3, held=1, budget=1 << 30)
+    for _ in range(50):
+        ring.observe(100_000)
+    ring.observe(50_000_000)
+    assert ring.slab_size < 200_000
+
+
+def test_ring_keeps_to_its_budget():
+    ring = SlabRing(in_flight=8, held=4, budget=4 << 20)
+    assert ring.batches_in_flight == 1
+    ring.observe(1 << 20)
+    assert ring.limit == 3
+    assert ring.batches_in_flight == 2
+    taken = [ring.take() for _ in range(5)]
+    assert sum(slab is not None for slab in taken) == 3
+
+
+def test_batches_without_memory_are_made_ahead():
+    ring = SlabRing(in_flight=8, held=4, budget=1 << 30)
+    ring.observe(0)
+    assert ring.take() is None
+    assert ring.batches_in_flight == 8
+    ring.observe(1000)
+    assert ring.take().size >= 1000
+    assert ring.batches_in_flight == 8
+
+
+def test_large_batches_are_few_ahead():
+    ring = SlabRing(in_flight=8, held=4, budget=1 << 40, least=3)
+    ring.observe(PREFETCHED // 8)
+    assert 3 < ring.batches_in_flight < 8
+    assert ring.batches_in_flight * ring.slab_size <= PREFETCHED
+    ring.observe(PREFETCHED)
+    assert ring.batches_in_flight == 3
+
+
+def test_finalizer_of_a_lease_runs_once_and_after_the_last_user():
+    calls = []
+    segment = Segment.private(1 << 16)
+    lease = segment.lease(lambda: calls.append(1))
+    keeper = SimpleNamespace(array=np.ndarray(8, np.uint8, buffer=lease, offset=3))
+    del lease
+    gc.collect()
+    assert not calls
+    keeper.array = torch.from_numpy(keeper.array)[2:4].view(1, 2)
+    gc.collect()
+    assert not calls
+    del keeper
+    gc.collect()
+    assert calls == [1]

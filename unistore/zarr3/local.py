@@ -1,0 +1,241 @@
+"""`LocalStorage`: objects of a store in a local folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import CorruptionError, StoreError
+from unistore.zarr3.files import NotRegularError, open_regular, read_regular
+from unistore.zarr3.forks import renew_after_fork
+from unistore.zarr3.readahead import ANNOUNCED, DiskReads, announce
+from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
+
+__all__ = ["LocalStorage"]
+
+_PREADV = hasattr(os, "preadv")
+MAX_OPEN_FILES = 64
+"""Files that one `LocalStorage` keeps open."""
+_MOST_FOLDERS = 65536
+
+
+class LocalStorage:
+    """A folder. Files are opened with their first read, read by position, and `MAX_OPEN_FILES` stay open.
+
+    What lies inside must be regular files and folders: links, pipes and devices are refused by name.
+
+    Parameters
+    ----------
+    root
+        The folder, or a link to it; it need not exist yet.
+    """
+
+    fork_safe = True
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.root = Path(root)
+        self._folder = os.fspath(root)
+        self.renew()
+        renew_after_fork(self)
+
+    def __reduce__(self) -> tuple[type[LocalStorage], tuple[str]]:
+        return type(self), (self._folder,)
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self._folder!r})"
+
+    def __str__(self) -> str:
+        return self._folder
+
+    def renew(self) -> None:
+        """Forget open files and take a fresh lock."""
+        self._lock = threading.Lock()
+        self._files: OrderedDict[str, _OpenFile] = OrderedDict()
+        self._disk = DiskReads()
+        self._folders: set[str] = set()
+
+    def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
+        """Whole object; see `Storage.get`."""
+        path = self.path(key)
+        try:
+            return read_regular(path, limit)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+
+    def size(self, key: str) -> int | None:
+        """Bytes of an object, or None; see `Storage.size`."""
+        path = self.path(key)
+        try:
+            found = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise NotRegularError(path, found.st_mode)
+        return found.st_size
+
+    def read_into(self, key: str, offset: int, out: memoryview) -> None:
+        """Fill `out`; see `Storage.read_into`."""
+        for raw in self.read_many([key], [offset], [len(out)]):
+            out[:] = raw
+
+    def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
+        """Read many ranges; see `Storage.read_many`."""
+        if len(keys) > 1 and self._disk.more():
+            self._announce(keys, offsets, sizes)
+        held: str | None = None
+        for key, offset, size in zip(keys, offsets, sizes, strict=True):
+            if key is not held:
+                file = self._open(key)  # this reference keeps the file open while it is read
+                read, held = file.read, key
+            try:
+                raw = read(size, offset)
+                if len(raw) != size:
+                    raw = file.read_on(raw, size, offset)
+            except OSError as error:
+                raise _unreadable(file.path, error) from error
+            yield raw
+
+    def read_many_into(
+        self, keys: Sequence[str], offsets: Sequence[int], targets: Sequence[NDArray[Any]], tail: int
+    ) -> Iterator[bytearray]:
+        """Read many ranges into memory; see `ReadsInto.read_many_into`."""
+        if len(keys) > 1 and self._disk.more():
+            self._announce(keys, offsets, [target.nbytes + tail for target in targets])
+        held: str | None = None
+        behind = bytearray(tail)
+        for key, offset, target in zip(keys, offsets, targets, strict=True):
+            if key is not held:
+                file, held = self._open(key), key
+            try:
+                file.read_into(target, behind, offset)
+            except OSError as error:
+                raise _unreadable(file.path, error) from error
+            yield behind
+
+    def _announce(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> None:
+        """Have a disk begin with many ranges; what is wrong with them is said where they are read."""
+        left = ANNOUNCED
+        with contextlib.suppress(StoreError, OSError):
+            for key, offset, size in zip(keys, offsets, sizes, strict=True):
+                left -= size
+                if left < 0:
+                    return
+                announce(self._open(key).fd, offset, size)
+
+    def _open(self, key: str) -> _OpenFile:
+        with self._lock:
+            file = self._files.get(key)
+            if file is not None:
+                self._files.move_to_end(key)
+                return file
+        file = _OpenFile(self.path(key))
+        with self._lock:
+            file = self._files.setdefault(key, file)
+            while len(self._files) > MAX_OPEN_FILES:
+                self._files.popitem(last=False)  # closed when its last reader lets go of it
+        return file
+
+    def path(self, key: str) -> str:
+        """Path of an object.
+
+        Raises
+        ------
+        StoreError
+            If a folder above it is a link; each is looked at once.
+        """
+        folder = key.rpartition("/")[0]
+        if folder and folder not in self._folders:
+            self._check_folders(folder)
+        return os.path.join(self._folder, key)  # noqa: PTH118 - a quarter of the time of pathlib
+
+    def _check_folders(self, folder: str) -> None:
+        """Refuse links among the folders that lead to an object."""
+        path = self._folder
+        for part in folder.split("/"):
+            path = os.path.join(path, part)  # noqa: PTH118
+            try:
+                mode = os.lstat(path).st_mode
+            except OSError:
+                return  # said where the object is looked for
+            if stat.S_ISLNK(mode):
+                raise NotRegularError(path, mode)
+        if len(self._folders) >= _MOST_FOLDERS:
+            self._folders.clear()
+        self._folders.add(folder)
+
+
+class _OpenFile:
+    """An open file, closed with the last reference to it: forgetting one never closes it under a reader.
+
+    Attributes
+    ----------
+    path, fd
+        Where it is, and its descriptor.
+    read
+        ``read(size, offset)``: up to `size` bytes.
+    """
+
+    __slots__ = ("fd", "path", "read")
+
+    def __init__(self, path: str) -> None:
+        self.fd = -1
+        self.path = path
+        try:
+            self.fd, _ = open_regular(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if hasattr(os, "pread"):
+            self.read = partial(os.pread, self.fd)
+        else:
+            self.read = partial(_seek_and_read, threading.Lock(), self.fd)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def read_into(self, target: NDArray[Any], behind: bytearray, offset: int) -> None:
+        """Fill `target` and what follows it."""
+        size = target.nbytes + len(behind)
+        done = os.preadv(self.fd, [target.data, behind], offset) if _PREADV else 0
+        if done != size:
+            raw = self.read_on(b"", size, offset)
+            target.reshape(-1).view(np.uint8)[:] = np.frombuffer(raw, np.uint8, target.nbytes)
+            behind[:] = raw[target.nbytes :]
+
+    def read_on(self, raw: bytes, size: int, offset: int) -> bytes:
+        """Read what a short read left."""
+        parts, done = [raw], len(raw)
+        while done < size:
+            part = self.read(size - done, offset + done)
+            if not part:
+                length = os.fstat(self.fd).st_size
+                msg = f"{self.path}: {length} bytes long, too short for {size} bytes from {offset}"
+                raise CorruptionError(msg)
+            parts.append(part)
+            done += len(part)
+        return b"".join(parts)
+
+
+def _seek_and_read(lock: threading.Lock, fd: int, size: int, offset: int) -> bytes:
+    """Stand in for ``os.pread`` where there is none (Windows)."""
+    with lock:
+        os.lseek(fd, offset, os.SEEK_SET)
+        return os.read(fd, size)
+
+
+def _unreadable(path: str, error: OSError) -> StoreError:
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return AbsentError(f"{path}: no such file")
+    return StoreError(f"{path}: cannot be read ({error.strerror or error})")
