@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.files.paths import expand
-from unistore.converters.registry import families, leave_out
+from unistore.converters.registry import Family, families, is_own, leave_out
 from unistore.errors import InputError
 
 __all__ = ["Detection", "detect"]
@@ -52,12 +52,7 @@ def detect(paths: Sequence[Path]) -> Detection | None:
         If none does, and folders cannot be listed or files are pipes or devices.
     """
     for family in families().values():
-        try:
-            look = family.part("detect")
-        except InputError as error:
-            leave_out(family.command, str(error))
-            continue
-        found: Detection | None = look(paths)
+        found = _asked(family, paths)
         if found is not None:
             return found
     try:
@@ -66,3 +61,20 @@ def detect(paths: Sequence[Path]) -> Detection | None:
         if any(problem.kind in _HIDDEN for problem in error.problems):
             raise
     return None
+
+
+def _asked(family: Family, paths: Sequence[Path]) -> Detection | None:
+    """What a family takes paths for; one of an installed package that fails leaves the others their turn."""
+    try:
+        look = family.part("detect")
+    except InputError as error:
+        leave_out(family.command, str(error))
+        return None
+    try:
+        found: Detection | None = look(paths)
+    except Exception as error:
+        if is_own(family.name):
+            raise
+        leave_out(family.command, f"{family.detect} failed: {type(error).__name__}: {error}")
+        return None
+    return found

@@ -9,6 +9,7 @@ them. Ours stand in a table here; an installed package adds its own by an entry 
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ __all__ = [
     "families",
     "family",
     "find_family",
+    "is_own",
     "leave_out",
     "own_families",
     "resolve",
@@ -127,6 +129,8 @@ def resolve(reference: str) -> Any:
 
 _OURS = ("trajectory", "point_cloud", "spike", "ct", "rows")
 """Packages of `unistore.converters`, the most particular first."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""What readers of a store take for the name of a family, see `unistore.store.grammar`."""
 
 
 @cache
@@ -167,7 +171,15 @@ def _installed(point: EntryPoint) -> Family | None:
     if not isinstance(found, Family):
         leave_out(point.name, f"{point.value} is {type(found).__name__}, expected a Family")
         return None
+    if not _NAME.fullmatch(found.name):
+        leave_out(point.name, f"{point.value} is called {found.name!r}, expected {_NAME.pattern}")
+        return None
     return found
+
+
+def is_own(name: str) -> bool:
+    """Whether a family is one of ours, not one of an installed package."""
+    return name in _OURS
 
 
 def leave_out(name: str, why: str) -> None:
@@ -177,7 +189,7 @@ def leave_out(name: str, why: str) -> None:
 
 def find_family(name: str) -> Family | None:
     """The family of a name, as stores record it, or None. Ours are found without looking for others."""
-    return _own(name) if name in _OURS else families().get(name)
+    return _own(name) if is_own(name) else families().get(name)
 
 
 def family(name: str) -> Family:

@@ -27,6 +27,7 @@ __all__ = [
     "contradiction",
     "first_rows",
     "source_rows",
+    "table_columns",
     "texts",
     "whole",
 ]
@@ -207,7 +208,19 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
 
 def _main_rows(store: StoreView) -> int:
     """Rows that the sources have together."""
-    return _shape(store, MAIN_ROWS.get(store.modality, SAMPLES))[0]
+    if store.modality in MAIN_ROWS:
+        return _shape(store, MAIN_ROWS[store.modality])[0]
+    columns = table_columns(store, store.attributes.get("main_table", ""))
+    return _shape(store, columns[0] if columns else SAMPLES)[0]
+
+
+def table_columns(store: StoreView, table: str) -> list[str]:
+    """Paths of the columns of a table: those of its arrays that are described by its row axis."""
+    fields = store.attributes["fields"]
+    described = [path for path in store.paths() if path.startswith(f"{table}/") and fields[path].get("axes")]
+    axes = {path: fields[path]["axes"][0] for path in described}
+    rows = [axis for axis in axes.values() if not axis.endswith("_bound") and axis != "byte"]
+    return [path for path, axis in axes.items() if axis == rows[0]] if rows else []
 
 
 def _form(store: StoreView, path: str) -> Form:

@@ -14,10 +14,10 @@ from unistore.conversion.signatures import typed
 from unistore.conversion.splits import parse_shares
 from unistore.converters.detection import Detection, detect
 from unistore.converters.files.paths import is_inside
-from unistore.converters.options import declared
+from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import families, family
-from unistore.errors import InputError
+from unistore.converters.registry import Family, families, family
+from unistore.errors import InputError, Problem
 from unistore.remote.url import local_only
 from unistore.store.names import ROOT
 from unistore.system.arguments import Arguments
@@ -227,11 +227,27 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
         If the family is unknown, or an option is not one of its own or of another type.
     """
     found = family(modality)
-    known = [each.name for each in declared(found.part("options"))]
+    converter, taken = _classes(found)
+    known = [each.name for each in declared(taken)]
     if unknown := [name for name in options if name not in known]:
         msg = f"{found.name} has no option {', '.join(map(repr, unknown))}; it has: {', '.join(known)}"
         raise InputError(msg)
-    return cast("Converter", found.part("converter")(**options))
+    return cast("Converter", converter(**options))
+
+
+def _classes(found: Family) -> tuple[Any, type[Options]]:
+    """Converter and options of a family, which belong together."""
+    converter, taken = found.part("converter"), found.part("options")
+    if not issubclass(taken, Options):
+        message = f"{found.options} does not inherit Options"
+    elif not issubclass(converter, taken):
+        message = f"{found.converter} does not inherit {found.options}"
+    elif converter.modality != found.name:
+        message = f"{found.converter} has the modality {converter.modality!r}"
+    else:
+        return converter, taken
+    cure = "tell who wrote its package; docs/write-a-family.md says what belongs together"
+    raise InputError(Problem(f"family {found.command}", message, cure, "family"))
 
 
 def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:

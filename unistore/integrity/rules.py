@@ -13,6 +13,7 @@ from unistore.errors import Problem, StoreError
 from unistore.integrity.steps import in_order
 from unistore.schemas.expected import is_text
 from unistore.schemas.forms import offsets_errors
+from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
 from unistore.schemas.text import text_values
 
@@ -49,19 +50,10 @@ def sources(view: View) -> Iterator[Problem]:
         at = first_row(wrong)
         yield broken("sources/first_row", f"source {at} begins at {first[at]}, not where others end")
     main = view.store.attributes.get("main_table", "")
-    lengths = {view.shape(path)[0] for path in _columns(view, main)}
+    lengths = {view.shape(path)[0] for path in table_columns(view.store, main)}
     if lengths and int(rows.sum()) not in lengths:
         found = min(lengths)
         yield broken("sources/rows", f"sums up to {int(rows.sum())}, but table {main} has {found} rows")
-
-
-def _columns(view: View, table: str) -> list[str]:
-    """Arrays that are columns of a table: those of them that are described by its row axis."""
-    fields = view.store.attributes["fields"]
-    paths = view.under(f"{table}/")
-    axes = [fields[path]["axes"][0] for path in paths if fields[path].get("axes")]
-    rows = [axis for axis in axes if not axis.endswith("_bound") and axis != "byte"]
-    return [path for path in paths if rows and (fields[path].get("axes") or [None])[0] == rows[0]]
 
 
 def splits(view: View) -> Iterator[Problem]:
