@@ -139,12 +139,7 @@ def own_imports(module: str) -> set[str]:
     return {name for name in found if not any(other.startswith(f"{name}.") for other in names & found)}
 
 
-EDGES = {
-    (module, imported)
-    for module in MODULES
-    for imported in own_imports(module)
-    if module != imported
-}
+EDGES = {(module, imported) for module in MODULES for imported in own_imports(module) if module != imported}
 
 
 def circles(edges: Iterator[tuple[str, str]] | set[tuple[str, str]]) -> list[list[str]]:

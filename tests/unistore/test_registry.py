@@ -303,7 +303,7 @@ def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Pa
     assert len(unistore.Dataset(path, samples=unistore.Rows())) == 6
     found = unistore.inspect(path)
     assert (found.kind, found.details["modality"], found.details["snippet"]) == ("store", "sonar", "")
-    from unistore.exporting.run import export
+    from unistore import export
 
     with pytest.raises(StoreError, match="cannot be exported: family sonar: is not known"):
         export(path, tmp_path / "out")

@@ -22,6 +22,7 @@ import zarr
 from numpy.typing import NDArray
 
 import unistore
+from unistore import export, verify
 from unistore.conversion.convert import convert
 from unistore.converters.ct import layouts
 from unistore.converters.ct import slabs as ct_slabs
@@ -30,8 +31,6 @@ from unistore.converters.ct.source import Format, Read, VoxelSource
 from unistore.converters.ct.survey import THREADS
 from unistore.converters.detection import detect
 from unistore.errors import InputError, Problem
-from unistore.exporting import export
-from unistore.integrity import verify
 from unistore.schemas.ct.windows import PRESETS
 
 # The module of the format: this, and its entry in FORMATS, is all that is added.

@@ -11,13 +11,12 @@ import pytest
 
 import unistore
 from tests.converters.point_cloud import pts
+from unistore import export, verify
 from unistore.conversion.convert import convert
 from unistore.converters.detection import detect
 from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.errors import InputError
-from unistore.exporting import export
-from unistore.integrity import verify
 
 
 @pytest.fixture(autouse=True)
@@ -121,7 +120,7 @@ def test_a_truncated_file_is_refused_by_name_and_skipped(tmp_path: Path) -> None
     assert "short.pts: is 20 bytes" in text
     report = convert(folder, tmp_path / "out", on_error="skip")
     assert [entry["left_out"] for entry in report.skipped] == ["bad.pts", "short.pts"]
-    stored = unistore.open(tmp_path / "out")["points/xyz"][...]
+    stored = unistore.open_zarr(tmp_path / "out")["points/xyz"][...]
     assert stored.tobytes() == xyz_of(good).tobytes()
 
 

@@ -228,7 +228,6 @@ def test_after_a_fork_it_raises_at_once(uploaded: str, before: str) -> None:
     )
     assert "object stores cannot be used in a forked process" in done.stdout, done.stderr
     assert "multiprocessing_context='spawn'" in done.stdout
-    assert "multiprocessing_context='spawn'" in done.stdout
 
 
 def test_storages_say_whether_they_survive_a_fork(uploaded: str, local: Path) -> None:
