@@ -65,7 +65,7 @@ def test_a_folder_of_links_is_named(source: Path, tmp_path: Path) -> None:
 
 
 def test_options_of_another_form(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"map is 'a=data', expected a mapping"):
+    with pytest.raises(InputError, match=r"--map: must be a mapping of names, got 'a=data'"):
         unistore.convert(source, tmp_path / "b.zarr", "rows", map="a=data")
     with pytest.raises(InputError, match=r"shares above 0 that add up to 1"):
         unistore.convert(source, tmp_path / "b.zarr", split={"train": 0.5})
