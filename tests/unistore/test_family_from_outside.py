@@ -267,7 +267,8 @@ EXECUTORS = """
         import dask
         from distributed import LocalCluster
         with dask.config.set({{"distributed.worker.daemon": True}}), LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address="127.0.0.1:0"
+            n_workers=1, threads_per_worker=1, processes=True,
+            host="127.0.0.1", dashboard_address="127.0.0.1:0",
         ) as cluster:
             unistore.convert("pings", "dask.zarr", "sonar", scheduler=cluster.scheduler_address)
 """

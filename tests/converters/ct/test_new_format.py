@@ -133,7 +133,7 @@ def test_detected_alone_in_a_folder_and_beside_others(tmp_path: Path) -> None:
 def test_converted_alone(tmp_path: Path) -> None:
     write(tmp_path / "in/a.vol")
     store = tmp_path / "store"
-    convert(tmp_path / "in", store, windows=("lung",), sparse="coords")
+    convert(tmp_path / "in", store, window=("lung",), sparse="coords")
     original = np.fromfile(tmp_path / "in/a.vol", ">i2", offset=32).reshape(7, 9, 21)
     np.testing.assert_array_equal(array(store, "volumes/image")[0, :7, :9, :21], original)
     points = np.argwhere((original >= LUNG.low) & (original <= LUNG.high))
@@ -159,7 +159,7 @@ def test_converted_beside_npy(tmp_path: Path) -> None:
     }
     np.save(folder / "c.npy", np.asfortranarray(values["c"]))
     np.save(folder / "a.npy", values["a.npy"])
-    convert(folder, store, windows=("lung",), sparse="mask")
+    convert(folder, store, window=("lung",), sparse="mask")
     assert sorted(names(store)) == sorted(values)  # a.npy and a.vol keep what tells them apart
     bits = np.unpackbits(array(store, "windows/lung/mask"), axis=-1, bitorder="little")
     for number, name in enumerate(names(store)):
@@ -268,7 +268,7 @@ def test_memory_of_the_format_is_counted(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_cut_while_it_is_converted(tmp_path: Path) -> None:
     write(tmp_path / "a.vol")
-    converter = CtConverter(windows=("lung",))
+    converter = CtConverter(window=("lung",))
     scan = converter.scan([tmp_path])
     os.truncate(tmp_path / "a.vol", 1000)
     with pytest.raises(InputError, match=r"a\.vol: holds 1000 bytes"):
@@ -326,7 +326,7 @@ def test_exported_as_npy(tmp_path: Path) -> None:
 def test_volumes_and_patches_are_the_files_voxels(tmp_path: Path) -> None:
     for number in range(2):
         write(tmp_path / f"in/{number}.vol", number)
-    convert(tmp_path / "in", tmp_path / "store", windows=("lung",), sparse="mask")
+    convert(tmp_path / "in", tmp_path / "store", window=("lung",), sparse="mask")
     files = [
         np.fromfile(tmp_path / f"in/{n}.vol", ">i2", offset=32).reshape(7, 9, 21).astype("i2")
         for n in range(2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import unistore.data.kinds
-from unistore.config.load import Config, load
+from unistore.config import Config, load
 from unistore.errors import InputError
 
 FULL = """\
@@ -248,7 +248,7 @@ def test_the_same_values_twice_are_no_contradiction(read) -> None:
 
 def test_torch_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(CT, encoding="utf-8")
-    load_it = f"import sys, unistore.config.load; unistore.config.load.load({str(tmp_path / 'c.json')!r})"
+    load_it = f"import sys, unistore.config; unistore.config.load({str(tmp_path / 'c.json')!r})"
     code = f"{load_it}; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import unistore
-from unistore.config import load as config
+from unistore import config
 from unistore.conversion.convert import make_converter
 from unistore.errors import InputError
 from unistore.order.blocks import BlockShuffle

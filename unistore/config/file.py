@@ -3,7 +3,7 @@
 Two kinds are read as they are: YAML with ``SEED``, ``DATA.*``, ``DATALOADER.*``, ``TRAIN.*`` (spike clips),
 and JSON with ``dataset.name`` and ``dataset.args`` (CT windows).
 
->>> config = unistore.config.load.load("config.yaml", store="gopro.zarr")       # doctest: +SKIP
+>>> config = unistore.config.load("config.yaml", store="gopro.zarr")       # doctest: +SKIP
 >>> dataset = unistore.Dataset(**config.train.dataset)                      # doctest: +SKIP
 >>> loader = unistore.Loader(dataset, **config.train.loader)                # doctest: +SKIP
 >>> DataLoader(dataset, **config.train.dataloader, collate_fn=unistore.collate)  # doctest: +SKIP
