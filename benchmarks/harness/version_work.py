@@ -19,6 +19,7 @@ import numpy as np
 
 import unistore
 
+OLD_NAMES = {"window": "windows", "voxel_bins": "voxels"}
 READ = {"rows": "rows", "segments": "point_cloud", "patches": "ct"}
 """Family of the store that each reading workload reads."""
 
@@ -70,7 +71,10 @@ def convert(family: str, source: Path, destination: Path) -> None:
     """Convert in this process."""
     from harness.copying import FAMILIES
 
-    unistore.convert(source, destination, family, **FAMILIES[family].options)
+    options = FAMILIES[family].options
+    if not hasattr(unistore, "open_zarr"):  # a version from before the options had one name everywhere
+        options = {OLD_NAMES.get(name, name): value for name, value in options.items()}
+    unistore.convert(source, destination, family, **options)
 
 
 def samples_of(kind: str) -> object:

@@ -6,7 +6,7 @@ file has), and the rest is done here:
 
 - No filters: once the index says that every chunk is stored in as many bytes as it has, HDF5 reads.
 - Filters that are masked off: a chunk is stored in as many bytes as it has, and copied.
-- deflate or bzip2 (one of them, once), shuffle and fletcher32: decoded by zlib, bz2 and NumPy, bounded by
+- deflate or bzip2 (one of them, once), shuffle and fletcher32: decoded by ISA-L, bz2 and NumPy, bounded by
   the chunk's size. (The filter of bzip2 never ends where the stored bytes are cut short.)
 - All other filters (lzf, szip, n-bit, scale-offset, and every plugin): the decoder is native code that may
   crash, never end, or claim bytes that it did not write. A process apart runs it (`child`), checks
@@ -20,7 +20,6 @@ from __future__ import annotations
 import bz2
 import math
 import os
-import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import product
@@ -28,6 +27,7 @@ from typing import Any
 
 import h5py
 import numpy as np
+from isal import isal_zlib
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.decoder import Filter, decode_apart
@@ -45,6 +45,7 @@ _right: set[tuple[int, ...]] = set()
 """Datasets of many chunks without filters that all have their size, by version of the file."""
 _ABSENT = ("chunk storage is not allocated", "chunk address isn't defined")
 """How HDF5 says that a chunk was never written."""
+_DEFLATE_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
 _EXPANSION = 1032
 """Bytes that deflate makes of one at most."""
 
@@ -257,10 +258,10 @@ def _decompress(data: Bytes, size: int, number: int) -> bytes:
     if number == _DEFLATE and size > _EXPANSION * (data.size + 64):
         msg = f"is stored in {data.size} bytes, which cannot be {size} when decompressed"
         raise ValueError(msg)
-    stream = zlib.decompressobj() if number == _DEFLATE else bz2.BZ2Decompressor()
+    stream = isal_zlib.decompressobj() if number == _DEFLATE else bz2.BZ2Decompressor()
     try:
         found = stream.decompress(data.data, size + 1)
-    except (zlib.error, OSError) as error:
+    except (_DEFLATE_ERROR, OSError) as error:
         msg = f"cannot be decompressed: {error}"
         raise ValueError(msg) from error
     if len(found) != size:
