@@ -30,6 +30,7 @@ __all__ = [
 
 MAGIC = b"\x93NUMPY"
 _HEADER_LIMIT = 1 << 16  # a literal longer than this is no header of an array
+_SPACE = " \t\r\n\0"
 _PY2_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 wrote shapes as (3L, 4L)
 LOOKALIKES = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`"),
@@ -106,9 +107,9 @@ def parse_header(file: IO[bytes], where: str) -> NpyHeader:
 def _literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
     try:
         try:
-            found = ast.literal_eval(text.strip())
+            found = ast.literal_eval(text.strip(_SPACE))
         except SyntaxError:
-            found = ast.literal_eval(_PY2_LONG.sub("", text).strip())
+            found = ast.literal_eval(_PY2_LONG.sub("", text).strip(_SPACE))
         shape, fortran_order = found["shape"], found["fortran_order"]
         dtype = np.lib.format.descr_to_dtype(found["descr"])
     except (SyntaxError, ValueError, TypeError, KeyError, RecursionError, MemoryError) as error:

@@ -194,6 +194,11 @@ def zip_bytes() -> bytes:
         (b"hello, world", "format", "begins with b'hello, w'"),
         (header_file("{'descr': '<i2'}"), "header", "damaged header"),
         (header_file("__import__('os').getcwd()"), "header", "damaged header"),
+        (
+            header_file("{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }\xa0"),
+            "header",
+            "damaged header",
+        ),
         (header_file("{'descr': '<i2', 'fortran_order': False, 'shape': (-1,)}"), "header", "shape"),
         (header_file("{'descr': '<i2', 'fortran_order': 0, 'shape': (1,)}"), "header", "fortran_order"),
         (header_file("{'descr': '<q9', 'fortran_order': False, 'shape': (1,)}"), "header", "damaged header"),
