@@ -24,6 +24,7 @@ from unistore.data.packed import Allocate, Batch, placed
 from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
+from unistore.errors import StoreError
 from unistore.order.permutation import At
 from unistore.remote.url import local_only
 from unistore.store.reader import CACHE_LIMIT, Store
@@ -203,6 +204,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             If there is no such sample; names the range.
         CorruptionError
             If stored bytes are damaged; names array, shard and chunk.
+        StoreError
+            If the samples do not fit into memory.
         """
         return self._read(self._picks(indices), allocate)
 
@@ -214,7 +217,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return self._read(picks, allocate), picks.drawn
 
     def _read(self, picks: Picks, allocate: Allocate) -> Batch:
-        batch = self.reader.read(picks, allocate)
+        try:
+            batch = self.reader.read(picks, allocate)
+        except MemoryError as error:
+            stores = ", ".join(part.store.path for part in self.parts)
+            msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
+            raise StoreError(msg) from error
         return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
 
     def block_offsets(self) -> NDArray[np.int64]:
