@@ -1,1 +1,1 @@
-"""Readers of source files: one module a source family. They read, and never write."""
+"""Readers of source files: one package a family, and what they share. They read, and never write."""

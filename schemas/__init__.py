@@ -1,1 +1,1 @@
-"""What a store of each modality contains: one module a modality."""
+"""What a store of each family contains: one package a family, and what they share."""

@@ -1,6 +1,6 @@
 """A batch as plain arrays: dense ones, and ragged ones packed as values + offsets.
 
-Readers fill a `Batch` with numpy alone; torch meets it in `unistore.collation` (views, never copies).
+Readers fill a `Batch` with numpy alone; torch meets it in `unistore.data.collate` (views, never copies).
 """
 
 from __future__ import annotations
