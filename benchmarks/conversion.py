@@ -53,11 +53,11 @@ ROUNDS = 3
 Way = tuple[Callable[..., float | None], tuple[Any, ...], tuple[str, ...]]
 
 
-def convert(modality: str, source: Path, destination: Path, options: Mapping[str, Any], workers: int) -> None:
+def convert(family: str, source: Path, destination: Path, options: Mapping[str, Any], workers: int) -> None:
     """Convert with unistore."""
     import unistore
 
-    unistore.convert(source, destination, modality, workers=workers, **options)
+    unistore.convert(source, destination, family, workers=workers, **options)
 
 
 def limit(read: Callable[[Path], None], source: Path, store: Path) -> float:

@@ -60,7 +60,7 @@ def make_store(path: Path, samples: int) -> None:
     write("points/classification", int(first_point(samples)), 8 * CHUNK, classification, "u1")
     root.attrs["unistore"] = {
         "format_version": 1,
-        "modality": "point_cloud",
+        "family": "point_cloud",
         "samples": {"count": samples, "table": "segments"},
         "fields": {name: {"axes": []} for name, _ in root.members(max_depth=None) if "/" in name},
         "seal": {"manifest": "unistore-manifest.jsonl"},

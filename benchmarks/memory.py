@@ -135,7 +135,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Path, int], None], dict[str, Any]]] = {
     "spike": ("spike", streams, {"height": 360, "width": 640, "voxel_bins": [5]}),
     "trajectory": ("trajectory", episodes, {}),
 }
-"""Modality, what makes its source, options; ``windows`` and ``segment``: clouds cut into windows, and not."""
+"""Family, what makes its source, options; ``windows`` and ``segment``: clouds cut into windows, and not."""
 
 
 def status(name: str) -> int:
@@ -220,8 +220,8 @@ def peak_of_all(
     thread = threading.Thread(target=sample)
     thread.start()
     try:
-        modality, _, options = FAMILIES[family]
-        report = convert(sources, out, modality, workers=workers, memory=limit, progress=Telling(), **options)
+        family, _, options = FAMILIES[family]
+        report = convert(sources, out, family, workers=workers, memory=limit, progress=Telling(), **options)
     finally:
         stop.set()
         thread.join()

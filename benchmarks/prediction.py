@@ -56,20 +56,20 @@ SOURCES = {**FAMILIES, "bytes": ("rows", single_bytes, {}), "files": ("rows", si
 
 def measure(family: str, sources: Path, out: Path, workers: int, memory: int) -> None:
     """Convert in this process, and print its peak and that of its largest child."""
-    modality, _, options = SOURCES[family]
-    convert(sources, out, modality, overwrite=True, workers=workers, memory=memory or None, **options)
+    family, _, options = SOURCES[family]
+    convert(sources, out, family, overwrite=True, workers=workers, memory=memory or None, **options)
     children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
     print(json.dumps({"own": status("VmHWM"), "largest": children}))
 
 
 def cases(family: str, megabytes: int, settings: list[tuple[int, bool]], work: Path | None) -> Iterator[Any]:
     """Every setting of one family: predicted and measured."""
-    modality, make, options = SOURCES[family]
+    family, make, options = SOURCES[family]
     with tempfile.TemporaryDirectory(prefix="unistore-prediction-", dir=work) as folder:
         sources, out = Path(folder, "in"), Path(folder, "out")
         sources.mkdir()
         make(sources, megabytes * MB)
-        converter = make_converter(modality, options)
+        converter = make_converter(family, options)
         least = PROCESS + estimate(converter, converter.scan([sources]), 0).step
         for workers, tight in settings:
             limit = (PROCESS + workers * least if workers else least) if tight else None

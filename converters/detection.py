@@ -25,7 +25,7 @@ class Detection:
 
     Attributes
     ----------
-    modality
+    family
         Name of the family: ``"point_cloud"``.
     layout
         Name of the layout inside the family: ``"pointsuite_indices"``, ``"robomimic"``, ….
@@ -33,7 +33,7 @@ class Detection:
         One sentence for the user, naming what decided: ``"thin-1.h5 holds segments/segment_0000/indices"``.
     """
 
-    modality: str
+    family: str
     layout: str
     reason: str
 

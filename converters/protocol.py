@@ -87,7 +87,7 @@ class Scan:
     may have: what both take is estimated before anything is read.
     """
 
-    modality: str
+    family: str
     sources: tuple[Source, ...]
     tables: tuple[Table, ...]
     sample_table: str
@@ -142,7 +142,7 @@ class Settled:
 class Converter(Protocol):
     """Reads one family of sources: base of frozen dataclasses whose fields are the options."""
 
-    modality: ClassVar[str]
+    family: ClassVar[str]
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Look at every source without reading all values.

@@ -26,8 +26,8 @@ __all__ = [
     "ENTRY_POINTS",
     "Family",
     "families",
-    "family",
     "find_family",
+    "get_family",
     "is_own",
     "leave_out",
     "own_families",
@@ -192,7 +192,7 @@ def find_family(name: str) -> Family | None:
     return _own(name) if is_own(name) else families().get(name)
 
 
-def family(name: str) -> Family:
+def get_family(name: str) -> Family:
     """The family of a name; ``point-cloud`` stands for ``point_cloud``.
 
     Raises

@@ -14,13 +14,13 @@ from unistore.schemas.trajectory import fields as trajectory
 __all__ = ["MAIN_ROWS", "form_of", "is_text"]
 
 MAIN_ROWS: Mapping[str, str] = {
-    rows.MODALITY: SAMPLES,
-    point_cloud.MODALITY: "points/xyz",
-    spike.MODALITY: SAMPLES,
-    ct.MODALITY: SAMPLES,
-    trajectory.MODALITY: "steps/next_valid",
+    rows.FAMILY_NAME: SAMPLES,
+    point_cloud.FAMILY_NAME: "points/xyz",
+    spike.FAMILY_NAME: SAMPLES,
+    ct.FAMILY_NAME: SAMPLES,
+    trajectory.FAMILY_NAME: "steps/next_valid",
 }
-"""What the rows of the sources count, by modality: an array whose rows they are, or `SAMPLES`."""
+"""What the rows of the sources count, by family: an array whose rows they are, or `SAMPLES`."""
 
 _ANY = Form()
 _NUMBERS = ("int64",)
@@ -29,22 +29,22 @@ _WITH_TEXT = ("sources", ct.VOLUMES, "sequences", trajectory.EPISODES)
 """Tables some columns of which are text: ``<table>/<column>/{data, offsets}``."""
 
 
-def form_of(modality: str, path: str, paths: Collection[str]) -> Form:
+def form_of(family: str, path: str, paths: Collection[str]) -> Form:
     """Form of an array.
 
     Parameters
     ----------
-    modality
+    family
         Of the store.
     path
         Of the array.
     paths
         Of all arrays of the store.
     """
-    return _common(modality, path, paths) or _family(modality, path, paths)
+    return _common(family, path, paths) or _family(family, path, paths)
 
 
-def _common(modality: str, path: str, paths: Collection[str]) -> Form | None:
+def _common(family: str, path: str, paths: Collection[str]) -> Form | None:
     """Sources, splits and text, which every store has."""
     if path == "splits/code":
         return Form(dtypes=("uint8",), row_shape=(), rows=(SAMPLES, 0))
@@ -52,7 +52,7 @@ def _common(modality: str, path: str, paths: Collection[str]) -> Form | None:
     if _is_text(group, paths) and name in ("data", "offsets"):
         if name == "data":
             return _BYTES
-        return Form(dtypes=_NUMBERS, row_shape=(), rows=_text_rows(modality, group), cuts=f"{group}/data")
+        return Form(dtypes=_NUMBERS, row_shape=(), rows=_text_rows(family, group), cuts=f"{group}/data")
     if group == "sources":
         counted = ("sources/path/offsets", -1)
         if name in ("bytes", "rows", "first_row"):
@@ -75,28 +75,28 @@ def is_text(path: str, paths: Collection[str]) -> bool:
     return path.endswith("/data") and _is_text(path.removesuffix("/data"), paths)
 
 
-def _text_rows(modality: str, group: str) -> tuple[str, int] | None:
+def _text_rows(family: str, group: str) -> tuple[str, int] | None:
     """Rows of the offsets of a column of text: one more than its table has."""
     table = group.partition("/")[0]
     if table == "sources":
         return None if group == "sources/path" else ("sources/path/offsets", 0)
-    if modality == spike.MODALITY and table == "sequences":
+    if family == spike.FAMILY_NAME and table == "sequences":
         return spike.SEQUENCE_OFFSETS, 0
-    known = {ct.MODALITY: ct.VOLUMES, trajectory.MODALITY: trajectory.EPISODES}
-    return (SAMPLES, 1) if known.get(modality) == table else None
+    known = {ct.FAMILY_NAME: ct.VOLUMES, trajectory.FAMILY_NAME: trajectory.EPISODES}
+    return (SAMPLES, 1) if known.get(family) == table else None
 
 
-def _family(modality: str, path: str, paths: Collection[str]) -> Form:
-    if modality == spike.MODALITY:
+def _family(family: str, path: str, paths: Collection[str]) -> Form:
+    if family == spike.FAMILY_NAME:
         return _spike_form(path, paths)
-    if modality == ct.MODALITY:
+    if family == ct.FAMILY_NAME:
         return _ct_form(path, paths)
     own = {
-        rows.MODALITY: _rows_form,
-        point_cloud.MODALITY: _point_cloud_form,
-        trajectory.MODALITY: _trajectory_form,
+        rows.FAMILY_NAME: _rows_form,
+        point_cloud.FAMILY_NAME: _point_cloud_form,
+        trajectory.FAMILY_NAME: _trajectory_form,
     }
-    return own[modality](path) if modality in own else _ANY
+    return own[family](path) if family in own else _ANY
 
 
 def _rows_form(path: str) -> Form:

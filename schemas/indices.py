@@ -52,7 +52,7 @@ def contradiction(store: StoreView, path: str, message: str) -> StoreError:
 
 
 def check_array(store: StoreView, array: ArrayView) -> None:
-    """Refuse an array of other axes, dtype or rows than a store of this modality has at its path.
+    """Refuse an array of other axes, dtype or rows than a store of this family has at its path.
 
     Raises
     ------
@@ -208,8 +208,8 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
 
 def _main_rows(store: StoreView) -> int:
     """Rows that the sources have together."""
-    if store.modality in MAIN_ROWS:
-        return _shape(store, MAIN_ROWS[store.modality])[0]
+    if store.family in MAIN_ROWS:
+        return _shape(store, MAIN_ROWS[store.family])[0]
     columns = table_columns(store, store.attributes.get("main_table", ""))
     return _shape(store, columns[0] if columns else SAMPLES)[0]
 
@@ -224,7 +224,7 @@ def table_columns(store: StoreView, table: str) -> list[str]:
 
 
 def _form(store: StoreView, path: str) -> Form:
-    return form_of(store.modality, path, store.attributes["fields"])
+    return form_of(store.family, path, store.attributes["fields"])
 
 
 def _shape(store: StoreView, path: str) -> tuple[int, ...]:

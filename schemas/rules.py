@@ -52,7 +52,7 @@ class View:
 
     def form(self, path: str) -> Form:
         """What an array must be."""
-        return form_of(self.store.modality, path, self.store.attributes["fields"])
+        return form_of(self.store.family, path, self.store.attributes["fields"])
 
     def under(self, prefix: str) -> list[str]:
         """Paths of all arrays that begin with `prefix`."""

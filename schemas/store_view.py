@@ -60,7 +60,7 @@ class StoreView(Protocol):
         """Folder or URL of the store, as it was given."""
 
     @property
-    def modality(self) -> str:
+    def family(self) -> str:
         """Family of the store: ``"point_cloud"``."""
 
     @property

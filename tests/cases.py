@@ -22,13 +22,13 @@ DATA = Path(__file__).resolve().parent / "data"
 class Case:
     """Sources, and how they are converted."""
 
-    modality: str
+    family: str
     sources: list[Path]
     options: dict[str, Any] = field(default_factory=dict)
 
     def convert(self, destination: Path, sources: list[Path] | None = None, **options: Any) -> Path:
         """Convert them, or others in their place, with the same options."""
-        converter = make_converter(self.modality, self.options)
+        converter = make_converter(self.family, self.options)
         run(converter, sources or self.sources, destination, **options)
         return destination
 

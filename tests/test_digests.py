@@ -109,7 +109,7 @@ REAL: dict[str, tuple[str, str, dict[str, Any]]] = {
     "samples door": ("trajectory", "robot/robosuite100_door_panda_demo.hdf5", {}),
     "samples lift": ("trajectory", "robot/robosuite100_lift_panda_demo.hdf5", {}),
 }
-"""Modality, file and options of the real files beside the checkout."""
+"""Family, file and options of the real files beside the checkout."""
 
 
 def store_digests(store: Path) -> dict[str, str]:
@@ -129,17 +129,15 @@ def convert(name: str, folder: Path) -> Path:
     sources, store = folder / "sources", folder / "store.zarr"
     sources.mkdir()
     if name in REAL:
-        modality, file, options = REAL[name]
+        family, file, options = REAL[name]
         if not SAMPLES.is_dir():
             pytest.skip(f"real samples are not at {SAMPLES}")
-        return Case(modality, [SAMPLES / file], options).convert(store)
+        return Case(family, [SAMPLES / file], options).convert(store)
     if name == "rows_hdf5 skip":
         return with_a_bad_file(sources).convert(store, on_error="skip")
     variant = VARIANTS.get(name) or Variant(name)
     case = MAKERS[variant.case](sources)
-    return Case(case.modality, case.sources, {**case.options, **variant.options}).convert(
-        store, **variant.run
-    )
+    return Case(case.family, case.sources, {**case.options, **variant.options}).convert(store, **variant.run)
 
 
 @pytest.mark.parametrize("name", [*MAKERS, *VARIANTS, "rows_hdf5 skip", *REAL])

@@ -35,7 +35,7 @@ __all__ = ["CtConverter"]
 class CtConverter(CtOptions, Converter):
     """Converts CT volumes; see `CtOptions`, and `unistore.converters.ct.layouts` for a volume's files."""
 
-    modality: ClassVar[str] = schema.MODALITY
+    family: ClassVar[str] = schema.FAMILY_NAME
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Group the files into volumes and read every header.
@@ -74,7 +74,7 @@ class CtConverter(CtOptions, Converter):
             make_source(volume, name, paths, agreement) for volume, name in zip(volumes, names, strict=True)
         )
         return Scan(
-            modality=schema.MODALITY,
+            family=schema.FAMILY_NAME,
             sources=sources,
             tables=make_tables(volumes, agreement, self.tile),
             sample_table=schema.VOLUMES,

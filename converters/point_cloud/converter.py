@@ -32,7 +32,7 @@ from unistore.converters.point_cloud.settle import (
 from unistore.converters.point_cloud.source import Layout, to_json
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem
-from unistore.schemas.point_cloud.fields import MODALITY, POINTS, SEGMENTS, voxel_group
+from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
 
 __all__ = ["PointCloudConverter", "detect"]
@@ -48,7 +48,7 @@ Found = tuple[str, Path, Layout]
 class PointCloudConverter(PointCloudOptions, Converter):
     """Converts point clouds; see `PointCloudOptions`."""
 
-    modality: ClassVar[str] = MODALITY
+    family: ClassVar[str] = FAMILY_NAME
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Recognise every file's layout and columns; see `Converter.scan`.
@@ -121,7 +121,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             for name, path, each in found
         )
         return Scan(
-            modality=MODALITY,
+            family=FAMILY_NAME,
             sources=sources,
             tables=tables(
                 fields,
@@ -227,5 +227,5 @@ def detect(paths: Sequence[Path]) -> Detection | None:
     for path in [file for file in files if file.name.lower().endswith(suffixes())][:_LOOKED_AT]:
         layout = detect_format(path, paths)
         if layout is not None:
-            return Detection(MODALITY, layout, f"{path.name} is a point cloud of layout {layout}")
+            return Detection(FAMILY_NAME, layout, f"{path.name} is a point cloud of layout {layout}")
     return None

@@ -25,7 +25,7 @@ from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
 from unistore.converters.rows.forms import CURE, common_length, fields_of, form_problems, nesting
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.rows.fields import MODALITY, TABLE, row_field
+from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 
 __all__ = ["RowsConverter", "detect"]
@@ -55,7 +55,7 @@ class _Found(NamedTuple):
 class RowsConverter(RowsOptions, Converter):
     """Converts plain arrays; see `RowsOptions`."""
 
-    modality: ClassVar[str] = MODALITY
+    family: ClassVar[str] = FAMILY_NAME
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Look at every file's headers; see `Converter.scan`.
@@ -160,7 +160,7 @@ class RowsConverter(RowsOptions, Converter):
             row_field(name, form.dtype, form.row_shape, form.attributes) for name, form in merged.items()
         )
         return Scan(
-            modality=MODALITY,
+            family=FAMILY_NAME,
             sources=sources,
             tables=(Table(name=TABLE, fields=fields),),
             sample_table=TABLE,
@@ -237,4 +237,4 @@ def detect(paths: Sequence[Path]) -> Detection | None:
     if not known or len(known) < len(files):
         return None
     kinds = ", ".join(sorted({path.suffix.lower() for path in known}))
-    return Detection(MODALITY, "arrays", f"{len(known)} file(s) of arrays ({kinds}), of no other family")
+    return Detection(FAMILY_NAME, "arrays", f"{len(known)} file(s) of arrays ({kinds}), of no other family")

@@ -34,7 +34,7 @@ from unistore.converters.spike.tables import (
     voxel_sets,
 )
 from unistore.errors import InputError, Problem
-from unistore.schemas.spike.fields import FRAMES, IMAGES, MODALITY, file_table_name
+from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, file_table_name
 
 __all__ = ["SpikeConverter"]
 
@@ -42,7 +42,7 @@ __all__ = ["SpikeConverter"]
 class SpikeConverter(SpikeOptions, Converter):
     """Converts spike recordings; see `SpikeOptions`."""
 
-    modality: ClassVar[str] = MODALITY
+    family: ClassVar[str] = FAMILY_NAME
     concurrent: ClassVar[bool] = True
 
     def scan(self, paths: Sequence[Path]) -> Scan:
@@ -125,7 +125,7 @@ class SpikeConverter(SpikeOptions, Converter):
         sizes = frame_sizes(looked, extents)
         sets = voxel_sets(self.voxel_bins, looked, sizes.length)
         return Scan(
-            modality=self.modality,
+            family=self.family,
             sources=sources,
             tables=make_tables(sizes, sets, roles, looked, self.frames),
             sample_table=FRAMES,

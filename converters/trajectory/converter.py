@@ -24,7 +24,7 @@ from unistore.converters.trajectory.recognise import EVIDENCE, recognise
 from unistore.converters.trajectory.settle import possible_tables, settle_episodes
 from unistore.converters.trajectory.tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem
-from unistore.schemas.trajectory.fields import EPISODES, MODALITY, STEPS
+from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 
 __all__ = ["TrajectoryConverter", "detect"]
 
@@ -32,7 +32,7 @@ __all__ = ["TrajectoryConverter", "detect"]
 class TrajectoryConverter(TrajectoryOptions, Converter):
     """Converts robot trajectories; see `TrajectoryOptions`."""
 
-    modality: ClassVar[str] = MODALITY
+    family: ClassVar[str] = FAMILY_NAME
 
     def scan(self, paths: Sequence[Path]) -> Scan:
         """Look at every file's headers, its flags and its actions; see `Converter.scan`.
@@ -93,7 +93,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             for (path, name, look), (_, index) in zip(kept, indexed, strict=True)
         )
         return Scan(
-            modality=MODALITY,
+            family=FAMILY_NAME,
             sources=sources,
             tables=tables,
             sample_table=EPISODES,
@@ -226,5 +226,5 @@ def detect(paths: Sequence[Path]) -> Detection | None:
                 layout = recognise(file)
         except InputError:
             continue
-        return Detection(MODALITY, layout, f"{path.name} holds {EVIDENCE[layout]}") if layout else None
+        return Detection(FAMILY_NAME, layout, f"{path.name} holds {EVIDENCE[layout]}") if layout else None
     return None

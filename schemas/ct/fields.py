@@ -26,8 +26,8 @@ from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.tables import Field
 
 __all__ = [
+    "FAMILY_NAME",
     "MASKS",
-    "MODALITY",
     "SDF",
     "VOLUMES",
     "WINDOWS",
@@ -40,7 +40,7 @@ __all__ = [
     "values_field",
 ]
 
-MODALITY = "ct"
+FAMILY_NAME = "ct"
 VOLUMES = "volumes"
 WINDOWS = "windows"
 MASKS = "masks"

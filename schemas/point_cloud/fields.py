@@ -30,7 +30,7 @@ from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 
 __all__ = [
-    "MODALITY",
+    "FAMILY_NAME",
     "NO_SEGMENT",
     "POINTS",
     "SEGMENTS",
@@ -46,7 +46,7 @@ __all__ = [
     "xyz_field",
 ]
 
-MODALITY = "point_cloud"
+FAMILY_NAME = "point_cloud"
 POINTS = "points"
 SEGMENTS = "segments"
 NO_SEGMENT = -1

@@ -9,9 +9,9 @@ from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.tables import Field
 
-__all__ = ["MODALITY", "TABLE", "row_field", "validate"]
+__all__ = ["FAMILY_NAME", "TABLE", "row_field", "validate"]
 
-MODALITY = "rows"
+FAMILY_NAME = "rows"
 TABLE = "rows"
 
 

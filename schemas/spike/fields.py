@@ -35,10 +35,10 @@ from unistore.schemas.spike.tiles import image_tile, spike_tile, voxel_tile
 from unistore.schemas.tables import Field, Table
 
 __all__ = [
+    "FAMILY_NAME",
     "FRAMES",
     "IMAGES",
     "IMAGE_EXTENT",
-    "MODALITY",
     "SEQUENCE_NAME",
     "SEQUENCE_OFFSETS",
     "SPIKE",
@@ -58,7 +58,7 @@ __all__ = [
     "voxel_path",
 ]
 
-MODALITY = "spike"
+FAMILY_NAME = "spike"
 FRAMES = "frames"
 """The table of samples."""
 SPIKE = "frames/spike"

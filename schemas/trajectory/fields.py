@@ -25,10 +25,10 @@ from unistore.schemas.tables import Field
 
 __all__ = [
     "EPISODES",
+    "FAMILY_NAME",
     "FINAL",
     "IMAGE_AXES",
     "JPEG_SUFFIX",
-    "MODALITY",
     "NEXT",
     "OBSERVATION",
     "STEPS",
@@ -40,7 +40,7 @@ __all__ = [
     "validate",
 ]
 
-MODALITY = "trajectory"
+FAMILY_NAME = "trajectory"
 STEPS = "steps"
 EPISODES = "episodes"
 OBSERVATION = "steps/observation"

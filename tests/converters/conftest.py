@@ -255,7 +255,7 @@ def _check(
     before, handles = _state(paths), _open_files()
     assert pickle.loads(pickle.dumps(converter)) == converter
     converted = _convert(converter, paths)
-    assert converted.scan.modality == converter.modality, f"scan of modality {converted.scan.modality}"
+    assert converted.scan.family == converter.family, f"scan of family {converted.scan.family}"
     _check_json(converted.scan)
     _check_fields(converted)
     _check_samples(converted)

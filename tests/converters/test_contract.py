@@ -43,8 +43,8 @@ class Broken(RowsConverter):
             return replace(scan, notes=(str(next(COUNT)),))
         if self.fault == "json":
             return replace(scan, options={"map": (1, 2)})
-        if self.fault == "modality":
-            return replace(scan, modality="other")
+        if self.fault == "family":
+            return replace(scan, family="other")
         if self.fault == "fields":
             table = scan.tables[0]
             return replace(scan, tables=(replace(table, fields=(replace(table.fields[0], axes=("row",)),)),))
@@ -75,7 +75,7 @@ def test_a_sound_converter_passes(path: Path, check_contract) -> None:
         ("modified", "sources were modified"),
         ("changing", "the scan differs"),
         ("json", "not plain JSON"),
-        ("modality", "modality"),
+        ("family", "family"),
         ("fields", "axes"),
         ("outside", "rows before the output"),
         ("ranges", "rows/data rows"),
@@ -90,7 +90,7 @@ def test_a_fault_is_noticed(path: Path, check_contract, fault: str, message: str
 
 
 @pytest.mark.parametrize(
-    ("path", "modality"),
+    ("path", "family"),
     [
         ("pointcloud/thin_a.h5", "point_cloud"),
         ("pointcloud", "point_cloud"),
@@ -100,10 +100,10 @@ def test_a_fault_is_noticed(path: Path, check_contract, fault: str, message: str
         ("trajectory", "trajectory"),
     ],
 )
-def test_each_family_is_recognised(bundled: Path, path: str, modality: str) -> None:
+def test_each_family_is_recognised(bundled: Path, path: str, family: str) -> None:
     found = detect([bundled / path])
     assert found is not None
-    assert found.modality == modality, found.reason
+    assert found.family == family, found.reason
     json.dumps(found.reason)
 
 

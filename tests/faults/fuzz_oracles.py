@@ -53,7 +53,7 @@ def compare(store: Path, sources: Path) -> set[str]:
         "ct": _volumes,
         "spike": _spikes,
         "trajectory": _episodes,
-    }[about["modality"]]
+    }[about["family"]]
     attributes = {key: dict(item.attrs) for key, item in arrays.items()}
     check(names, values, attributes, about, sources)
     return set(names)

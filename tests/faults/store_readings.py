@@ -47,7 +47,7 @@ def readings(path: Path, out: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def kinds(path: Path) -> list[tuple[str, Any]]:
-    """Kinds of sample that the store of this modality may have."""
+    """Kinds of sample that the store of this family may have."""
     try:
         store = Store(path)
     except UnistoreError:
@@ -76,7 +76,7 @@ def kinds(path: Path) -> list[tuple[str, Any]]:
             "replay",
         ],
     }
-    return [("natural", None), *((str(kind), kind) for kind in found.get(str(store.modality), []))]
+    return [("natural", None), *((str(kind), kind) for kind in found.get(str(store.family), []))]
 
 
 def read_dataset(path: Path, kind: Any) -> None:
@@ -99,7 +99,7 @@ def read_dataset(path: Path, kind: Any) -> None:
         if isinstance(names, list) and names:
             len(unistore.Dataset(path, split=names[0]))
         for place, sample in enumerate(wanted):
-            for key, expected in plain_sample(path, dataset.store.modality, sample):
+            for key, expected in plain_sample(path, dataset.store.family, sample):
                 if key in batch:
                     found = np.asarray(batch[key][place])
                     if found.tobytes() != np.ascontiguousarray(expected).tobytes():
@@ -107,19 +107,19 @@ def read_dataset(path: Path, kind: Any) -> None:
                         raise AssertionError(msg)
 
 
-def plain_sample(path: Path, modality: str, sample: int) -> Iterator[tuple[str, np.ndarray]]:
+def plain_sample(path: Path, family: str, sample: int) -> Iterator[tuple[str, np.ndarray]]:
     """Some values of a natural sample, by zarr-python alone."""
 
     def array(name: str) -> Any:
         return zarr.open_array(path / name, mode="r")
 
-    if modality == "rows":
+    if family == "rows":
         for name in (
             each.parent.relative_to(path).as_posix() for each in sorted(path.glob("rows/**/zarr.json"))
         ):
             if (path / name / "c").exists():
                 yield name.removeprefix("rows/"), np.asarray(array(name)[sample])
-    elif modality == "point_cloud":
+    elif family == "point_cloud":
         numbers = array("segments/number")
         every = json.loads((path / "zarr.json").read_bytes())["attributes"]["unistore"]["samples"]["count"]
         # Where as many segments as samples are counted, all of them are samples, whatever their numbers.
@@ -133,10 +133,10 @@ def plain_sample(path: Path, modality: str, sample: int) -> Iterator[tuple[str, 
             xyz = xyz * scale + offset
         yield "xyz", (xyz - origin).astype(np.float32)
         yield "origin", origin
-    elif modality == "ct" and (path / "volumes/image").exists():
+    elif family == "ct" and (path / "volumes/image").exists():
         depth, height, width = np.asarray(array("volumes/extent")[sample]).tolist()
         yield "image", np.asarray(array("volumes/image")[sample, :depth, :height, :width])
-    elif modality == "trajectory":
+    elif family == "trajectory":
         yield "action", np.asarray(array("steps/action")[sample])
         yield "terminated", np.asarray(array("steps/terminated")[sample])
 

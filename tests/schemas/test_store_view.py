@@ -45,7 +45,7 @@ def test_families_export_and_judge_a_store_through_its_view(
     case, path = make_case(case_name)
     store = Store(path)
     view: Any = OnlyStore(store, StoreView)
-    files = import_module(f"unistore.converters.{case.modality}.export").files
+    files = import_module(f"unistore.converters.{case.family}.export").files
     found = list(files(view))
     assert found
     for one, other in zip(found, files(store), strict=True):
@@ -53,5 +53,5 @@ def test_families_export_and_judge_a_store_through_its_view(
         for name, values in one.values.items():
             rows = [row.tobytes() for block in values.blocks() for row in block]
             assert rows == [row.tobytes() for block in other.values[name].blocks() for row in block]
-    for rule in import_module(f"unistore.schemas.{case.modality}.rules").RULES:
+    for rule in import_module(f"unistore.schemas.{case.family}.rules").RULES:
         assert list(rule(View(view))) == []

@@ -33,7 +33,7 @@ class StoreMaker:
 
     def __call__(
         self,
-        modality: str,
+        family: str,
         arrays: Mapping[str, NDArray[Any] | list[str]],
         *,
         count: int,
@@ -44,7 +44,7 @@ class StoreMaker:
         attributes: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Path:
         self.made += 1
-        path = self.folder / f"{modality}-{self.made}.zarr"
+        path = self.folder / f"{family}-{self.made}.zarr"
         root = zarr.create_group(path)
         everything = dict(arrays)
         if splits:
@@ -61,7 +61,7 @@ class StoreMaker:
             root[array].attrs.update(values)
         root.attrs["unistore"] = {
             "format_version": 1,
-            "modality": modality,
+            "family": family,
             "samples": {"count": count, "table": table},
             "fields": {name: {"axes": (axes or {}).get(name, [])} for name in written},
             "seal": SEAL,

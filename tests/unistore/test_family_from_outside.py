@@ -188,7 +188,7 @@ def test_the_store_has_the_values(installed: Installed) -> None:
     rates = np.repeat([rate for rate, _ in PINGS.values()], [count for _, count in PINGS.values()])
     np.testing.assert_array_equal(store["rows/echoes"][:], np.concatenate(list(installed.pings.values())))
     np.testing.assert_array_equal(store["rows/rate"][:], rates)
-    assert store.attrs["unistore"]["modality"] == "sonar"
+    assert store.attrs["unistore"]["family"] == "sonar"
 
 
 def test_help_has_the_options(installed: Installed) -> None:
@@ -308,7 +308,7 @@ def test_a_changed_source_differs(installed: Installed) -> None:
 
 def test_inspect_tells_a_command_and_code_that_run(installed: Installed) -> None:
     about = json.loads(installed.unistore("inspect", "pings", "--json").stdout)
-    assert (about["kind"], about["modality"], about["reason"]) == (
+    assert (about["kind"], about["family"], about["reason"]) == (
         "source",
         "sonar",
         "a.bin begins with PING",
@@ -319,7 +319,7 @@ def test_inspect_tells_a_command_and_code_that_run(installed: Installed) -> None
     installed.unistore(*arguments)
     assert tree(installed.folder / "commanded.zarr") == tree(installed.folder / "reference.zarr")
     about = json.loads(installed.unistore("inspect", "reference.zarr", "--json").stdout)
-    assert (about["kind"], about["modality"], about["samples"]["count"]) == ("store", "sonar", 1432)
+    assert (about["kind"], about["family"], about["samples"]["count"]) == ("store", "sonar", 1432)
     assert "'echoes': torch.Size([64, 50])" in installed.script(about["snippet"])
     installed.unistore("convert", "sonar", "pings", "two.zarr", "--rate", "96", "--rate", "200")
     assert "--rate 96 --rate 200" in installed.unistore("inspect", "two.zarr").stdout
@@ -407,5 +407,5 @@ def test_broken_families_disable_nothing_else(installed: Installed) -> None:
 @pytest.mark.usefixtures("broken")
 def test_a_converter_of_another_family_is_refused(installed: Installed) -> None:
     told = installed.unistore("convert", "radar", "pings", "radar.zarr", code=2).stderr
-    assert "unistore_sonar.converter:SonarConverter has the modality 'sonar'" in told
+    assert "unistore_sonar.converter:SonarConverter has the family 'sonar'" in told
     assert not (installed.folder / "radar.zarr").exists()

@@ -23,7 +23,7 @@ from unistore.conversion.convert import make_converter
 from unistore.converters import registry
 from unistore.converters.detection import detect
 from unistore.converters.options import Options, declared, option
-from unistore.converters.registry import families, family, own_families
+from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, StoreError
 from unistore.report.commands import convert_command
 
@@ -75,7 +75,7 @@ def test_records_are_whole() -> None:
         for part in ("options", "converter", "detect", "validate", "rules", "export", "originals", "kind"):
             each.part(part)
         assert issubclass(each.part("converter"), each.part("options"))
-        assert each.part("converter").modality == each.name
+        assert each.part("converter").family == each.name
 
 
 def test_importing_the_registry_and_all_options_is_light() -> None:
@@ -117,7 +117,7 @@ class PingOptions(Options):
 
 
 class PingConverter(PingOptions):
-    modality = "sonar"
+    family = "sonar"
 
 
 def validate(arrays: Any, attributes: Any) -> list[Any]:
@@ -169,12 +169,12 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
         "unistore: family odd is left out: unistore_odd:FAMILY is object, expected a Family",
         "unistore: family ct is left out: unistore_ct:FAMILY has the name of a family that is there already",
     ]
-    assert family("ct").converter.startswith("unistore.converters.ct.")
-    assert family("sonar") is SONAR
+    assert get_family("ct").converter.startswith("unistore.converters.ct.")
+    assert get_family("sonar") is SONAR
     np.save(tmp_path / "a.npy", np.arange(4))
     found = detect([tmp_path])
     assert found is not None
-    assert found.modality == "rows"
+    assert found.family == "rows"
     (line,) = capsys.readouterr().err.splitlines()
     assert "family sonar is left out" in line
     assert "sonar_that_is_missing:detect cannot be imported: ModuleNotFoundError" in line
@@ -302,7 +302,7 @@ def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Pa
         unistore.Dataset(path)
     assert len(unistore.Dataset(path, samples=unistore.Rows())) == 6
     found = unistore.inspect(path)
-    assert (found.kind, found.details["modality"], found.details["snippet"]) == ("store", "sonar", "")
+    assert (found.kind, found.details["family"], found.details["snippet"]) == ("store", "sonar", "")
     from unistore import export
 
     with pytest.raises(StoreError, match="cannot be exported: family sonar: is not known"):

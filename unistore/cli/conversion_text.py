@@ -22,7 +22,7 @@ MOST = 50
 
 def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
     """What would be written, and how much of the memory that may be taken it takes."""
-    lines = [f"would write {destination}: {shown.scan.modality.replace('_', ' ')}"]
+    lines = [f"would write {destination}: {shown.scan.family.replace('_', ' ')}"]
     lines += [f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}"]
     for table in shown.tables:
         about = "about " if table.name in shown.estimated else ""
@@ -55,7 +55,7 @@ def report_text(report: Report) -> str:
     samples, sources = count_of(report.samples, "sample"), count_of(report.sources, "source")
     lines = [
         f"sealed {report.destination}",
-        f"  {report.modality.replace('_', ' ')}: {samples} from {sources}",
+        f"  {report.family.replace('_', ' ')}: {samples} from {sources}",
         (
             f"  {size(report.source_bytes)} of sources → {size(report.stored_bytes)} in {report.files:,} "
             f"files ({size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"

@@ -36,21 +36,21 @@ Examples:
 """
 
 
-def _convert(modality: str | None, **given: Any) -> int:
+def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print what came of it; returns the exit code."""
     from unistore.cli.conversion_text import preview_text, report_text
     from unistore.cli.progress import Bar
     from unistore.conversion.convert import convert as run
-    from unistore.conversion.convert import detect_modality, make_converter, source_paths
+    from unistore.conversion.convert import detect_family, make_converter, source_paths
 
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
     paths = source_paths(sources)
-    if modality is None:
-        found = detect_modality(paths)
-        modality = found.modality
-        say(f"{modality.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+    if family is None:
+        found = detect_family(paths)
+        family = found.family
+        say(f"{family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     if dry_run:
         from unistore.conversion.preview import preview
         from unistore.conversion.splits import parse_shares
@@ -59,7 +59,7 @@ def _convert(modality: str | None, **given: Any) -> int:
         shares = None if common["split"] is None else parse_shares(common["split"])
         limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")
         shown = preview(
-            make_converter(modality, given),
+            make_converter(family, given),
             paths,
             codec=common["codec"],
             shares=shares,
@@ -73,7 +73,7 @@ def _convert(modality: str | None, **given: Any) -> int:
             say(preview_text(shown, destination, common["memory"]))
         return SKIPPED if shown.scan.options.get("skipped") else 0
     with Bar() as bar:
-        report = run(paths, destination, modality, progress=bar, **common, **given)
+        report = run(paths, destination, family, progress=bar, **common, **given)
     if as_json:
         say_json(asdict(report))
     else:

@@ -36,5 +36,5 @@ def command(store: str, destination: str, as_json: bool) -> None:
         return
     say(
         f"exported {done.destination}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB, "
-        f"from {done.sources:,} sources ({done.modality.replace('_', ' ')})"
+        f"from {done.sources:,} sources ({done.family.replace('_', ' ')})"
     )

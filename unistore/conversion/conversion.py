@@ -93,7 +93,7 @@ class Conversion:
         )
         report = Report(
             destination=self.build.destination,
-            modality=plan.modality,
+            family=plan.family,
             samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
             source_bytes=sum(file.size for guard in guards for file in guard),

@@ -16,7 +16,7 @@ from unistore.converters.detection import Detection, detect
 from unistore.converters.files.paths import is_inside
 from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import Family, families, family
+from unistore.converters.registry import Family, families, get_family
 from unistore.errors import InputError, Problem
 from unistore.remote.url import local_only
 from unistore.store.names import ROOT
@@ -26,7 +26,7 @@ from unistore.system.sizes import parse_bytes
 from unistore.system.workers import MOST
 from unistore.zarr3.presets import CODECS
 
-__all__ = ["convert", "detect_modality", "make_converter", "recorded_converter"]
+__all__ = ["convert", "detect_family", "make_converter", "recorded_converter"]
 
 PathLike = str | os.PathLike[str]
 
@@ -35,7 +35,7 @@ PathLike = str | os.PathLike[str]
 def convert(
     sources: PathLike | Iterable[PathLike],
     destination: PathLike,
-    modality: str | None = None,
+    family: str | None = None,
     *,
     codec: str = "fast",
     split: str | Mapping[str, float] | None = None,
@@ -59,7 +59,7 @@ def convert(
         Folder of the store to make. While it is made it is called ``<destination>.unistore-build``; the same
         call after a kill continues there. Or the URL of a place in a bucket, ``s3://``, ``gs://``, ``az://``:
         shards are put straight there, the root object last; see `work`.
-    modality
+    family
         Family of the sources, as ``unistore convert --help`` lists them; None: from the content.
     codec
         ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
@@ -107,7 +107,7 @@ def convert(
     """
     check = Arguments()
     check.path("destination", destination)
-    check.text("modality", modality, none=True)
+    check.text("family", family, none=True)
     check.one_of("--codec", codec, CODECS)
     check.one_of("--on-error", on_error, ("fail", "skip"))
     check.whole("--workers", workers, most=MOST)
@@ -122,7 +122,7 @@ def convert(
     shares = None if split is None else parse_shares(split)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
-    chosen = modality or detect_modality(paths).modality
+    chosen = family or detect_family(paths).family
 
     def start(executor: Any) -> Report:
         return run(
@@ -150,7 +150,7 @@ def convert(
             return start(cluster)
     from unistore.conversion.executors.processes import Processes
 
-    imports = (family(chosen).converter.partition(":")[0],)
+    imports = (get_family(chosen).converter.partition(":")[0],)
     with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
         return start(processes)
 
@@ -190,7 +190,7 @@ def check_exist(paths: Sequence[Path]) -> None:
         raise InputError(msg)
 
 
-def detect_modality(paths: Sequence[Path]) -> Detection:
+def detect_family(paths: Sequence[Path]) -> Detection:
     """What the sources are.
 
     Raises
@@ -218,7 +218,7 @@ def detect_modality(paths: Sequence[Path]) -> Detection:
     return found
 
 
-def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
+def make_converter(family: str, options: Mapping[str, Any]) -> Converter:
     """Converter of a family with its options; one value will do where several may be given.
 
     Raises
@@ -226,7 +226,7 @@ def make_converter(modality: str, options: Mapping[str, Any]) -> Converter:
     InputError
         If the family is unknown, or an option is not one of its own or of another type.
     """
-    found = family(modality)
+    found = get_family(family)
     converter, taken = _classes(found)
     known = [each.name for each in declared(taken)]
     if unknown := [name for name in options if name not in known]:
@@ -242,21 +242,21 @@ def _classes(found: Family) -> tuple[Any, type[Options]]:
         message = f"{found.options} does not inherit Options"
     elif not issubclass(converter, taken):
         message = f"{found.converter} does not inherit {found.options}"
-    elif converter.modality != found.name:
-        message = f"{found.converter} has the modality {converter.modality!r}"
+    elif converter.family != found.name:
+        message = f"{found.converter} has the family {converter.family!r}"
     else:
         return converter, taken
     cure = "tell who wrote its package; docs/write-a-family.md says what belongs together"
     raise InputError(Problem(f"family {found.command}", message, cure, "family"))
 
 
-def recorded_converter(modality: str, options: Mapping[str, Any]) -> Converter:
+def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:
     """Converter as it was, from the options that a store records.
 
     Raises
     ------
     InputError
-        If the options are not those of the modality's converter.
+        If the options are not those of the family's converter.
     """
     beside = ("codec", "split", "found", "skipped")
-    return make_converter(modality, {name: value for name, value in options.items() if name not in beside})
+    return make_converter(family, {name: value for name, value in options.items() if name not in beside})

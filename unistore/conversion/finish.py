@@ -19,7 +19,7 @@ from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Scan, Settled
-from unistore.converters.registry import family
+from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, Problem
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
@@ -96,7 +96,7 @@ def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
     """The root's ``unistore`` object as far as it is known before anything is written."""
     return {
         "format_version": FORMAT_VERSION,
-        "modality": plan.modality,
+        "family": plan.family,
         "samples": {"count": settled.samples, "table": plan.sample_table},
         "main_table": scan.main_table,
         "fields": _fields(plan),
@@ -116,10 +116,10 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
         Naming every rule that the planned store breaks: a fault of the converter, never sealed.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    problems: list[Problem] = family(plan.modality).part("validate")(arrays, attributes)
+    problems: list[Problem] = get_family(plan.family).part("validate")(arrays, attributes)
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)
-        msg = f"this would be no {plan.modality} store; please report it:\n  {listed}"
+        msg = f"this would be no {plan.family} store; please report it:\n  {listed}"
         raise ConversionError(msg)
 
 

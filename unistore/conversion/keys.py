@@ -30,7 +30,7 @@ def source_keys(scan: Scan, guards: Sequence[Guard]) -> list[str]:
     size and modification time restored.
     """
     options = {name: value for name, value in scan.options.items() if name not in _OF_ALL}
-    shared = _digest([scan.modality, options, [asdict(table) for table in scan.tables]])
+    shared = _digest([scan.family, options, [asdict(table) for table in scan.tables]])
     return [
         _digest([shared, source.name, guard, source.rows, source.detail])
         for source, guard in zip(scan.sources, guards, strict=True)

@@ -123,7 +123,7 @@ class Plan:
 
     Attributes
     ----------
-    modality, sample_table
+    family, sample_table
         As in the store's root attributes.
     codec
         Preset of the inner codec chain: ``"fast"``, ``"balanced"``, ``"small"`` or ``"none"``.
@@ -139,7 +139,7 @@ class Plan:
         Versions of what encodes.
     """
 
-    modality: str
+    family: str
     sample_table: str
     codec: str
     sources: tuple[str, ...]

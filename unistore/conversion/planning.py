@@ -73,7 +73,7 @@ def plan_conversion(
     no_digests = np.zeros((len(scan.sources), 16), np.uint8)
     index = [*settled.arrays, *shared_index(scan, _rows_of(scan.main_table, tables), no_digests, codes)]
     plan = Plan(
-        modality=scan.modality,
+        family=scan.family,
         sample_table=scan.sample_table,
         codec=codec,
         sources=tuple(source.name for source in scan.sources),

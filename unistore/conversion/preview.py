@@ -56,7 +56,7 @@ class Preview:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, the same whenever the sources and the options are."""
         return {
-            "modality": self.scan.modality,
+            "family": self.scan.family,
             "notes": list(self.scan.notes),
             "options": dict(self.scan.options),
             "sources": [
@@ -123,7 +123,7 @@ def preview(
     return Preview(
         scan=scan,
         plan=Plan(
-            modality=scan.modality,
+            family=scan.family,
             sample_table=scan.sample_table,
             codec=codec,
             sources=tuple(source.name for source in scan.sources),

@@ -19,7 +19,7 @@ class Report:
     """
 
     destination: str
-    modality: str
+    family: str
     samples: int
     sources: int
     source_bytes: int

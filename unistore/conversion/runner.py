@@ -127,7 +127,7 @@ def _identity(
 ) -> dict[str, Any]:
     """What must stay the same for a run to be continued."""
     identity = {
-        "modality": scan.modality,
+        "family": scan.family,
         "converter": type(converter).__name__,
         "options": plan_options(scan, codec, shares),
         "sources": {source.name: _look(guard_of(source)) for source in scan.sources},

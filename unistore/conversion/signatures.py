@@ -177,7 +177,7 @@ class Convert(Protocol):
         self,
         sources: Sources,
         destination: PathLike,
-        modality: None = None,
+        family: None = None,
         **options: Unpack[_Shared],
     ) -> Report: ...
     @overload
@@ -185,7 +185,7 @@ class Convert(Protocol):
         self,
         sources: Sources,
         destination: PathLike,
-        modality: Literal["ct"],
+        family: Literal["ct"],
         **options: Unpack[_Ct],
     ) -> Report: ...
     @overload
@@ -193,7 +193,7 @@ class Convert(Protocol):
         self,
         sources: Sources,
         destination: PathLike,
-        modality: Literal["point_cloud", "point-cloud"],
+        family: Literal["point_cloud", "point-cloud"],
         **options: Unpack[_PointCloud],
     ) -> Report: ...
     @overload
@@ -201,7 +201,7 @@ class Convert(Protocol):
         self,
         sources: Sources,
         destination: PathLike,
-        modality: Literal["rows"],
+        family: Literal["rows"],
         **options: Unpack[_Rows],
     ) -> Report: ...
     @overload
@@ -209,7 +209,7 @@ class Convert(Protocol):
         self,
         sources: Sources,
         destination: PathLike,
-        modality: Literal["spike"],
+        family: Literal["spike"],
         **options: Unpack[_Spike],
     ) -> Report: ...
     @overload
@@ -217,7 +217,7 @@ class Convert(Protocol):
         self,
         sources: Sources,
         destination: PathLike,
-        modality: Literal["trajectory"],
+        family: Literal["trajectory"],
         **options: Unpack[_Trajectory],
     ) -> Report: ...
     @overload
@@ -225,7 +225,7 @@ class Convert(Protocol):
         self,
         sources: Sources,
         destination: PathLike,
-        modality: str | None,
+        family: str | None,
         **options: Any,
     ) -> Report: ...
 

@@ -100,9 +100,9 @@ def _protocol(families: list[Family]) -> str:
     spelled.append(("str | None", "Any"))
     overloads = "".join(
         f"    @overload\n    def __call__(\n        self,\n        sources: Sources,\n"
-        f"        destination: PathLike,\n        modality: {modality},\n        **options: {options},\n"
+        f"        destination: PathLike,\n        family: {family},\n        **options: {options},\n"
         f"    ) -> Report: ...\n"
-        for modality, options in spelled
+        for family, options in spelled
     )
     return (
         f'\n\nclass Convert(Protocol):\n    """Convert research files into one sealed store; see '

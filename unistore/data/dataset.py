@@ -1,4 +1,4 @@
-"""`Dataset`: the samples of a store, or of several, whatever their modality, for torch."""
+"""`Dataset`: the samples of a store, or of several, whatever their family, for torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     index): the epoch comes with indices of type `At`, as `unistore.Shuffle` yields them, or else from
     `set_epoch`. Workers that stay alive between epochs (``persistent_workers``) see only the former.
 
-    Several stores of one modality, with the same fields, are one Dataset: sample ``store_offsets[k] + i`` is
+    Several stores of one family, with the same fields, are one Dataset: sample ``store_offsets[k] + i`` is
     sample i of store k. A batch that mixes them is one batch, in the order of its indices. The names of
     sources begin with that of the store.
 
@@ -55,7 +55,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
         an object store need workers that are started by ``spawn`` or ``forkserver``. A list: several stores.
     samples
-        What one sample is: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the modality's natural
+        What one sample is: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the family's natural
         kind (`Rows`, `Segments`, `Volumes`).
     fields
         Keys to read; None: all that the kind has by itself. Its description lists what there is on request.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.registry import family
+from unistore.converters.registry import get_family
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.protocol import SOURCE, Picks, SampleKind, SampleReader
 from unistore.errors import InputError, Problem
@@ -95,7 +95,7 @@ def natural_kind(store: Store) -> SampleKind:
         If the store's family is not known here, has no such kind, or cannot be imported.
     """
     try:
-        kind: SampleKind = family(store.modality).part("kind")(store)
+        kind: SampleKind = get_family(store.family).part("kind")(store)
     except InputError as error:
         msg = f"{store.path}: {error}; or say what a sample is, as in samples=unistore.Rows()"
         raise InputError(msg) from error
@@ -123,7 +123,7 @@ def open_parts(
     StoreError
         If one is no finished store.
     InputError
-        If `kind` is none, or the stores are of different modalities or kinds, or lack a split; everything at
+        If `kind` is none, or the stores are of different families or kinds, or lack a split; everything at
         once.
     """
     if not paths:
@@ -137,13 +137,13 @@ def open_parts(
     problems = [
         Problem(
             stores[number].path,
-            f"its samples are {kinds[number]} of a {stores[number].modality} store, and those of "
-            f"{first.path} are {kinds[0]} of a {first.modality} store",
+            f"its samples are {kinds[number]} of a {stores[number].family} store, and those of "
+            f"{first.path} are {kinds[0]} of a {first.family} store",
             "one Dataset has samples of one kind: name it with samples=…, or open the stores apart",
-            "modality",
+            "family",
         )
         for number in others
-        if stores[number].modality != first.modality or kinds[number] != kinds[0]
+        if stores[number].family != first.family or kinds[number] != kinds[0]
     ]
     if problems:
         raise InputError(problems)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
-from unistore.converters.registry import family
+from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.naming import Names
 from unistore.exporting.workplace import workplace
@@ -30,7 +30,7 @@ class Exported:
     """What an export wrote: how many files and bytes, of how many sources, in which layout."""
 
     destination: str
-    modality: str
+    family: str
     sources: int
     files: int
     bytes: int
@@ -79,7 +79,7 @@ def export(
             (work / "files").rename(target)
     except OSError as error:
         raise ConversionError(refusal(named(error, target), "then export again: nothing was left")) from error
-    return Exported(destination=str(target), modality=opened.modality, **done)
+    return Exported(destination=str(target), family=opened.family, **done)
 
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
@@ -133,7 +133,7 @@ def _agreeing(store: Store) -> Iterator[None]:
 
 def _exporter(store: Store) -> Callable[[Store], Iterator[File]]:
     try:
-        found: Callable[[Store], Iterator[File]] = family(store.modality).part("export")
+        found: Callable[[Store], Iterator[File]] = get_family(store.family).part("export")
     except InputError as error:
         msg = f"{store.path}: cannot be exported: {error}"
         raise StoreError(msg) from error

@@ -24,7 +24,7 @@ from unistore.conversion.shards import IndexValues
 from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared
 from unistore.converters.protocol import Scan
-from unistore.converters.registry import family
+from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, Problem, StoreError
 from unistore.integrity.rebuilt import Rebuilt, differences, rebuild
 from unistore.integrity.receipt import Receipt
@@ -91,7 +91,7 @@ def compare(
         made = rebuild(store.attributes, sources, work, progress, executor)
         _check_same_plan(store, made)
         _compare_arrays(store, made, sample, outcome, progress, executor)
-    if not outcome.problems and family(store.modality).originals:
+    if not outcome.problems and get_family(store.family).originals:
         _compare_originals(store, made, sample, outcome, progress, executor)
     if outcome.problems:
         return outcome.problems, None
@@ -248,7 +248,7 @@ class _OriginalStep:
 
     @cached_property
     def _originals(self) -> Any:
-        return family(self.store.modality).part("originals")(self.store, self.scan)
+        return get_family(self.store.family).part("originals")(self.store, self.scan)
 
     def __call__(self, number: int) -> Outcome:
         try:

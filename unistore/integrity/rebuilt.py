@@ -90,7 +90,7 @@ def rebuild(
     """
     try:
         options: Mapping[str, Any] = attributes["options"]
-        converter = recorded_converter(attributes["modality"], options)
+        converter = recorded_converter(attributes["family"], options)
         codec, shares = options["codec"], options["split"]
     except (KeyError, TypeError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"

@@ -10,7 +10,7 @@ from typing import Any
 
 from unistore.conversion.convert import check_exist, source_paths
 from unistore.conversion.executors.local import Executor
-from unistore.converters.registry import family
+from unistore.converters.registry import get_family
 from unistore.errors import Problem
 from unistore.integrity.damage import array_of, where_damaged
 from unistore.integrity.files import Checked, check_files, is_warning
@@ -136,7 +136,7 @@ def verify_with(
     if not structure:
         view = View(store, frozenset(damaged | _groups_above(store, checked)))
         problems, unchecked = run_rules(view, RULES, executor)
-        each = family(store.modality)
+        each = get_family(store.family)
         own = each.part("rules") if each.rules else ()
         if problems:  # they read what the indices lead to
             unchecked += [rule.__name__ for rule in own]

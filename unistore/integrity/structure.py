@@ -7,7 +7,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from unistore.converters.registry import family
+from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.indexes import index_problem
 from unistore.schemas.arrays import ArrayInfo
@@ -129,9 +129,9 @@ def _schema_problems(
     metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
-    modality = attributes["modality"]
+    family = attributes["family"]
     try:
-        validate = family(modality).part("validate")
+        validate = get_family(family).part("validate")
     except InputError as unknown:
         yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return
@@ -139,7 +139,7 @@ def _schema_problems(
     shapes[SAMPLES] = (attributes["samples"]["count"],)
     well_formed = True
     for path, info in arrays.items():
-        form = form_of(modality, path, arrays)
+        form = form_of(family, path, arrays)
         error = next((f"needs the array {need}" for need in form.needs if need not in shapes), None)
         error = error or form.array_error(info, shapes.__getitem__)
         if error is not None:

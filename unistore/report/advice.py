@@ -31,7 +31,7 @@ class StoreFacts:
 
     Attributes
     ----------
-    path, modality, samples
+    path, family, samples
         Of the store; samples of its natural kind.
     place
         Where it lies.
@@ -48,7 +48,7 @@ class StoreFacts:
     """
 
     path: str
-    modality: str
+    family: str
     samples: int
     place: Place
     fits_page_cache: bool | None

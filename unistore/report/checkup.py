@@ -115,7 +115,7 @@ def _look_at_store(path: str, machine: Machine) -> StoreFacts:
         forked = forks_safely(dataset, np.arange(min(speed.batch_size, count)))
     return StoreFacts(
         path=path,
-        modality=store.modality,
+        family=store.family,
         samples=count,
         place=place,
         fits_page_cache=None if place.stored is None else place.stored < machine.available_memory,
@@ -159,7 +159,7 @@ def _store_facts(store: StoreFacts, machine: Machine) -> list[tuple[str, str]]:
     fits = {None: "its size is unknown", True: "fits", False: "does not fit"}[store.fits_page_cache]
     facts = [
         ("path", store.path),
-        ("samples", f"{count_of(store.samples, 'sample')} ({store.modality.replace('_', ' ')})"),
+        ("samples", f"{count_of(store.samples, 'sample')} ({store.family.replace('_', ' ')})"),
         ("file system", system),
         ("page cache", f"{size(place.stored)} of files, {size(machine.available_memory)} available: {fits}"),
         ("chunks", _per_chunk(store.samples_a_chunk)),

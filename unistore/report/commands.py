@@ -15,7 +15,7 @@ __all__ = ["convert_command", "spelled_options"]
 
 
 def convert_command(
-    modality: str,
+    family: str,
     sources: Sequence[str],
     destination: str,
     options: Mapping[str, Any] = MappingProxyType({}),
@@ -25,7 +25,7 @@ def convert_command(
 
     Parameters
     ----------
-    modality
+    family
         Family, as stores name it.
     sources, destination
         As they are to be given.
@@ -35,19 +35,19 @@ def convert_command(
         Further words.
     """
     paths = [f"./{path}" if path.startswith("-") else path for path in (*sources, destination)]
-    words = ["unistore", "convert", modality.replace("_", "-"), *paths]
-    return shlex.join([*words, *_words(modality, options), *more])
+    words = ["unistore", "convert", family.replace("_", "-"), *paths]
+    return shlex.join([*words, *_words(family, options), *more])
 
 
-def spelled_options(modality: str, options: Mapping[str, Any]) -> str:
+def spelled_options(family: str, options: Mapping[str, Any]) -> str:
     """Recorded options as they are typed; those that a conversion has by itself are left out."""
-    return shlex.join(_words(modality, options))
+    return shlex.join(_words(family, options))
 
 
-def _words(modality: str, options: Mapping[str, Any]) -> list[str]:
+def _words(family: str, options: Mapping[str, Any]) -> list[str]:
     """Words of the family's own options, and of ``--codec`` and ``--split``, which every store records."""
     words = []
-    for each in _declared(modality):
+    for each in _declared(family):
         value = options.get(each.name)
         if value not in (None, [], {}, each.plain(each.default)):
             words += _spelled(each, value)
@@ -58,8 +58,8 @@ def _words(modality: str, options: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def _declared(modality: str) -> tuple[Option, ...]:
-    found = find_family(modality)
+def _declared(family: str) -> tuple[Option, ...]:
+    found = find_family(family)
     try:
         return () if found is None else declared(found.part("options"))
     except InputError:

@@ -37,9 +37,9 @@ class Inspection:
     path
         The path as given.
     details
-        Everything that is known, as JSON values. A store has ``modality``, ``samples``, ``splits``,
+        Everything that is known, as JSON values. A store has ``family``, ``samples``, ``splits``,
         ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
-        ``remarks`` and ``snippet``; a source ``modality``, ``layout``, ``reason``, ``command`` and, where
+        ``remarks`` and ``snippet``; a source ``family``, ``layout``, ``reason``, ``command`` and, where
         nothing is wrong with it, ``sources``, ``tables``, ``notes``.
     problems
         What is wrong with sources.

@@ -54,7 +54,7 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     splits = _splits(store)
     about = store.attributes
     return {
-        "modality": store.modality,
+        "family": store.family,
         "format_version": about["format_version"],
         "samples": dict(about["samples"]),
         "splits": splits,
@@ -191,14 +191,14 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     ratio = "" if about["ratio"] is None else f", ratio {about['ratio']:.2f}"
     facts = [
         ("store", path),
-        ("modality", about["modality"].replace("_", " ")),
+        ("family", about["family"].replace("_", " ")),
         ("samples", f"{about['samples']['count']:,} ({about['samples']['table']})"),
         ("splits", splits or "none"),
         ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
         ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
         ("seal", _seal_text(seal)),
         ("made with", ", ".join(f"{name} {version}" for name, version in about["created_with"].items())),
-        ("options", spelled_options(about["modality"], about["options"])),
+        ("options", spelled_options(about["family"], about["options"])),
     ]
     blocks = [Block(facts=[fact for fact in facts if fact[1]]), _array_table(about["arrays"])]
     if about["remarks"]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unistore.converters.registry import family
+from unistore.converters.registry import get_family
 from unistore.data.kinds import Clips, SampleKind
 from unistore.data.parts import natural_kind
 from unistore.errors import InputError, printable
@@ -49,7 +49,7 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     if split is not None:
         arguments += f", split={_quoted(split)}"
     try:
-        known, kind = family(store.modality), natural_kind(store)
+        known, kind = get_family(store.family), natural_kind(store)
     except InputError:
         return ""
     count = _count(store, kind, split)

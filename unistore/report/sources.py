@@ -22,13 +22,13 @@ SHOWN_PROBLEMS = 50
 def describe_sources(path: Path, found: Detection) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     """Scan and plan the sources at `path` without writing anything. JSON values, and every problem."""
     about: dict[str, Any] = {
-        "modality": found.modality,
+        "family": found.family,
         "layout": found.layout,
         "reason": found.reason,
-        "command": _command(found.modality, path),
+        "command": _command(found.family, path),
     }
     try:
-        shown = preview(make_converter(found.modality, {}), [path])
+        shown = preview(make_converter(found.family, {}), [path])
     except InputError as error:
         return about, error.problems or (Problem(str(path), str(error)),)
     plain = shown.to_json()
@@ -44,21 +44,21 @@ def describe_sources(path: Path, found: Detection) -> tuple[dict[str, Any], tupl
     }, ()
 
 
-def _command(modality: str, path: Path) -> str:
+def _command(family: str, path: Path) -> str:
     """Convert into a store beside the working directory's files, never among the sources."""
     real, here = path.resolve(), Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"
     destination = Path(f"{stem}.zarr")
     if real.is_dir() and (here == real or real in here.parents):
         destination = real.parent / destination
-    return convert_command(modality, [str(path)], str(destination))
+    return convert_command(family, [str(path)], str(destination))
 
 
 def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:
     """What `describe_sources` gave, for people."""
     facts = [
         ("source", path),
-        ("family", f"{about['modality'].replace('_', ' ')} ({about['layout']})"),
+        ("family", f"{about['family'].replace('_', ' ')} ({about['layout']})"),
         ("because", about["reason"]),
     ]
     if problems:

@@ -31,14 +31,14 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     done = {str(record.get("task")) for record in records if record.get("step") == "shard"}
     derived = {str(record.get("source")) for record in records if record.get("step") == "derive"}
     paths = [path for path in _held(begun, "paths", list) or () if isinstance(path, str)]
-    modality, options = _held(identity, "modality", str), _held(identity, "options", dict) or {}
+    family, options = _held(identity, "family", str), _held(identity, "options", dict) or {}
     replaces = _replaced(local, build / "old") if url is None else _swapped(records, url)
     more = [] if url is None else ["--work", str(build.parent)]
     more += ["--overwrite"] if replaces else []
-    command = "" if modality is None else convert_command(modality, paths, destination, options, more)
+    command = "" if family is None else convert_command(family, paths, destination, options, more)
     return {
         "destination": destination,
-        "modality": modality,
+        "family": family,
         "options": options,
         "sources": {"count": len(_held(identity, "sources", dict) or {}), "given": paths},
         "sources_read": len(derived),
@@ -108,7 +108,7 @@ def unfinished_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     facts = [
         ("unfinished", path),
         ("leads to", about["destination"]),
-        ("modality", (about["modality"] or "not known yet").replace("_", " ")),
+        ("family", (about["family"] or "not known yet").replace("_", " ")),
         ("sources", ", ".join(about["sources"]["given"])),
         ("done", done),
         ("at work", about["at_work"] or "nobody"),

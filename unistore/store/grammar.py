@@ -99,10 +99,10 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
     """The root's ``unistore`` object of a sealed store of this format's version; further members pass."""
     if attributes.get("format_version") != FORMAT_VERSION:
         raise _refused("format_version", attributes.get("format_version"), str(FORMAT_VERSION))
-    if missing := {"modality", _SAMPLES, "fields", "seal"} - set(attributes):
+    if missing := {"family", _SAMPLES, "fields", "seal"} - set(attributes):
         msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
         raise GrammarError(msg)
-    _check_family(attributes["modality"])
+    _check_family(attributes["family"])
     samples = parse_object(attributes[_SAMPLES], "'samples'")
     parse_count(samples.get("count"), "'samples' count")
     parse_path(samples.get("table"), "'samples' table")
@@ -123,7 +123,7 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
 def _check_family(value: object) -> None:
     if not isinstance(value, str) or not _FAMILY.fullmatch(value) or len(value) > _LONGEST_FAMILY:
         rule = f"the name of a family: at most {_LONGEST_FAMILY} lower-case letters, digits and '_'"
-        raise _refused("'modality'", value, rule)
+        raise _refused("'family'", value, rule)
 
 
 def _check_field(field: dict[str, Any], what: str) -> None:

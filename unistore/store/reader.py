@@ -67,7 +67,7 @@ class Store:
         if cache_dir is not None:
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
             self._storage = CachedStorage(self._storage, copies, self.attributes["seal"]["digest"])
-        self.modality: str = self.attributes["modality"]
+        self.family: str = self.attributes["family"]
         self.sample_table: str = self.attributes["samples"]["table"]
         self.sample_count: int = self.attributes["samples"]["count"]
 
@@ -75,7 +75,7 @@ class Store:
         return _open, (self.path, self._cache)
 
     def __repr__(self) -> str:
-        return f"Store({self.path!r}, modality={self.modality!r}, samples={self.sample_count})"
+        return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
 
     @property
     def fork_safe(self) -> bool:
@@ -95,7 +95,7 @@ class Store:
         if found is None:
             if not self.has(path):
                 known = ", ".join(self.paths())
-                msg = f"{self.path}: no array {path!r}; this {self.modality} store has: {known}"
+                msg = f"{self.path}: no array {path!r}; this {self.family} store has: {known}"
                 raise StoreError(msg)
             found = Array.open(self._storage, path, sealed=True)
             indices.check_array(self, found)

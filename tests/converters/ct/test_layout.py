@@ -152,7 +152,7 @@ def test_detects_cases_and_names(tmp_path: Path) -> None:
         root = lay(tmp_path / layout / names[0].replace("/", "_"), *names)
         found = detect([root])
         assert found is not None
-        assert (found.modality, found.layout) == ("ct", layout)
+        assert (found.family, found.layout) == ("ct", layout)
         assert names[0].rpartition("/")[2] in found.reason
 
 

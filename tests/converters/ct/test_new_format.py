@@ -119,7 +119,7 @@ def test_detected_alone_in_a_folder_and_beside_others(tmp_path: Path) -> None:
     for given in (tmp_path, tmp_path / "a.vol"):
         found = detect([given])
         assert found is not None
-        assert (found.modality, found.layout, found.reason) == (
+        assert (found.family, found.layout, found.reason) == (
             "ct",
             "files",
             "a.vol is a format of CT volumes",
@@ -127,7 +127,7 @@ def test_detected_alone_in_a_folder_and_beside_others(tmp_path: Path) -> None:
     np.save(tmp_path / "b.npy", np.zeros((2, 3)))
     found = detect([tmp_path])
     assert found is not None
-    assert found.modality == "ct"
+    assert found.family == "ct"
 
 
 def test_converted_alone(tmp_path: Path) -> None:

@@ -411,4 +411,4 @@ def test_detect_looks_at_structure_alone(tmp_path: Path) -> None:
     write(tmp_path / "wrong.h5", {**columns(3), "intensity": np.arange(2)})
     found = detect([tmp_path])
     assert found is not None
-    assert found.modality == "point_cloud"
+    assert found.family == "point_cloud"

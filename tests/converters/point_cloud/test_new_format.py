@@ -61,7 +61,7 @@ def test_detected_by_suffix_and_content(tmp_path: Path) -> None:
     write(tmp_path / "a.pts")
     found = detect([tmp_path])
     assert found is not None
-    assert (found.modality, found.layout) == ("point_cloud", "pts")
+    assert (found.family, found.layout) == ("point_cloud", "pts")
     (tmp_path / "a.pts").write_bytes(b"something else of this suffix")
     assert detect([tmp_path]) is None
     with pytest.raises(InputError, match=r"a\.pts: is no point cloud of a known format; looked for pts"):

@@ -281,7 +281,7 @@ def test_detect(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.arange(3))
     found = detect([tmp_path])
     assert found is not None
-    assert found.modality == "rows"
+    assert found.family == "rows"
     (tmp_path / "b.txt").write_text("x")
     assert detect([tmp_path / "b.txt"]) is None
     assert detect([tmp_path / "absent"]) is None

@@ -15,7 +15,7 @@ def test_sequence_folders_and_streams(tmp_path: Path, sequences: Callable[..., A
     made = sequences(tmp_path / "set", {"train/a": (8,)})
     found = detect([made.root])
     assert found is not None
-    assert (found.modality, found.layout) == ("spike", "sequences")
+    assert (found.family, found.layout) == ("spike", "sequences")
     assert found.reason == "set/train/a/spike/ holds a file for every frame"
     found = detect([made.root / "train/a/spike/000.dat"])
     assert found is not None

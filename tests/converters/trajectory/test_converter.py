@@ -433,7 +433,7 @@ def test_detection(tmp_path: Path, datasets: dict, layout: str | None) -> None:
     found = detect([tmp_path])
     assert (found and found.layout) == layout
     if found is not None:
-        assert found.modality == "trajectory"
+        assert found.family == "trajectory"
         assert found.reason.startswith("a.h5 holds")
 
 

@@ -25,7 +25,7 @@ def values(store: Path) -> dict[str, np.ndarray]:
 def test_bundled_demonstrations(tmp_path: Path) -> None:
     source = DATA / "robosuite100_lift_panda_demo.hdf5"
     report = convert(source, tmp_path / "lift.zarr")
-    assert (report.modality, report.samples) == ("trajectory", 1)
+    assert (report.family, report.samples) == ("trajectory", 1)
     found = values(tmp_path / "lift.zarr")
     store = Store(tmp_path / "lift.zarr")
     with h5py.File(source) as file:

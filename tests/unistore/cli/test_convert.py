@@ -55,8 +55,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     class Report:
         skipped = ()
 
-    def convert(paths: Any, destination: str, modality: str, **options: Any) -> Any:
-        calls.append(([str(path) for path in paths], destination, modality, options))
+    def convert(paths: Any, destination: str, family: str, **options: Any) -> Any:
+        calls.append(([str(path) for path in paths], destination, family, options))
         return Report()
 
     monkeypatch.setattr(importlib.import_module("unistore.conversion.convert"), "convert", convert)
@@ -67,8 +67,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("word", ["point-cloud", "point_cloud", "pointcloud", "PointCloud"])
 def test_a_family_by_any_of_its_spellings(asked: list[Any], word: str) -> None:
     assert call("convert", word, "a.h5", "b.h5", "out.zarr", "--voxel-size", "0.5", "--workers", "3") == 0
-    paths, destination, modality, options = asked[0]
-    assert (paths, destination, modality) == (["a.h5", "b.h5"], "out.zarr", "point_cloud")
+    paths, destination, family, options = asked[0]
+    assert (paths, destination, family) == (["a.h5", "b.h5"], "out.zarr", "point_cloud")
     assert options["voxel_size"] == (0.5,)
     assert (options["workers"], options["codec"], options["columns"]) == (3, "fast", "exact")
 
@@ -129,7 +129,10 @@ def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest
             "neither a family nor a file or folder: did you mean point-cloud?",
         ),
         (["convert", "nowhere/a", "out.zarr"], "no such file or folder: nowhere/a"),
-        (["convert", "arrays"], "sources and a destination are needed: unistore convert [FAMILY] SRC... DST"),
+        (
+            ["convert", "arrays"],
+            "sources and a destination are needed: unistore convert [FAMILY] SRC... DST",
+        ),
         (
             ["convert", "rows", "arrays"],
             "sources and a destination are needed: unistore convert rows SRC... DST",
@@ -195,7 +198,7 @@ def test_json_for_mistakes_too(capsys: pytest.CaptureFixture[str]) -> None:
 def test_for_real(arrays: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = arrays.parent / "o.zarr"
     assert call("convert", str(arrays), str(store), "--dry-run", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["modality"] == "rows"
+    assert json.loads(capsys.readouterr().out)["family"] == "rows"
     assert not store.exists()
     assert call("convert", str(arrays), str(store), "--json") == 0
     assert json.loads(capsys.readouterr().out)["samples"] == 20

@@ -131,7 +131,7 @@ def test_no_command_prints_past_that_door() -> None:
 def test_what_is_pasted_holds_names_only(place: Path) -> None:
     build = place / "b.zarr.unistore-build"
     build.mkdir()
-    identity = {"modality": "rows", "options": {}, "sources": {}}
+    identity = {"family": "rows", "options": {}, "sources": {}}
     begun = {"step": "begin", "identity": identity, "paths": ["--overwrite", f"; rm -rf ~ {NASTY}", "$(id)"]}
     (build / "journal.jsonl").write_text(json.dumps(begun) + "\n")
     found = unistore.inspect(build)

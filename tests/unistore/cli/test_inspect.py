@@ -48,7 +48,7 @@ def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out)
     assert found == unistore.inspect(store).to_json()
     assert list(found) == [
-        *("kind", "path", "modality", "format_version", "samples", "splits", "sources", "arrays"),
+        *("kind", "path", "family", "format_version", "samples", "splits", "sources", "arrays"),
         *("stored_bytes", "raw_bytes", "ratio", "options", "created_with", "statistics", "seal", "remarks"),
         *("snippet", "problems"),
     ]

@@ -44,7 +44,7 @@ def _offsets(counts: Sequence[int]) -> NDArray[np.int64]:
 class Toy:
     """Converter of the toy family; which tables it writes, and one option that decides the content."""
 
-    modality: ClassVar[str] = "rows"
+    family: ClassVar[str] = "rows"
     tables: tuple[str, ...] = ("rows", "points", "windows/low")
     brightness: int = 0
 
@@ -76,7 +76,7 @@ class Toy:
         if "points" in self.tables:
             tables.append(self._points("float64"))
         return Scan(
-            modality=self.modality,
+            family=self.family,
             sources=tuple(sources),
             tables=tuple(tables),
             sample_table="rows",

@@ -141,7 +141,7 @@ def test_a_line_of_the_journal_that_is_no_step_is_told(place: Path, line: str) -
         ["3", "[]", "[" * 10**5],
         ['{"step": "begin"}'],
         ['{"step": "begin", "identity": 3, "paths": 4}'],
-        ['{"step": "begin", "identity": {"modality": 5, "options": [], "sources": 3}, "paths": [1, 2]}'],
+        ['{"step": "begin", "identity": {"family": 5, "options": [], "sources": 3}, "paths": [1, 2]}'],
         ['{"step": "shard", "task": [], "files": 3}', '{"step": "derive", "source": {}}'],
         ['{"step": "plan", "tasks": "many"}', '{"step": "shard", "files": [{"bytes": "x"}]}'],
         ['{"step": "begin", "identity": {"destination": 3}}', '{"step": "shard", "task": {}, "files": [1]}'],

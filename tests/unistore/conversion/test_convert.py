@@ -32,10 +32,10 @@ def test_workers_are_a_number(array: Path, workers: Any) -> None:
 
 
 @pytest.mark.parametrize("sources", [[], "", ["a", ""]])
-@pytest.mark.parametrize("modality", [None, "rows"])
-def test_no_source(sources: Any, modality: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", [None, "rows"])
+def test_no_source(sources: Any, family: str | None, tmp_path: Path) -> None:
     with pytest.raises(unistore.InputError, match="no source was named"):
-        unistore.convert(sources, tmp_path / "out.zarr", modality)
+        unistore.convert(sources, tmp_path / "out.zarr", family)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -131,7 +131,7 @@ def test_an_old_store_set_aside_is_not_lost_to_something_new(
     with pytest.raises(ConversionError, match="move one of them away"):
         run(toy(), [toys], store, overwrite=True)
     assert (store / "thesis.tex").read_text() == "precious"
-    assert Store(build / "old").modality == "rows"
+    assert Store(build / "old").family == "rows"
 
 
 def test_what_is_not_a_store_is_never_touched(tmp_path: Path, toys: Path, toy: Any) -> None:
@@ -158,7 +158,7 @@ def test_an_empty_folder_becomes_the_store(tmp_path: Path, toys: Path, toy: Any)
     store = tmp_path / "out.zarr"
     store.mkdir()
     run(toy(), [toys], store)
-    assert Store(store).modality == "rows"
+    assert Store(store).family == "rows"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.zarr", "sources"]
 
 
@@ -193,4 +193,4 @@ def test_the_working_directory_itself(tmp_path: Path, toys: Path, toy: Any, monk
         run(toy(), [toys], Path(".."))
     assert not list(tmp_path.rglob("*.unistore-build"))
     run(toy(), [toys], Path("../c/../d"))
-    assert Store(tmp_path / "a/d").modality == "rows"
+    assert Store(tmp_path / "a/d").family == "rows"

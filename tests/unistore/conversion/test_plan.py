@@ -29,7 +29,7 @@ def make_table(name: str = "rows", width: int = 3, spilled: bool = False) -> Tab
 
 def make_plan(*tables: TablePlan, **changes: object) -> Plan:
     values: dict[str, object] = {
-        "modality": "rows",
+        "family": "rows",
         "sample_table": "rows",
         "codec": "fast",
         "sources": ("a.npy", "b.npy"),
@@ -102,7 +102,7 @@ def test_digest_is_of_the_content_alone() -> None:
     "changed",
     [
         {"codec": "small"},
-        {"modality": "ct"},
+        {"family": "ct"},
         {"sample_table": "segments"},
         {"sources": ("b.npy", "a.npy")},
         {"options": {"tile": [1, 3], "name": "x"}},

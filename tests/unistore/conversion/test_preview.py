@@ -34,7 +34,7 @@ def test_it_is_the_plan_that_is_carried_out(tmp_path: Path, family: str) -> None
     assert plan["options"] == store.attributes["options"]
     assert plan["versions"] == store.attributes["created_with"]
     assert plan["sources"] == store.text("sources/path")
-    assert (plan["modality"], plan["sample_table"]) == (store.modality, store.sample_table)
+    assert (plan["family"], plan["sample_table"]) == (store.family, store.sample_table)
     for table in plan["tables"]:
         for planned in table["arrays"]:
             array = store.array(planned["field"]["path"])

@@ -74,7 +74,7 @@ def test_root_attributes(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> 
     attributes = root(tmp_path / "out.zarr")
     rows = len(truth(toys)["rows/value"])
     assert attributes["format_version"] == 1
-    assert attributes["modality"] == "rows"
+    assert attributes["family"] == "rows"
     assert attributes["samples"] == {"count": rows, "table": "rows"}
     assert attributes["options"] == {
         "tables": ["rows", "points", "windows/low"],

@@ -24,7 +24,7 @@ def make(counts: list[int], folders: list[str | None] | None = None, **more: obj
     sources = tuple(
         Source(path=Path(f"{i}.h5"), name=f"run/{i}.h5", files=(), split=name) for i, name in enumerate(names)
     )
-    scan = Scan(modality="rows", sources=sources, tables=(), sample_table="rows", main_table="rows")
+    scan = Scan(family="rows", sources=sources, tables=(), sample_table="rows", main_table="rows")
     settled = Settled(
         arrays=(),
         samples=sum(counts),
@@ -77,7 +77,7 @@ def test_dealing_depends_on_names_alone() -> None:
     again, _ = assign_splits(scan, settled, shares)
     np.testing.assert_array_equal(code, again)
     backwards = Scan(
-        modality="rows",
+        family="rows",
         sources=tuple(reversed(scan.sources)),
         tables=(),
         sample_table="rows",

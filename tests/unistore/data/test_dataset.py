@@ -172,7 +172,7 @@ def test_what_is_no_kind_of_samples(make_store: Any, kind: Any) -> None:
         unistore.Dataset(path, kind)
 
 
-def test_a_kind_of_another_modality_is_refused(rows: Path) -> None:
+def test_a_kind_of_another_family_is_refused(rows: Path) -> None:
     with pytest.raises(InputError, match="Segments reads point_cloud stores, and this is a rows store"):
         unistore.Dataset(rows, unistore.Segments())
 

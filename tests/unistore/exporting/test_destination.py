@@ -161,7 +161,7 @@ def test_the_command(
     assert left.value.code == 0
     done = json.loads(capsys.readouterr().out)
     assert done["files"] == 1
-    assert done["modality"] == "rows"
+    assert done["family"] == "rows"
     with pytest.raises(SystemExit) as left:
         main(["export", str(store), str(tmp_path / "out")])
     assert left.value.code == 2

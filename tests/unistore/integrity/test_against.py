@@ -75,11 +75,11 @@ def test_options_make_the_same_converter(case_name: str, make_case: Make) -> Non
     """The root's options are those of the converter that made the store, with their defaults."""
     case, store = make_case(case_name)
     attributes = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
-    converter = recorded_converter(attributes["modality"], attributes["options"])
+    converter = recorded_converter(attributes["family"], attributes["options"])
     again = converter.scan(case.sources).options
     recorded = {k: v for k, v in attributes["options"].items() if k not in ("codec", "split")}
     assert json.loads(json.dumps(again)) == recorded
-    assert recorded_converter(attributes["modality"], again) == converter
+    assert recorded_converter(attributes["family"], again) == converter
 
 
 def test_a_sample(make_case: Make) -> None:

@@ -111,9 +111,9 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
     assert wrong[0][:2] == ("metadata", "zarr.json")
     wrong = sealed_with(store, forge, statistics={}, samples={"count": 1, "table": "rows"})
     assert ("schema", name) in [each[:2] for each in wrong]
-    assert sealed_with(store, forge, modality="sonar")[0][:2] == ("family", "zarr.json")
-    with pytest.raises(CorruptionError, match="'modality' is 'Sonar', expected the name of a family"):
-        sealed_with(store, forge, modality="Sonar")
+    assert sealed_with(store, forge, family="sonar")[0][:2] == ("family", "zarr.json")
+    with pytest.raises(CorruptionError, match="'family' is 'Sonar', expected the name of a family"):
+        sealed_with(store, forge, family="Sonar")
 
 
 def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:

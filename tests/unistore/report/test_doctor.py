@@ -53,7 +53,7 @@ def test_the_recommended_line_runs(checkup: Checkup) -> None:
 def test_facts_of_a_store(checkup: Checkup, store: Path) -> None:
     found = checkup.store
     assert found is not None
-    assert (found.samples, found.modality, found.place.stored) == (300, "rows", 12345)
+    assert (found.samples, found.family, found.place.stored) == (300, "rows", 12345)
     assert found.samples_a_chunk == unistore.Dataset(store).store.array("rows/data").chunk_shape[0]
     assert found.fits_page_cache
     assert found.speed is not None

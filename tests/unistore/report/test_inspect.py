@@ -58,7 +58,7 @@ def test_a_store(stores: dict[str, Path], family: str) -> None:
     assert tree(path) == before, "looking changes nothing"
     attributes = json.loads((path / "zarr.json").read_text())["attributes"]["unistore"]
     assert (about["kind"], about["path"], about["problems"]) == ("store", str(path), [])
-    assert about["modality"] == family
+    assert about["family"] == family
     assert about["samples"] == attributes["samples"]
     assert about["sources"]["count"] == len(FAMILIES[family][0])
     sources = [DATA / name for name in FAMILIES[family][0]]
@@ -198,7 +198,7 @@ def test_an_unfinished_conversion(unfinished: Path, where: str) -> None:
     found = unistore.inspect(path)
     assert tree(unfinished.parent) == before
     about = found.to_json()
-    assert (about["kind"], about["modality"], about["destination"]) == ("unfinished", "rows", str(unfinished))
+    assert (about["kind"], about["family"], about["destination"]) == ("unfinished", "rows", str(unfinished))
     assert (about["tasks_done"], about["sealed"], about["at_work"]) == (1, False, None)
     assert about["tasks"] > 5
     assert about["written_bytes"] > 0
@@ -276,7 +276,7 @@ def test_a_source(family: str) -> None:
     path = DATA / FAMILIES[family][0][0]
     found = unistore.inspect(path)
     about = found.to_json()
-    assert (about["kind"], about["modality"], about["problems"]) == ("source", family, [])
+    assert (about["kind"], about["family"], about["problems"]) == ("source", family, [])
     assert about["sources"]["count"] == 1
     assert about["sources"]["bytes"] == path.stat().st_size
     assert about["reason"]

@@ -50,7 +50,7 @@ def change_root(path: Path, **changes: Any) -> None:
 
 def test_what_a_store_holds(path: Path) -> None:
     store = Store(path)
-    assert (store.modality, store.sample_table, store.sample_count) == ("rows", "rows", 20)
+    assert (store.family, store.sample_table, store.sample_count) == ("rows", "rows", 20)
     assert store.paths() == [
         "names/data",
         "names/offsets",
@@ -165,7 +165,7 @@ def test_a_store_without_seal(path: Path) -> None:
         Store(path)
 
 
-@pytest.mark.parametrize("name", ["modality", "samples", "fields"])
+@pytest.mark.parametrize("name", ["family", "samples", "fields"])
 def test_a_root_that_lacks_something(path: Path, name: str) -> None:
     change_root(path, **{name: None})
     with pytest.raises(StoreError, match=f"{name}.*unistore verify"):

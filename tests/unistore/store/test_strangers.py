@@ -261,9 +261,9 @@ def test_inspect_of_zarr_with_members_of_other_kinds(tmp_path: Path) -> None:
 
 
 ROOT_CHANGES: list[tuple[tuple[str, ...], Any]] = [
-    (("modality",), "../rows"),
-    (("modality",), "Arrays"),
-    (("modality",), ["rows"]),
+    (("family",), "../rows"),
+    (("family",), "Arrays"),
+    (("family",), ["rows"]),
     (("samples", "count"), -1),
     (("samples", "count"), True),
     (("samples", "count"), 1.5),
@@ -388,7 +388,7 @@ def test_any_root_opens_or_is_refused(data: st.DataObject, path: Path, home: Pat
         assert len(str(error).splitlines()) == 1  # noqa: PT017
         assert len(str(error)) < 1000  # noqa: PT017
         return
-    assert found.modality == "rows"
+    assert found.family == "rows"
     assert 0 <= found.sample_count < 2**63
     assert all(".." not in each.split("/") for each in found.paths())
 

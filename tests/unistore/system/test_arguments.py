@@ -181,7 +181,7 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
         {
             "sources": [3, None, [3], [], ""],
             "destination": [3, None],
-            "modality": [3, "sound"],
+            "family": [3, "sound"],
             "codec": ["zip", None, 3],
             "split": [3, 0.5],
             "overwrite": NO_FLAG,
@@ -206,7 +206,7 @@ def test_a_wrong_argument_is_told_by_its_name(
     with pytest.raises(InputError) as caught:
         make(store)(**{name: value})
     told = str(caught.value).replace("-", "_")
-    names = (name.rstrip("s"), "family") if name == "modality" else (name.rstrip("s"),)
+    names = (name.rstrip("s"), "family") if name == "family" else (name.rstrip("s"),)
     assert any(each in told for each in names) or (name == "path" and "no store was named" in told)
 
 

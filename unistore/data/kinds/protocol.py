@@ -121,18 +121,18 @@ def chosen(
     return tuple(dict.fromkeys(name for name in fields if name != INDEX))
 
 
-def require(store: Store, modality: str, kind: object) -> None:
-    """Refuse a store of another modality.
+def require(store: Store, family: str, kind: object) -> None:
+    """Refuse a store of another family.
 
     Raises
     ------
     InputError
         Naming both, and the natural kind.
     """
-    if store.modality != modality:
+    if store.family != family:
         name = type(kind).__name__
         msg = (
-            f"{store.path}: {name} reads {modality} stores, and this is a {store.modality} store; "
+            f"{store.path}: {name} reads {family} stores, and this is a {store.family} store; "
             f"leave samples out to get its natural kind"
         )
         raise InputError(msg)
