@@ -34,6 +34,7 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.estimate import estimate
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.preview import preview
+from unistore.converters.survey import scan_sources
 from unistore.system.sizes import size
 
 MOST = 3.0
@@ -70,7 +71,7 @@ def cases(family: str, megabytes: int, settings: list[tuple[int, bool]], work: P
         sources.mkdir()
         make(sources, megabytes * MB)
         converter = make_converter(family, options)
-        least = PROCESS + estimate(converter, converter.scan([sources]), 0).step
+        least = PROCESS + estimate(converter, scan_sources(converter, [sources]), 0).step
         for workers, tight in settings:
             limit = (PROCESS + workers * least if workers else least) if tight else None
             peak = preview(converter, [sources], workers=workers, memory=limit).peak

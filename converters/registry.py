@@ -59,8 +59,6 @@ class Family:
         command line needs it.
     converter
         Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
-    detect
-        ``detect(paths) -> Detection | None``: whether paths hold its sources.
     validate
         ``validate(arrays, attributes) -> list[Problem]``: where a store's arrays break the family's schema.
     rules
@@ -86,7 +84,6 @@ class Family:
     examples: tuple[str, ...] = ()
     options: str
     converter: str
-    detect: str
     validate: str
     rules: str = ""
     export: str = ""

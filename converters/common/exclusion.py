@@ -42,6 +42,10 @@ class Exclusion:
                 return True
         return False
 
+    def met(self, names: Iterable[str]) -> None:
+        """Note names that were left out elsewhere, with another `Exclusion` of the same names."""
+        self._met |= dict.fromkeys(names)
+
     def notes(self) -> list[str]:
         """Remarks: what was left out, and names that nothing has."""
         met, unmet = list(self._met), sorted(self._names - set(self._met))

@@ -17,7 +17,6 @@ FAMILY = Family(
     ),
     options="unistore.converters.ct.options:CtOptions",
     converter="unistore.converters.ct.converter:CtConverter",
-    detect="unistore.converters.ct.detect:detect",
     validate="unistore.schemas.ct.fields:validate",
     rules="unistore.schemas.ct.rules:RULES",
     export="unistore.converters.ct.export:files",

@@ -18,6 +18,7 @@ __all__ = [
     "expand",
     "is_inside",
     "is_special",
+    "list_files",
     "natural_key",
     "real_path",
     "relative_names",
@@ -90,6 +91,14 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
         Naming every path that does not exist, every folder that holds nothing suitable, and every link that
         leaves the given paths.
     """
+    found, problems = list_files(paths, suffixes)
+    if problems:
+        raise InputError(problems)
+    return found
+
+
+def list_files(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[list[Path], list[Problem]]:
+    """Files as `expand` gives them, and what it raises."""
     problems: list[Problem] = []
     found: list[Path] = []
     for path in paths:
@@ -97,24 +106,22 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
         if path.is_dir():
             files, folders, closed = _search(path)
             inside = [file for file in files if file.name.lower().endswith(tuple(suffixes))]
-            problems += [_leaving(link) for link in (*inside, *folders) if not is_inside(link, paths)]
-            problems += closed
+            leaving = [link for link in (*inside, *folders) if not is_inside(link, paths)]
+            problems += [*map(_leaving, leaving), *closed]
             if not inside and not closed:
-                message = f"no {' or '.join(suffixes)} file in this folder"
+                message = f"no {' or '.join(suffixes)} file in this folder".replace("no  file", "no file")
                 problems.append(Problem(location, message, kind="missing"))
-            found += inside
+            found += [file for file in inside if file not in leaving]
         elif path.exists():
             found.append(path)
         else:
             cure = "the link's target is gone" if path.is_symlink() else "check the path"
             problems.append(Problem(location, "does not exist", cure, "missing"))
     problems += [special(printable(str(path))) for path in found if is_special(path)]
-    if problems:
-        raise InputError(problems)
-    absolute = {path.parent.resolve() / path.name for path in found}
+    absolute = {path.parent.resolve() / path.name for path in found if not is_special(path)}
     real_first = sorted(absolute, key=lambda path: (path.is_symlink(), natural_key(path.as_posix())))
     unique = {real_path(path): path for path in reversed(real_first)}
-    return sorted(unique.values(), key=lambda path: natural_key(path.as_posix()))
+    return sorted(unique.values(), key=lambda path: natural_key(path.as_posix())), problems
 
 
 def is_special(path: Path) -> bool:

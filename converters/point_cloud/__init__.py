@@ -18,7 +18,6 @@ FAMILY = Family(
     ),
     options="unistore.converters.point_cloud.options:PointCloudOptions",
     converter="unistore.converters.point_cloud.converter:PointCloudConverter",
-    detect="unistore.converters.point_cloud.converter:detect",
     validate="unistore.schemas.point_cloud.fields:validate",
     rules="unistore.schemas.point_cloud.rules:RULES",
     export="unistore.converters.point_cloud.export:files",

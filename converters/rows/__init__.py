@@ -17,7 +17,6 @@ FAMILY = Family(
     ),
     options="unistore.converters.rows.options:RowsOptions",
     converter="unistore.converters.rows.converter:RowsConverter",
-    detect="unistore.converters.rows.converter:detect",
     validate="unistore.schemas.rows.fields:validate",
     rules="unistore.schemas.rows.rules:RULES",
     export="unistore.converters.rows.export:files",

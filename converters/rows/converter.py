@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,13 +15,14 @@ from unistore.converters.common.columns import (
     Merged,
     missing_value,
     reconcile,
+    storable,
 )
-from unistore.converters.common.exclusion import Collected, Exclusion
-from unistore.converters.detection import Detection
+from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.arrays import NPY_NAME, SUFFIXES, ArrayFile, list_arrays, open_arrays
 from unistore.converters.files.hdf5.file import place
-from unistore.converters.files.npy.parts import Part, parts_of
+from unistore.converters.files.npy.parts import FileGroup, parts_of
 from unistore.converters.files.paths import expand, relative_names, split_of
+from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
 from unistore.converters.rows.forms import CURE, common_length, fields_of, form_problems, nesting
 from unistore.converters.rows.options import RowsOptions
@@ -28,7 +30,7 @@ from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 
-__all__ = ["RowsConverter", "detect"]
+__all__ = ["RowsConverter"]
 
 
 class _Origin(NamedTuple):
@@ -40,10 +42,10 @@ class _Origin(NamedTuple):
     step: int = 0
 
 
-class _Found(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class _Found(Scanned):
     """What one part contributes."""
 
-    part: Part
     rows: int
     columns: dict[str, Column]
     origins: dict[str, _Origin]
@@ -56,44 +58,40 @@ class RowsConverter(RowsOptions, Converter):
     """Converts plain arrays; see `RowsOptions`."""
 
     family: ClassVar[str] = FAMILY_NAME
+    suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
-    def scan(self, paths: Sequence[Path]) -> Scan:
-        """Look at every file's headers; see `Converter.scan`.
+    def look(self, file: Candidate) -> Verdict:
+        """Take every file that holds numbers; asked last."""
+        if not file.path.name.lower().endswith(self.suffixes):
+            return LeftOut(f"is no {', '.join(self.suffixes)} file")
+        listed = list_arrays(file.path, file.path.name, file.roots)
+        if not any(storable(dtype) or dtype.names for _, dtype in listed.arrays.values()):
+            return LeftOut("holds no arrays of numbers")
+        return Taken("arrays", f"holds arrays ({', '.join(map(printable, list(listed.arrays)[:3]))})")
 
-        Raises
-        ------
-        InputError
-            With every problem of every file: unreadable, different lengths, dtypes that are no numbers,
-            arrays that differ between files.
-        """
-        files = expand(paths, SUFFIXES)
-        exclusion = Exclusion(self.exclude)
+    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+        """Files as they are; ``.npy`` files of one folder may be arrays side by side, see `parts_of`."""
+        files = expand(paths, self.suffixes)
         named = [
             each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
         ]
-        found: list[_Found] = []
-        parts, problems = parts_of(named)
-        collected = Collected(problems)
-        for part in parts:
-            if exclusion.covers(part.name):
-                continue
-            with collected.attempt(part.name, part.name):
-                found.append(self._look(part, paths))
-        merged, differences = reconcile([(each.part.name, each.columns) for each in found], self.columns)
-        problems += differences
-        if not problems and not sum(each.rows for each in found):
-            names = ", ".join(each.part.name for each in found[:5]) + (", …" if len(found) > 5 else "")
-            problems.append(Problem(names, "no rows", "check what wrote it", "empty"))
-        if not problems and not merged:
-            problems.append(Problem(f"{len(files)} files", "have no array in common", CURE, "columns"))
-        if problems:
-            raise InputError(problems)
-        return self._scanned(found, merged, exclusion)
+        groups, problems = parts_of(named)
+        parts = [
+            Part(
+                name=group.name,
+                files=tuple(path for _, path in group.files),
+                roots=tuple(paths),
+                detail=group,
+            )
+            for group in groups
+        ]
+        return Found(parts=parts, problems=problems)
 
-    def _look(self, part: Part, roots: Sequence[Path]) -> _Found:
-        """Rows and columns of one part, or an InputError with all its problems."""
-        listed = [list_arrays(path, name, roots) for name, path in part.files]
-        arrays = _arrays(part, listed)
+    def scan(self, part: Part) -> _Found:
+        """Read the headers of one part; see `Converter.scan`."""
+        group: FileGroup = part.detail
+        listed = [list_arrays(path, name, part.roots) for name, path in group.files]
+        arrays = _arrays(group, listed)
         wanted = self._wanted(list(arrays), part.name)
         problems = [
             each
@@ -118,12 +116,14 @@ class RowsConverter(RowsOptions, Converter):
             problems.append(Problem(part.name, "holds no arrays", kind="missing"))
         if problems:
             raise InputError(problems)
-        compressed = any(origin.array in listed[origin.file].compressed for origin in origins.values())
-        files = dict.fromkeys(
-            [path for _, path in part.files] + [path for each in listed for path in each.files]
+        return _Found(
+            rows=rows,
+            columns=columns,
+            origins=origins,
+            files=tuple(dict.fromkeys([*part.files, *(path for each in listed for path in each.files)])),
+            compressed=any(origin.array in listed[origin.file].compressed for origin in origins.values()),
+            reading=max((file.reading for file in listed), default=0),
         )
-        reading = max((file.reading for file in listed), default=0)
-        return _Found(part, rows, columns, origins, tuple(files), compressed, reading)
 
     def _wanted(self, present: Sequence[str], name: str) -> dict[str, str]:
         """Array in the part by stored name."""
@@ -140,21 +140,31 @@ class RowsConverter(RowsOptions, Converter):
             )
         return {to: key.strip("/") for to, key in self.map.items() if key.strip("/") not in absent}
 
-    def _scanned(self, found: Sequence[_Found], merged: Mapping[str, Merged], exclusion: Exclusion) -> Scan:
+    def gather(self, parts: Sequence[Part], scanned: Sequence[_Found]) -> Scan:
+        """Bring the columns of all parts to one form; see `reconcile`."""
+        named = [(part.name, each.columns) for part, each in zip(parts, scanned, strict=True)]
+        merged, problems = reconcile(named, self.columns)
+        if not problems and not sum(each.rows for each in scanned):
+            names = ", ".join(part.name for part in parts[:5]) + (", …" if len(parts) > 5 else "")
+            problems.append(Problem(names, "no rows", "check what wrote it", "empty"))
+        if not problems and not merged:
+            problems.append(Problem(f"{len(parts)} files", "have no array in common", CURE, "columns"))
+        if problems:
+            raise InputError(problems)
         sources = tuple(
             Source(
-                path=each.part.files[0][1],
-                name=each.part.name,
+                path=part.files[0],
+                name=part.name,
                 files=each.files,
                 rows={TABLE: each.rows},
-                split=split_of(each.part.name),
+                split=split_of(part.name),
                 detail={
-                    "files": [name for name, _ in each.part.files],
+                    "files": [name for name, _ in part.detail.files],
                     "columns": {key: list(origin) for key, origin in each.origins.items() if key in merged},
                 },
                 reading=each.reading,
             )
-            for each in found
+            for part, each in zip(parts, scanned, strict=True)
         )
         fields = tuple(
             row_field(name, form.dtype, form.row_shape, form.attributes) for name, form in merged.items()
@@ -166,7 +176,7 @@ class RowsConverter(RowsOptions, Converter):
             sample_table=TABLE,
             main_table=TABLE,
             options=self.recorded(),
-            notes=(*_notes(found, merged, sources), *exclusion.notes()),
+            notes=tuple(_notes(parts, scanned, merged, sources)),
         )
 
     def read(
@@ -201,23 +211,28 @@ class RowsConverter(RowsOptions, Converter):
         )
 
 
-def _arrays(part: Part, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
+def _arrays(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
     """Where each array of a part lies, by its name."""
-    if part.arrays is not None:
-        return {name: _Origin(file, NPY_NAME, None) for file, name in enumerate(part.arrays)}
+    if group.arrays is not None:
+        return {name: _Origin(file, NPY_NAME, None) for file, name in enumerate(group.arrays)}
     return {name: _Origin(0, name, None) for name in listed[0].arrays}
 
 
-def _notes(found: Sequence[_Found], merged: Mapping[str, Merged], sources: Sequence[Source]) -> list[str]:
-    total, files = sum(each.rows for each in found), sum(len(each.part.files) for each in found)
+def _notes(
+    parts: Sequence[Part],
+    scanned: Sequence[_Found],
+    merged: Mapping[str, Merged],
+    sources: Sequence[Source],
+) -> list[str]:
+    total, files = sum(each.rows for each in scanned), sum(len(part.files) for part in parts)
     notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {files} file(s)"]
-    parts = [each for each in found if each.part.arrays == (NPY_NAME,)]
-    if len(parts) > 1:
-        notes.append(f"{len(parts)} .npy files of like rows: parts of one array, one after the other")
+    alone = [part for part in parts if part.detail.arrays == (NPY_NAME,)]
+    if len(alone) > 1:
+        notes.append(f"{len(alone)} .npy files of like rows: parts of one array, one after the other")
     splits = sorted({source.split for source in sources if source.split is not None})
     if splits:
         notes.append(f"splits taken from folder and file names: {', '.join(splits)}")
-    compressed = [each.part.name for each in found if each.compressed]
+    compressed = [part.name for part, each in zip(parts, scanned, strict=True) if each.compressed]
     if compressed:
         others = " and others" if len(compressed) > 1 else ""
         notes.append(
@@ -225,16 +240,3 @@ def _notes(found: Sequence[_Found], merged: Mapping[str, Merged], sources: Seque
             "np.savez (uncompressed) converts faster"
         )
     return notes
-
-
-def detect(paths: Sequence[Path]) -> Detection | None:
-    """Recognise files of arrays that share axis 0; asked last, since this takes whatever fits."""
-    try:
-        files = expand(paths, SUFFIXES)
-    except InputError:
-        return None
-    known = [path for path in files if path.suffix.lower() in SUFFIXES]
-    if not known or len(known) < len(files):
-        return None
-    kinds = ", ".join(sorted({path.suffix.lower() for path in known}))
-    return Detection(FAMILY_NAME, "arrays", f"{len(known)} file(s) of arrays ({kinds}), of no other family")

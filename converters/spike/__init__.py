@@ -18,7 +18,6 @@ FAMILY = Family(
     ),
     options="unistore.converters.spike.options:SpikeOptions",
     converter="unistore.converters.spike.converter:SpikeConverter",
-    detect="unistore.converters.spike.detection:detect",
     validate="unistore.schemas.spike.fields:validate",
     rules="unistore.schemas.spike.rules:RULES",
     export="unistore.converters.spike.export:files",

@@ -17,7 +17,6 @@ FAMILY = Family(
     ),
     options="unistore.converters.trajectory.options:TrajectoryOptions",
     converter="unistore.converters.trajectory.converter:TrajectoryConverter",
-    detect="unistore.converters.trajectory.converter:detect",
     validate="unistore.schemas.trajectory.fields:validate",
     rules="unistore.schemas.trajectory.rules:RULES",
     export="unistore.converters.trajectory.export:files",

@@ -23,6 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unistore.converters.protocol import Converter, Facts, Scan, Settled
+from unistore.converters.survey import scan_sources
 from unistore.schemas.arrays import name_problem
 from unistore.schemas.tables import Field, Table
 
@@ -119,7 +120,7 @@ def _joined(form: Field, blocks: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _convert(converter: Converter, paths: Sequence[Path]) -> Converted:
-    scan = pickle.loads(pickle.dumps(converter.scan(paths)))
+    scan = pickle.loads(pickle.dumps(scan_sources(converter, paths)))
     sources = range(len(scan.sources))
     derived = [_derive(converter, scan, source) for source in sources] if _is_derived(scan) else []
     facts = [facts for facts, _ in derived]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unistore.converters.detection import detect
+from tests.detection import detect
 from unistore.converters.protocol import Scan
 from unistore.converters.rows.converter import RowsConverter
 

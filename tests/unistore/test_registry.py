@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.detection import detect
 from unistore.cli.main import main
 from unistore.cli.options import own_options
 from unistore.conversion.convert import make_converter
 from unistore.converters import registry
-from unistore.converters.detection import detect
 from unistore.converters.options import Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, StoreError

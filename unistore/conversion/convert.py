@@ -12,11 +12,11 @@ from unistore.conversion.memory import room
 from unistore.conversion.runner import Report, run
 from unistore.conversion.signatures import typed
 from unistore.conversion.splits import parse_shares
-from unistore.converters.detection import Detection, detect
 from unistore.converters.files.paths import is_inside
 from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family
+from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.remote.url import local_only
 from unistore.store.names import ROOT
@@ -196,12 +196,17 @@ def detect_family(paths: Sequence[Path]) -> Detection:
     Raises
     ------
     InputError
-        If a path does not exist, or no family knows them.
+        If a path does not exist, no family knows them, or several have files there.
     """
     check_exist(paths)
-    found = detect(paths)
-    if found is None:
-        listed = ", ".join(str(path) for path in paths)
+    surveyed = survey(paths)
+    found = surveyed.detected()
+    listed = ", ".join(str(path) for path in paths)
+    if len(found) > 1:
+        raise InputError(several_families(listed, surveyed))
+    if not found:
+        if refused := surveyed.refused():
+            raise InputError(refused)
         links = (link for path in paths for link in path.rglob("*") if not is_inside(link, paths))
         if (link := next(links, None)) is not None:
             msg = f"{link}: is a link out of the given paths; name what it leads to"
@@ -215,7 +220,16 @@ def detect_family(paths: Sequence[Path]) -> Detection:
             "or name the family, as in unistore convert FAMILY SRC... DST"
         )
         raise InputError(msg)
-    return found
+    return found[0]
+
+
+def several_families(listed: str, surveyed: Survey) -> Problem:
+    """What is said of paths that hold sources of several families."""
+    each = "; ".join(
+        f"{count} of {family.replace('_', ' ')} (unistore convert {family.replace('_', '-')} {listed} DST)"
+        for family, count in surveyed.counts().items()
+    )
+    return Problem(listed, f"holds files of several families: {each}", "convert each apart", "family")
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:

@@ -21,7 +21,7 @@ from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
 from unistore.converters.common.exclusion import about
-from unistore.converters.protocol import Concurrent, Converter, Facts, Planar, Scan, Source, Spacious
+from unistore.converters.protocol import Converter, Facts, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.zarr3.threads import Spread, in_turn
@@ -75,11 +75,8 @@ class DeriveJob:
         return Outcome({"step": "derive", "source": source})
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
-        if isinstance(self.converter, Spacious):
-            held = derived_in_memory(self.scan, self.scan.sources[source], self.room)
-            folder = None if held else writer.folder
-            return self.converter.derive_in(folder, self.scan, source, writer.emit)
-        return self.converter.derive(self.scan, source, writer.emit)
+        held = derived_in_memory(self.scan, self.scan.sources[source], self.room)
+        return self.converter.derive(self.scan, source, writer.emit, None if held else writer.folder)
 
     def describe(self, source: int) -> str:
         """The source by name."""
@@ -199,7 +196,7 @@ class ShardJob:
                 return {}, _problems(error, source)
             return {column: content_digest(rows) for column, rows in out.items()}, ()
 
-        turns = spread if isinstance(self.converter, Concurrent) and not table.spilled else in_turn
+        turns = spread if self.converter.concurrent and not table.spilled else in_turn
         read_pieces = list(turns(read, pieces, AHEAD))
         if problems := [problem for _, found in read_pieces for problem in found]:
             raise InputError(problems)
@@ -222,7 +219,7 @@ class ShardJob:
             source = self.scan.sources[number]
             try:
                 with reading(source, self.guards[number]):
-                    self._planar.read_planes(self.scan, table.name, number, lo, hi, {column: block})
+                    self.converter.read_planes(self.scan, table.name, number, lo, hi, {column: block})
             except InputError as error:
                 raise InputError(_problems(error, source)) from error
 
@@ -254,11 +251,6 @@ class ShardJob:
             "statistics": {},
         }
         return Outcome(record)
-
-    @property
-    def _planar(self) -> Planar:
-        assert isinstance(self.converter, Planar)
-        return self.converter
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
         spilled = self.spilled.get(table)

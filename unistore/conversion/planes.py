@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unistore.conversion.memory import STEP, shard_memory
 from unistore.conversion.plan import ArrayPlan, TablePlan
-from unistore.converters.protocol import Converter, Planar
+from unistore.converters.protocol import Converter
 from unistore.zarr3.writer import AHEAD, content_bytes
 
 __all__ = ["Parts", "in_parts", "part_planes", "task_memory"]
@@ -33,7 +33,7 @@ ReadPlanes = Callable[[int, int, NDArray[Any]], None]
 def in_parts(converter: Converter, table: TablePlan) -> bool:
     """Whether shards of a table are written in parts."""
     return (
-        isinstance(converter, Planar)
+        converter.planar
         and not table.spilled
         and table.row_bytes > LARGE
         and all(
@@ -56,7 +56,7 @@ def task_memory(converter: Converter, table: TablePlan, reading: int, *, streams
     streams
         Whether the destination takes a file piece by piece; else the encoded shard is held.
     """
-    if not isinstance(converter, Planar) or table.spilled:
+    if not converter.planar or table.spilled:
         return shard_memory(table, reading)
     rows = min(table.shard_rows, table.rows)
     largest = rows * max(array.field.row_bytes for array in table.arrays)

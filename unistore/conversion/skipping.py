@@ -19,6 +19,7 @@ from typing import Any, Literal, cast, get_args
 from unistore.conversion.journal import Journal
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 from unistore.store.names import file_name_problem
 
@@ -71,7 +72,7 @@ def scan_sound(
     while True:
         chosen = _without(converter, problems)
         try:
-            scan = chosen.scan(paths)
+            scan = scan_sources(chosen, paths)
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:

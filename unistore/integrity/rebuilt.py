@@ -15,6 +15,7 @@ from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem, StoreError
 from unistore.integrity.steps import in_order
 from unistore.store.reader import Store
@@ -95,7 +96,7 @@ def rebuild(
     except (KeyError, TypeError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = converter.scan(sources)
+    scan = scan_sources(converter, sources)
     if "skipped" in options:  # why sources are left out, which the converter was told
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     guards = tuple(guard_of(source) for source in scan.sources)

@@ -7,7 +7,7 @@ from typing import Any
 
 from unistore.conversion.convert import make_converter
 from unistore.conversion.preview import preview
-from unistore.converters.detection import Detection
+from unistore.converters.survey import Detection
 from unistore.errors import InputError, Problem
 from unistore.report.blocks import Block, count_of
 from unistore.report.commands import convert_command

@@ -20,7 +20,7 @@ from unistore.converters.files.hdf5.file import place
 from unistore.converters.files.npy.array import read_header
 from unistore.errors import InputError, Problem
 
-__all__ = ["Part", "parts_of"]
+__all__ = ["FileGroup", "parts_of"]
 
 _SHOWN = 5
 _CURE = "parts of one array need rows of one shape, arrays side by side the same numbers: convert them apart"
@@ -28,7 +28,7 @@ _NUMBERED = re.compile(r"(?P<base>.*?)[-_. ]?(?P<number>[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FileGroup:
     """Files that contribute the same rows.
 
     Attributes
@@ -46,13 +46,13 @@ class Part:
     arrays: tuple[str, ...] | None = None
 
 
-def parts_of(named: Sequence[tuple[str, Path]]) -> tuple[list[Part], list[Problem]]:
+def parts_of(named: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], list[Problem]]:
     """Group files, given with their relative names in natural order.
 
     Returns
     -------
-    list of Part, list of Problem
-        Parts in the order of their first files; a Problem for each number that some of the arrays side by
+    list of FileGroup, list of Problem
+        Groups in the order of their first files; a Problem for each number that some of the arrays side by
         side lack though others have it.
     """
     folders: dict[Path, list[tuple[str, Path]]] = {}
@@ -60,27 +60,27 @@ def parts_of(named: Sequence[tuple[str, Path]]) -> tuple[list[Part], list[Proble
         if path.suffix.lower() == ".npy":
             folders.setdefault(path.parent, []).append((name, path))
     problems: list[Problem] = []
-    grouped: dict[Path, Part | None] = {}
+    grouped: dict[Path, FileGroup | None] = {}
     for members in folders.values():
         parts, wrong = _side_by_side(members)
         problems += wrong
         grouped |= {path: None for _, path in members}
         grouped |= {path: part for part in parts for _, path in part.files}
-    whole = [grouped.get(path, Part(name, ((name, path),))) for name, path in named]
+    whole = [grouped.get(path, FileGroup(name, ((name, path),))) for name, path in named]
     return [part for part in dict.fromkeys(whole) if part is not None], problems
 
 
-def _side_by_side(members: Sequence[tuple[str, Path]]) -> tuple[list[Part], list[Problem]]:
+def _side_by_side(members: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], list[Problem]]:
     """Parts of one folder's ``.npy`` files, or what is wrong with them."""
     split = {path: _base_and_number(path.stem) for _, path in members}
     bases = list(dict.fromkeys(base for base, _ in split.values()))
     if len(bases) == 1 or _could_be_one(members):
-        return [Part(name, ((name, path),), (NPY_NAME,)) for name, path in members], []
-    parts: list[Part] = []
+        return [FileGroup(name, ((name, path),), (NPY_NAME,)) for name, path in members], []
+    parts: list[FileGroup] = []
     problems: list[Problem] = []
     for number in dict.fromkeys(number for _, number in split.values()):
         files = tuple((name, path) for name, path in members if split[path][1] == number)
-        part = Part(_joint_name(files, split), files, tuple(split[path][0] for _, path in files))
+        part = FileGroup(_joint_name(files, split), files, tuple(split[path][0] for _, path in files))
         if sorted(part.arrays or ()) != sorted(bases):
             parts_shown = ", ".join(bases[:_SHOWN]) + (", …" if len(bases) > _SHOWN else "")
             message = f"is not one file each of {parts_shown}, which lie in the same folder"

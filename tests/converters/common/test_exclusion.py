@@ -13,6 +13,7 @@ import pytest
 
 from unistore.conversion.convert import make_converter
 from unistore.converters.common.exclusion import Collected, Exclusion, about
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 RNG = np.random.default_rng(0)
@@ -121,7 +122,7 @@ def test_bad_sources_are_named_and_can_be_left_out(tmp_path: Path, family: str, 
     excluded: list[str] = []
     for _ in range(3):  # one kind of problem may hide another
         try:
-            make_converter(family, {**options, "exclude": excluded}).scan([folder])
+            scan_sources(make_converter(family, {**options, "exclude": excluded}), [folder])
             break
         except InputError as error:
             excluded = sorted({*excluded, *(problem.source for problem in error.problems)})
@@ -157,7 +158,7 @@ def test_nothing_left(tmp_path: Path, family: str) -> None:
     write(folder)
     everything = [path.name for path in folder.iterdir()]
     with pytest.raises(InputError) as caught:
-        make_converter(family, {**options, "exclude": everything}).scan([folder])
+        scan_sources(make_converter(family, {**options, "exclude": everything}), [folder])
     assert [problem.kind for problem in caught.value.problems] == ["empty"]
 
 
@@ -167,7 +168,7 @@ def test_arrays_side_by_side_lose_the_whole_number(tmp_path: Path, convert_in_me
         np.save(tmp_path / f"label_{number}.npy", np.full(2, number))
     (tmp_path / "label_1.npy").write_bytes(b"x")
     with pytest.raises(InputError) as caught:
-        make_converter("rows", {"exclude": ["label_1.npy"]}).scan([tmp_path])
+        scan_sources(make_converter("rows", {"exclude": ["label_1.npy"]}), [tmp_path])
     assert [problem.source for problem in caught.value.problems] == ["image_1.npy"]
     converter = make_converter("rows", {"exclude": ["label_1.npy", "image_1.npy"]})
     converted = convert_in_memory(converter, [tmp_path])
@@ -228,9 +229,9 @@ def test_folders_of_a_sequence_that_do_not_match_name_the_sequence(tmp_path: Pat
     write_sequence(tmp_path / "b", 3, images=True)
     (tmp_path / "a/blur/blur_1.png").unlink()
     with pytest.raises(InputError) as caught:
-        make_converter("spike", SPIKE).scan([tmp_path])
+        scan_sources(make_converter("spike", SPIKE), [tmp_path])
     assert {problem.source for problem in caught.value.problems} == {"a"}
-    scan = make_converter("spike", {**SPIKE, "exclude": ["a"]}).scan([tmp_path])
+    scan = scan_sources(make_converter("spike", {**SPIKE, "exclude": ["a"]}), [tmp_path])
     assert {source.name.split("/")[0] for source in scan.sources} == {"b"}
 
 
@@ -240,7 +241,7 @@ def test_a_cut_file_among_streams_of_a_known_camera_is_named(tmp_path: Path) -> 
         size = 88 * 360 * 80 - (1000 if number == 2 else 0)
         (tmp_path / f"{number:03d}.dat").write_bytes(RNG.integers(1, 255, size, "u1").tobytes())
     with pytest.raises(InputError) as caught:
-        make_converter("spike", {}).scan([tmp_path])
+        scan_sources(make_converter("spike", {}), [tmp_path])
     assert [problem.source for problem in caught.value.problems] == ["002.dat"]
     assert "360 x 640" in str(caught.value)
     assert "bytes over" in str(caught.value)
@@ -250,5 +251,5 @@ def test_contradictions_between_sources_name_none(tmp_path: Path) -> None:
     np.savez(tmp_path / "0.npz", data=np.zeros((4, 3)))
     np.savez(tmp_path / "1.npz", other=np.zeros((4, 3)))
     with pytest.raises(InputError) as caught:
-        make_converter("rows", {}).scan([tmp_path])
+        scan_sources(make_converter("rows", {}), [tmp_path])
     assert [problem.source for problem in caught.value.problems] == [""]

@@ -11,6 +11,7 @@ import pytest
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.layouts import npz as ct_points
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.ct.fields import validate
@@ -259,9 +260,9 @@ def test_resolution_chooses(tmp_path: Path, convert_in_memory: Callable[..., Any
     converted = convert_in_memory(CtConverter(resolution=1024), [case])
     assert converted.arrays["volumes/extent"].tolist() == [[10, 6, 7]]
     with pytest.raises(InputError, match=r"ct_original_512.npy, ct_original_1024.npy: choose one"):
-        CtConverter().scan([case])
+        scan_sources(CtConverter(), [case])
     with pytest.raises(InputError, match="--resolution 256 is none of them"):
-        CtConverter(resolution=256).scan([case])
+        scan_sources(CtConverter(resolution=256), [case])
 
 
 def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -283,7 +284,7 @@ def test_sparse_files_are_the_only_source(tmp_path: Path, check_contract: Callab
     )
     assert "volumes/image" not in converted.arrays
     with pytest.raises(InputError, match="which a mask would lose"):
-        CtConverter(sparse="mask").scan([tmp_path])
+        scan_sources(CtConverter(sparse="mask"), [tmp_path])
 
 
 def test_long_axes_get_wider_indices(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
@@ -323,7 +324,7 @@ def test_splits_come_from_folders(tmp_path: Path) -> None:
     for name in ("train/a.npy", "train/b.npy", "test/c.npy", "d.npy"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         np.save(tmp_path / name, ct_like((3, 4, 5)))
-    scan = CtConverter().scan([tmp_path])
+    scan = scan_sources(CtConverter(), [tmp_path])
     assert [(s.name, s.split) for s in scan.sources] == [
         ("d.npy", None),
         ("test/c.npy", "test"),
@@ -365,6 +366,6 @@ def test_distance_fields_are_read_in_blocks(
     check_contract(CtConverter(), [tmp_path], oracle)
     index[44, 1] = -3
     save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
-    scan = CtConverter().scan([tmp_path])
+    scan = scan_sources(CtConverter(), [tmp_path])
     with pytest.raises(InputError, match=r"1 points lie outside .* the first is row 44: "):
         CtConverter().derive(scan, 0, lambda *_: None)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.ct.converter import CtConverter
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 GOOD = np.arange(60, dtype="i2").reshape(3, 4, 5)
@@ -17,13 +18,13 @@ GOOD = np.arange(60, dtype="i2").reshape(3, 4, 5)
 
 def scan_problems(path: Path, **options: object) -> dict[str, Problem]:
     with pytest.raises(InputError) as error:
-        CtConverter(**options).scan([path])
+        scan_sources(CtConverter(**options), [path])
     return {problem.location: problem for problem in error.value.problems}
 
 
 def derive_problems(path: Path, **options: object) -> list[Problem]:
     converter = CtConverter(**options)
-    scan = converter.scan([path])
+    scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as error:
         converter.derive(scan, 0, lambda *_: None)
     return list(error.value.problems)
@@ -95,18 +96,18 @@ def test_real_other_formats(samples: Path) -> None:
 
 def test_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        CtConverter().scan([tmp_path / "none"])
+        scan_sources(CtConverter(), [tmp_path / "none"])
     with pytest.raises(InputError, match=r"no \.npy"):
-        CtConverter().scan([tmp_path])
+        scan_sources(CtConverter(), [tmp_path])
     (tmp_path / "metadata.csv").write_text("case\n")
     with pytest.raises(InputError, match=r"no \.npy volume here"):
-        CtConverter().scan([tmp_path])
+        scan_sources(CtConverter(), [tmp_path])
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(InputError, match=r"is no \.npy file"):
-        CtConverter().scan([tmp_path / "a.txt"])
+        scan_sources(CtConverter(), [tmp_path / "a.txt"])
     np.savez(tmp_path / "a.npz", a=GOOD)
     with pytest.raises(InputError, match="no window of a volume"):
-        CtConverter().scan([tmp_path / "a.npz"])
+        scan_sources(CtConverter(), [tmp_path / "a.npz"])
 
 
 def test_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
@@ -239,7 +240,7 @@ def test_points_that_are_no_indices(tmp_path: Path, write: Callable[[Path], None
 def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npy", GOOD)
     converter = CtConverter(window=("lung",))
-    scan = converter.scan([path])
+    scan = scan_sources(converter, [path])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"a.npy: is truncated: holds 228 of 248 bytes"):
         converter.derive(scan, 0, lambda *_: None)

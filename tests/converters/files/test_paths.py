@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.converters.detection import detect
+from tests.detection import detect
 from unistore.converters.files.paths import expand, natural_key, relative_names, split_of
 from unistore.errors import InputError
 

@@ -31,6 +31,7 @@ from unistore.converters.point_cloud.layouts import pointsuite_indices as point_
 from unistore.converters.point_cloud.order import Order, gather
 from unistore.converters.point_cloud.scratch import Scratch, cut
 from unistore.converters.point_cloud.segments import by_windows
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import Store
 
@@ -221,7 +222,7 @@ def test_a_larger_file_takes_no_more_memory(
 ) -> None:
     monkeypatch.setattr(point_cloud_memory, "BLOCK", 500)
     files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
-    small, large = (PointCloudConverter().scan([file]).sources[0].memory for file in files)
+    small, large = (scan_sources(PointCloudConverter(), [file]).sources[0].memory for file in files)
     assert small == large
 
 
@@ -247,7 +248,7 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
     counted = run(PointCloudConverter(), [tmp_path / "a.h5"], tmp_path / "counted", room=0)
     assert counted.digest == plain.digest
     assert 2 <= reads.count("/data/x") <= 3
-    assert PointCloudConverter().scan([tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
+    assert scan_sources(PointCloudConverter(), [tmp_path / "a.h5"]).sources[0].memory > 2 * 3 * 700 * 8
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -260,7 +261,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         "from unistore.converters.point_cloud import scratch as s\n"
         "from unistore.converters.point_cloud.converter import PointCloudConverter\n"
         "d.BLOCK = o.BLOCK = s.BLOCK = 40\n"
-        "converter = PointCloudConverter(); scan = converter.scan([Path(sys.argv[1])])\n"
+        "converter = PointCloudConverter(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "converter.derive_in(Path(sys.argv[2]), scan, 0, lambda *more: None)\n"
     )
@@ -330,7 +331,7 @@ def test_what_may_be_held_decides_where_points_are_sorted(
     path = make(tmp_path / "a.h5", "indices")
     for module in MODULES:
         monkeypatch.setattr(module, "BLOCK", BLOCK)
-    scan = PointCloudConverter(voxel_size=(1.0,)).scan([path])
+    scan = scan_sources(PointCloudConverter(voxel_size=(1.0,)), [path])
     (source,) = scan.sources
     enough = PROCESS + SOURCE + source.held
     assert 0 < source.memory < source.held

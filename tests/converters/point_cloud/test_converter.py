@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.point_cloud.converter import PointCloudConverter, detect
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(3)
@@ -50,14 +51,14 @@ def write(
 def problems_of(converter: PointCloudConverter, *paths: Path) -> str:
     """Problems that the scan reports, or all that deriving reports."""
     with pytest.raises(InputError) as caught:
-        scan = converter.scan(paths)
+        scan = scan_sources(converter, paths)
     return str(caught.value) if caught.value.problems else str(scan)
 
 
 def problems_of_values(path: Path, **options) -> str:
     """Problems that appear when values are read."""
     converter = PointCloudConverter(**options)
-    scan = converter.scan([path])
+    scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as caught:
         converter.derive(scan, 0, lambda *_: None)
     return str(caught.value)

@@ -11,11 +11,12 @@ import pytest
 
 import unistore
 from tests.converters.point_cloud import pts
+from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
-from unistore.converters.detection import detect
 from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
 
@@ -65,7 +66,7 @@ def test_detected_by_suffix_and_content(tmp_path: Path) -> None:
     (tmp_path / "a.pts").write_bytes(b"something else of this suffix")
     assert detect([tmp_path]) is None
     with pytest.raises(InputError, match=r"a\.pts: is no point cloud of a known format; looked for pts"):
-        PointCloudConverter().scan([tmp_path])
+        scan_sources(PointCloudConverter(), [tmp_path])
 
 
 def test_a_file_of_another_suffix_is_known_by_its_content(tmp_path: Path, check_contract: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.point_cloud.converter import PointCloudConverter, detect
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
 COORDINATES = ("x", "y", "z")
@@ -136,7 +137,7 @@ def test_quantised_beside_unquantised_is_restored_to_the_bit(samples: Path, chec
     folder = samples / "pointcloud"
     paths = [folder / "derived_pointsuite_thin-1.h5", folder / "derived_pointsuite_thin-1_fast.h5"]
     with pytest.raises(InputError, match="columns differ"):
-        PointCloudConverter().scan(paths)
+        scan_sources(PointCloudConverter(), paths)
     converted = check_contract(PointCloudConverter(columns="intersection"), paths)
     arrays = converted.arrays
     assert [bool(facts["quantised"]) for facts in converted.facts] == [True, False]
@@ -191,7 +192,7 @@ def test_windows_of_a_file_without_segments(samples: Path, check_contract) -> No
 def test_map_names_the_coordinates(samples: Path, check_contract) -> None:
     path = samples / "pointcloud" / "pdal_twoPoints.h5"
     with pytest.raises(InputError, match=r"has no x, y, z; datasets: elevation, .*--map x=NAME"):
-        PointCloudConverter().scan([path])
+        scan_sources(PointCloudConverter(), [path])
     names = {"x": "longitude", "y": "latitude", "z": "elevation", "pitch": "instrument_parameters/pitch"}
     converted = check_contract(PointCloudConverter(map=names), [path])
     with h5py.File(path) as file:

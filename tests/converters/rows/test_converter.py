@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.rows.converter import RowsConverter, detect
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(0)
@@ -17,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 
 def problems_of(converter: RowsConverter, *paths: Path) -> str:
     with pytest.raises(InputError) as caught:
-        converter.scan(paths)
+        scan_sources(converter, paths)
     assert caught.value.exit_code == 2
     return str(caught.value)
 
@@ -212,7 +213,7 @@ def test_a_damaged_chunk_is_an_error_naming_file_and_dataset(tmp_path: Path) -> 
     content[where + 10 : where + 60] = bytes(50)
     path.write_bytes(content)
     converter = RowsConverter()
-    scan = converter.scan([path])
+    scan = scan_sources(converter, [path])
     out = {"x": np.empty(1000)}
     converter.read(scan, "rows", 0, 0, 1000, out)
     with pytest.raises(InputError, match=r"a\.h5: x: rows 2000:3000 cannot be read"):
@@ -223,7 +224,7 @@ def test_a_damaged_compressed_member_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, x=RANDOM.random(40_000))
     converter = RowsConverter()
-    scan = converter.scan([path])
+    scan = scan_sources(converter, [path])
     content = bytearray(path.read_bytes())
     content[100_000:100_200] = bytes(200)
     path.write_bytes(content)

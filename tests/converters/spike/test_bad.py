@@ -16,12 +16,13 @@ import pytest
 from unistore.converters.protocol import Scan
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.images import image_form
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 
 def problems(paths: Path | list[Path], **options: Any) -> dict[str, Problem]:
     with pytest.raises(InputError) as error:
-        SpikeConverter(**options).scan([paths] if isinstance(paths, Path) else paths)
+        scan_sources(SpikeConverter(**options), [paths] if isinstance(paths, Path) else paths)
     assert error.value.problems, "problems are listed"
     return {problem.location: problem for problem in error.value.problems}
 
@@ -38,7 +39,7 @@ def read_all(converter: SpikeConverter, scan: Scan) -> None:
 def reading_problem(path: Path, **options: Any) -> Problem:
     """The one Problem that shows only when values are read."""
     converter = SpikeConverter(**options)
-    scan = converter.scan([path])
+    scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as error:
         read_all(converter, scan)
     (problem,) = error.value.problems
@@ -139,10 +140,10 @@ def test_dark_recordings_decide_nothing(tmp_path: Path) -> None:
     found = problems(tmp_path, height=6, width=16)
     assert {place: problem.kind for place, problem in found.items()} == {"dark.dat": "dark"}
     assert "--layout packed or --layout bytes" in found["dark.dat"].cure
-    scan = SpikeConverter(height=6, width=16, layout="packed").scan([tmp_path])
+    scan = scan_sources(SpikeConverter(height=6, width=16, layout="packed"), [tmp_path])
     assert scan.sources[0].detail["spike"]["extent"][0] == 32
     (tmp_path / "dark.dat").write_bytes(bytes(3 * 12))
-    scan = SpikeConverter(height=6, width=16).scan([tmp_path])
+    scan = scan_sources(SpikeConverter(height=6, width=16), [tmp_path])
     assert scan.options["found"]["layout"] == "packed", "36 bytes are no whole frame of 96 pixels"
 
 
@@ -151,7 +152,7 @@ def test_a_dark_recording_takes_the_layout_of_the_others(
 ) -> None:
     (tmp_path / "000.dat").write_bytes(bytes(96))
     (tmp_path / "001.dat").write_bytes(stream(record(8, 6, 16), "packed"))
-    scan = SpikeConverter(height=6, width=16).scan([tmp_path])
+    scan = scan_sources(SpikeConverter(height=6, width=16), [tmp_path])
     assert [source.detail["spike"]["extent"][0] for source in scan.sources] == [8, 8]
 
 
@@ -161,7 +162,7 @@ def test_folders_that_only_some_sequences_have(tmp_path: Path, sequences: Callab
     (problem,) = problems(tmp_path, height=24, width=40).values()
     assert problem.kind == "columns"
     assert "blur/" in problem.message
-    scan = SpikeConverter(height=24, width=40, columns="intersection").scan([tmp_path])
+    scan = scan_sources(SpikeConverter(height=24, width=40, columns="intersection"), [tmp_path])
     assert [field.path for field in scan.tables[0].fields] == ["frames/spike"]
 
 
@@ -178,7 +179,7 @@ def test_names_may_differ_when_numbers_agree(tmp_path: Path, sequences: Callable
     made = sequences(tmp_path, {"a": (8, 8, 8)})
     for number in range(3):
         (tmp_path / f"a/blur/{number:03d}.png").rename(tmp_path / f"a/blur/frame_{number:06d}.png")
-    scan = SpikeConverter(height=24, width=40).scan([made.root])
+    scan = scan_sources(SpikeConverter(height=24, width=40), [made.root])
     assert [source.files[1].name for source in scan.sources] == [f"frame_{n:06d}.png" for n in range(3)]
 
 
@@ -226,7 +227,7 @@ def test_jpegs_cut_short(tmp_path: Path, sequences: Callable[..., Any]) -> None:
 def test_a_stream_cut_while_it_is_converted(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"a": (16,)}, images=None)
     converter = SpikeConverter(height=24, width=40)
-    scan = converter.scan([tmp_path])
+    scan = scan_sources(converter, [tmp_path])
     file = tmp_path / "a/spike/000.dat"
     file.write_bytes(file.read_bytes()[:-100])
     out = {"spike": np.zeros((1, 16, 24, 5), np.uint8)}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.converters.spike.detection import detect
+from tests.detection import detect
 
 
 def test_sequence_folders_and_streams(tmp_path: Path, sequences: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}
@@ -31,7 +32,7 @@ def grids(made: Any, bins: int, change: Callable[[np.ndarray], np.ndarray] = lam
 
 def problems(root: Path, **options: Any) -> list[Problem]:
     with pytest.raises(InputError) as error:
-        SpikeConverter(**SIZE, **options).scan([root])
+        scan_sources(SpikeConverter(**SIZE, **options), [root])
     return list(error.value.problems)
 
 

@@ -11,18 +11,19 @@ import pytest
 
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.geometry import CAMERAS, choose, frames_in
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 
 def scan_one(path: Path, **options: Any) -> tuple[list[int], str, str]:
     """Extent, layout and all notes of one file."""
-    scan = SpikeConverter(**options).scan([path])
+    scan = scan_sources(SpikeConverter(**options), [path])
     return scan.sources[0].detail["spike"]["extent"], scan.options["found"]["layout"], "\n".join(scan.notes)
 
 
 def refusal(path: Path, **options: Any) -> Problem:
     with pytest.raises(InputError) as error:
-        SpikeConverter(**options).scan([path])
+        scan_sources(SpikeConverter(**options), [path])
     (problem,) = error.value.problems
     return problem
 
@@ -86,7 +87,7 @@ def test_several_cameras_fit_and_nothing_decides(
 
 def test_other_recordings_establish_the_camera(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"train/a": (88, 56), "train/b": (16,)}, size=(360, 640), images=None)
-    scan = SpikeConverter().scan([tmp_path])
+    scan = scan_sources(SpikeConverter(), [tmp_path])
     assert [source.detail["spike"]["extent"] for source in scan.sources] == [
         [88, 360, 640],
         [56, 360, 640],

@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 
 from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}
 
 
 def names(*paths: Path) -> list[str]:
-    return [source.name for source in SpikeConverter(**SIZE).scan(paths).sources]
+    return [source.name for source in scan_sources(SpikeConverter(**SIZE), paths).sources]
 
 
 def problems(*paths: Path) -> list[Problem]:
     with pytest.raises(InputError) as error:
-        SpikeConverter(**SIZE).scan(paths)
+        scan_sources(SpikeConverter(**SIZE), paths)
     return list(error.value.problems)
 
 
@@ -48,7 +49,7 @@ def test_links_that_leave_are_refused_with_the_cure(tmp_path: Path, raw: Path) -
 
 def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) -> None:
     link_sequence(tmp_path / "unified/train/a", raw / "a")
-    scan = SpikeConverter(**SIZE).scan([tmp_path / "unified", raw])
+    scan = scan_sources(SpikeConverter(**SIZE), [tmp_path / "unified", raw])
     assert [source.name for source in scan.sources] == [
         "unified/train/a/spike/000.dat",
         "unified/train/a/spike/001.dat",
@@ -60,7 +61,7 @@ def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) 
 def test_links_inside_one_root(tmp_path: Path, raw: Path) -> None:
     link_sequence(tmp_path / "unified/train/a", raw / "a")
     link_sequence(tmp_path / "unified/test/b", raw / "b")
-    scan = SpikeConverter(**SIZE).scan([tmp_path])
+    scan = scan_sources(SpikeConverter(**SIZE), [tmp_path])
     assert [source.name for source in scan.sources] == [
         "unified/test/b/spike/000.dat",
         "unified/train/a/spike/000.dat",
@@ -111,7 +112,7 @@ def test_roots_inside_each_other_and_given_twice(raw: Path) -> None:
 def test_parts_of_a_tree_may_be_given(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path, {"train/a": (8, 8), "test/b": (8,)})
     assert names(tmp_path / "train") == ["a/spike/000.dat", "a/spike/001.dat"]
-    scan = SpikeConverter(**SIZE).scan([tmp_path / "train"])
+    scan = scan_sources(SpikeConverter(**SIZE), [tmp_path / "train"])
     assert scan.sources[0].split == "train"
     assert names(tmp_path / "train/a") == ["spike/000.dat", "spike/001.dat"]
     assert names(tmp_path / "train/a/spike") == ["000.dat", "001.dat"]

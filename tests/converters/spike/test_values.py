@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
 
@@ -196,7 +197,7 @@ def test_both_paddings_fit_and_the_bits_decide(
         file = tmp_path / f"{layout}.dat"
         file.write_bytes(stream(record(frames, 16, 13), layout))
         assert file.stat().st_size == 416
-        scan = SpikeConverter(height=16, width=13).scan([file])
+        scan = scan_sources(SpikeConverter(height=16, width=13), [file])
         assert scan.options["found"]["layout"] == layout
         assert scan.sources[0].detail["spike"]["extent"] == [frames, 16, 13]
         assert any("rows of 13 pixels are" in note for note in scan.notes)
@@ -248,7 +249,7 @@ def test_other_colours_are_converted_when_asked(
     for number, image in enumerate((gray, deep, clear)):
         cv2.imwrite(str(tmp_path / f"a/sharp/{number:03d}.png"), image)
     with pytest.raises(InputError) as error:
-        SpikeConverter(height=24, width=40).scan([tmp_path])
+        scan_sources(SpikeConverter(height=24, width=40), [tmp_path])
     assert [(each.location, each.kind) for each in error.value.problems] == [
         (f"a/sharp/{number:03d}.png", "colour") for number in range(3)
     ]
@@ -266,7 +267,7 @@ def test_notes_say_what_images_take_in_both_modes(tmp_path: Path, sequences: Cal
     made = sequences(tmp_path, {"a": (8,) * 3}, images=(480, 800))
     kept = sum(file.stat().st_size for file in tmp_path.rglob("*.png"))
     for frames in ("tiles", "keep"):
-        notes = SpikeConverter(height=24, width=40, frames=frames).scan([made.root]).notes
+        notes = scan_sources(SpikeConverter(height=24, width=40, frames=frames), [made.root]).notes
         assert f"at most {6 * 480 * 800 * 3 / 1e6:.1f} MB as tiles" in notes[-1]
         assert f"{kept / 1e6:.1f} MB with --frames keep; taken: {frames}" in notes[-1]
 
@@ -274,9 +275,11 @@ def test_notes_say_what_images_take_in_both_modes(tmp_path: Path, sequences: Cal
 def test_one_long_recording_among_short_ones_is_remarked(tmp_path: Path) -> None:
     for name, steps in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
         np.save(tmp_path / f"{name}.npy", np.ones((steps, 8, 16), np.uint8))
-    (note,) = [note for note in SpikeConverter().scan([tmp_path]).notes if note.startswith("careful")]
+    (note,) = [
+        note for note in scan_sources(SpikeConverter(), [tmp_path]).notes if note.startswith("careful")
+    ]
     assert "huge.npy has 120 time steps" in note
     assert f"{4 * 120 / 132:.1f} times" in note
     assert "--exclude huge.npy" in note
-    alike = SpikeConverter(exclude=("huge.npy",)).scan([tmp_path])
+    alike = scan_sources(SpikeConverter(exclude=("huge.npy",)), [tmp_path])
     assert not any(note.startswith("careful") for note in alike.notes)

@@ -8,13 +8,14 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore.converters.survey import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.errors import InputError
 
 
 def problems_of(*paths: Path, **options) -> str:
     with pytest.raises(InputError) as caught:
-        TrajectoryConverter(**options).scan(paths)
+        scan_sources(TrajectoryConverter(**options), paths)
     assert caught.value.exit_code == 2
     return str(caught.value)
 
@@ -120,10 +121,10 @@ def test_every_file_of_every_kind_at_once(tmp_path: Path) -> None:
     ):
         assert part in message
     with pytest.raises(InputError) as caught:
-        TrajectoryConverter().scan([tmp_path])
+        scan_sources(TrajectoryConverter(), [tmp_path])
     bad = [problem.source for problem in caught.value.problems]
     assert bad == ["cut.h5", "empty.h5", "other.h5", "pointer.h5"]
-    scan = TrajectoryConverter(exclude=bad).scan([tmp_path])
+    scan = scan_sources(TrajectoryConverter(exclude=bad), [tmp_path])
     assert [source.name for source in scan.sources] == ["good.h5"]
     assert "left out: cut.h5, empty.h5, other.h5, pointer.h5" in scan.notes
 
@@ -173,7 +174,7 @@ def test_two_datasets_of_one_role(tmp_path: Path) -> None:
     with h5py.File(robomimic(tmp_path / "a.h5"), "r+") as file:
         file["data/demo_0/action"] = np.ones((6, 3))
     assert "would be column 'action'" in problems_of(tmp_path / "a.h5")
-    TrajectoryConverter(ignore=("action",)).scan([tmp_path / "a.h5"])
+    scan_sources(TrajectoryConverter(ignore=("action",)), [tmp_path / "a.h5"])
 
 
 def test_flags_that_are_no_flags(tmp_path: Path, convert_in_memory) -> None:

@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore.converters.survey import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter, detect
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.text import text_values
@@ -87,7 +88,7 @@ def test_real_robosuite_files_value_for_value(samples: Path, check_contract, nam
 
 def test_real_file_without_actions_gets_none(samples: Path) -> None:
     path = samples / "robot" / "robosuite030_BaxterPegInHole_demo.hdf5"
-    scan = TrajectoryConverter().scan([path])
+    scan = scan_sources(TrajectoryConverter(), [path])
     assert "steps/action" not in {field.path for table in scan.tables for field in table.fields}
     assert any(note.startswith("no action: the sources name none") for note in scan.notes)
 

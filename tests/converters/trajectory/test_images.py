@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+from unistore.converters.survey import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.errors import InputError
 
@@ -202,6 +203,6 @@ def test_plain_and_compressed_frames_of_one_camera(tmp_path: Path) -> None:
                 dataset[0] = jpeg(picture())
             else:
                 file["observations/images/top"] = picture()[None]
-    assert len(TrajectoryConverter().scan([tmp_path]).sources) == 2
+    assert len(scan_sources(TrajectoryConverter(), [tmp_path]).sources) == 2
     with pytest.raises(InputError, match="compressed in some sources and plain in others"):
-        TrajectoryConverter(images="keep").scan([tmp_path])
+        scan_sources(TrajectoryConverter(images="keep"), [tmp_path])

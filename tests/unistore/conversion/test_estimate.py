@@ -19,6 +19,7 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.estimate import estimate
 from unistore.conversion.memory import PROCESS, ROOM, STEP
 from unistore.conversion.preview import preview
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 from unistore.report.inspection import inspect
 from unistore.store.reader import Store
@@ -95,7 +96,7 @@ def episodes(path: Path) -> Path:
 )
 def test_tables_that_settle_adds_were_expected(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     sources = DATA / family if family == "ct" else episodes(tmp_path / "a.hdf5")
-    scan = make_converter(family, options).scan([sources])
+    scan = scan_sources(make_converter(family, options), [sources])
     convert(sources, tmp_path / "out", family, **options)
     store = Store(tmp_path / "out")
     most = {field.path: (field, rows) for table, rows in scan.possible for field in table.fields}
@@ -129,7 +130,7 @@ def test_too_little_is_refused_before_reading_and_the_least_that_is_named_will_d
     assert named is not None, str(refused.value)
     convert(DATA / sources, tmp_path / "out", family, memory=named[1], **options)
     found = estimate(
-        make_converter(family, options), make_converter(family, options).scan([DATA / sources]), 0
+        make_converter(family, options), scan_sources(make_converter(family, options), [DATA / sources]), 0
     )
     with pytest.raises(InputError, match="is too little"):
         found.peak(PROCESS + found.step - 1, 0)

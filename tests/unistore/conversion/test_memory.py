@@ -23,6 +23,7 @@ from unistore.conversion.planes import task_memory
 from unistore.conversion.runner import run
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.ct.fields import coords_field, values_field
 from unistore.schemas.tables import Field, Table
@@ -136,7 +137,7 @@ def test_a_chunk_of_the_file_that_is_larger_than_a_shard_counts(tmp_path: Path) 
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("data", data=values, chunks=values.shape, compression="gzip")
         file["label"] = np.zeros(1 << 18)
-    scan = make_converter("rows", {}).scan([tmp_path])
+    scan = scan_sources(make_converter("rows", {}), [tmp_path])
     assert values.nbytes <= scan.sources[0].reading <= 1.1 * values.nbytes
 
 

@@ -27,6 +27,7 @@ from unistore.conversion.guard import guard_of
 from unistore.conversion.keys import source_keys
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion, about
+from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
@@ -397,12 +398,12 @@ def test_more_bad_sources_than_a_refusal_would_list(tmp_path: Path, toy: Any) ->
 
 
 def test_keys_name_what_decides(tmp_path: Path, toys: Path, toy: Any) -> None:
-    scan = toy_without(toy).scan([toys])
+    scan = scan_sources(toy_without(toy), [toys])
     keys = keys_of(scan)
     assert len(set(keys)) == 4
-    fewer = replace(toy_without(toy), exclude=("train/s3.npz",)).scan([toys])
+    fewer = scan_sources(replace(toy_without(toy), exclude=("train/s3.npz",)), [toys])
     assert keys_of(fewer)[:2] == keys[:2], "the largest image decides the form: it is still there"
-    bright = replace(toy_without(toy), brightness=1).scan([toys])
+    bright = scan_sources(replace(toy_without(toy), brightness=1), [toys])
     assert not set(keys_of(bright)) & set(keys)
 
 

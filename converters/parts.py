@@ -1,0 +1,149 @@
+"""What a converter is given of the files under the paths, and what it says about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from unistore.errors import Problem
+
+__all__ = ["Candidate", "Found", "LeftOut", "Part", "Refused", "Scanned", "Taken", "Verdict"]
+
+Opened = TypeVar("Opened")
+
+
+class Candidate:
+    """A file that families look at in turn; what one of them opens is there for the next.
+
+    Attributes
+    ----------
+    path
+        The file.
+    roots
+        Where links may lead: the paths that the user gave.
+    """
+
+    def __init__(self, path: Path, roots: Sequence[Path]) -> None:
+        self.path, self.roots = path, tuple(roots)
+        self._stack = ExitStack()
+        self._opened: dict[Hashable, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def opened(self, by: Callable[[Path], AbstractContextManager[Opened]]) -> Opened:
+        """What ``by(path)`` opens, the first time it is asked for; closed with the candidate.
+
+        What opening raises is raised again each time.
+        """
+        if by not in self._opened:
+            try:
+                self._opened[by] = self._stack.enter_context(by(self.path))
+            except Exception as error:  # noqa: BLE001  kept to be raised again
+                self._opened[by] = error
+        found = self._opened[by]
+        if isinstance(found, Exception):
+            raise found
+        opened: Opened = found
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A file of the family.
+
+    Attributes
+    ----------
+    layout
+        Name of the layout inside the family: ``"pointsuite_indices"``, ``"robomimic"``, ….
+    reason
+        What decided, in words that follow the file's name: ``"holds segments/segment_0000/indices"``.
+    """
+
+    layout: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A file that is not one of the family's, and why: ``"has 2 axes, a volume 3"``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file that cannot be read, or contradicts itself."""
+
+    problem: Problem
+
+
+Verdict = Taken | LeftOut | Refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Files that make one source together. It can be pickled.
+
+    Attributes
+    ----------
+    name
+        Path relative to the common root of all sources, with ``/``; unique; becomes ``Source.name``.
+    files
+        The files, the one that names the source first.
+    roots
+        Where links may lead: the paths that the user gave.
+    detail
+        What the family found out from names: the role of each file, the recording it belongs to, ….
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    roots: tuple[Path, ...]
+    detail: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What there is under the given paths, by names alone.
+
+    Attributes
+    ----------
+    parts
+        In natural order of their names.
+    left_out
+        Files that belong to no source, and why.
+    notes, problems
+        Remarks, and what is wrong with names.
+    """
+
+    parts: Sequence[Part]
+    left_out: Sequence[tuple[Path, str]] = ()
+    notes: Sequence[str] = ()
+    problems: Sequence[Problem] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scanned:
+    """What the scan of one part found: a family adds fields of its own, plain values and flat arrays.
+
+    Attributes
+    ----------
+    problems
+        What is wrong with parts of the source; what is left of it is sound. What is wrong with all of it is
+        raised instead.
+    excluded
+        Names of parts of the source (episodes) that were left out as the options ask.
+    """
+
+    problems: Sequence[Problem] = field(default=(), kw_only=True)
+    excluded: Sequence[str] = field(default=(), kw_only=True)
