@@ -60,6 +60,7 @@ class Scan:
     ``tables`` of spilled kind are provisional: ``settle`` gives their final dtypes. ``sample_table`` is the
     table whose rows (or, for ragged ones, whose index entries) are the samples: ``"rows"``, ``"segments"``.
     ``main_table`` is the table that ``sources/first_row`` and ``sources/rows`` count in.
+    ``left_out`` are files that were found in folders and belong to no source, each with the reason.
     ``needs_facts`` asks for ``derive`` although no table is spilled (counts, checks over all values).
     ``options`` are all options that decide the content (JSON): the converter's own fields, so that it can be
     made again from them, and in ``found`` what the sources decided where options left it open. ``notes`` are
@@ -77,6 +78,7 @@ class Scan:
     notes: tuple[str, ...] = ()
     estimated_rows: Mapping[str, int] = field(default_factory=dict)
     possible: tuple[tuple[Table, int], ...] = ()
+    left_out: tuple[tuple[Path, str], ...] = ()
     needs_facts: bool = False
 
 

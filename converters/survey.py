@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.paths import list_files
+from unistore.converters.files.formats import unread_format
+from unistore.converters.files.paths import list_files, real_path
 from unistore.converters.parts import Candidate, LeftOut, Part, Refused, Scanned, Taken, Verdict
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import Family, families, is_own, leave_out
+from unistore.converters.registry import Family, families, get_family, is_own, leave_out
 from unistore.converters.scan import Scan
 from unistore.errors import InputError, Problem, printable
 
@@ -20,6 +21,7 @@ __all__ = ["Detection", "Seen", "Survey", "scan_sources", "survey"]
 
 _THREADS = 8
 _SHOWN = 5
+_REASONS = 8
 
 
 def scan_sources(converter: Converter, paths: Sequence[Path]) -> Scan:
@@ -33,15 +35,19 @@ def scan_sources(converter: Converter, paths: Sequence[Path]) -> Scan:
     exclusion = Exclusion(converter.exclude)
     found = converter.find(paths, exclusion)
     parts = [part for part in found.parts if not exclusion.covers(part.name)]
-    problems = list(found.problems)
+    problems, left_out = list(found.problems), list(found.left_out)
+    given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
     kept: list[Part] = []
     sound: list[Scanned] = []
     for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
-        problems += about(part.name, wrong)
         if scanned is not None:
             kept.append(part)
             sound.append(scanned)
             exclusion.met(scanned.excluded)
+        elif part.files[0] not in given and (other := _other_family(part, converter)) is not None:
+            left_out.append((part.files[0], other))
+            continue
+        problems += about(part.name, wrong)
     if not parts and not problems:
         problems.append(Problem(f"{len(found.parts)} source(s)", "are all left out", kind="empty"))
     scan = None
@@ -52,7 +58,14 @@ def scan_sources(converter: Converter, paths: Sequence[Path]) -> Scan:
             problems += error.problems or [Problem("sources", str(error))]
     if scan is None or problems:
         raise InputError(problems)
-    return replace(scan, notes=(*scan.notes, *found.notes, *_named(found.left_out), *exclusion.notes()))
+    used = [path for source in scan.sources for path in source.files]
+    used += [path for part in found.parts for path in part.files] + [path for path, _ in left_out]
+    left_out += _unused(paths, converter, used, excluding=bool(exclusion))
+    return replace(
+        scan,
+        notes=(*scan.notes, *found.notes, *_named(left_out), *exclusion.notes()),
+        left_out=tuple(left_out),
+    )
 
 
 def _scan_all(
@@ -75,13 +88,51 @@ def _scan_all(
         yield from pool.map(one, parts)
 
 
+def _other_family(part: Part, converter: Converter) -> str | None:
+    """Which other family knows a file that cannot be scanned, and how it is converted."""
+    others = [each for each in families().values() if not each.general and each.name != converter.family]
+    seen = _look(part.files[0], part.roots, _converters(others))
+    if not isinstance(seen.verdict, Taken):
+        return None
+    command = get_family(seen.family).command
+    return f"is of another family: unistore convert {command}"
+
+
+def _unused(
+    paths: Sequence[Path], converter: Converter, used: Iterable[Path], *, excluding: bool
+) -> list[tuple[Path, str]]:
+    """Files in given folders that no source uses, and why: none is passed over without a word."""
+    known = {real_path(path) for path in used}
+    folders = [path for path in paths if path.is_dir()]
+    files = list_files(folders, ("",))[0] if folders else []
+    found = []
+    for path in files:
+        if real_path(path) in known:
+            continue
+        unread = unread_format(path)
+        if unread:
+            reason = f"{unread}, which is not read"
+        elif excluding and path.name.lower().endswith(converter.suffixes):
+            reason = "excluded"
+        else:
+            reason = f"no source of {converter.family.replace('_', ' ')}"
+        found.append((path, reason))
+    return found
+
+
 def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:
-    """A remark on files that belong to no source."""
-    if not left_out:
-        return []
-    shown = ", ".join(f"{printable(path.name)} ({why})" for path, why in left_out[:_SHOWN])
-    more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-    return [f"left out: {shown}{more}"]
+    """Remarks on files that belong to no source, one a reason."""
+    by_reason: dict[str, list[Path]] = {}
+    for path, reason in left_out:
+        by_reason.setdefault(reason, []).append(path)
+    notes = []
+    for reason, files in list(by_reason.items())[:_REASONS]:
+        shown = ", ".join(printable(path.name) for path in files[:_SHOWN])
+        more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
+        notes.append(f"left out, {reason}: {shown}{more}")
+    if len(by_reason) > _REASONS:
+        notes.append(f"and files left out for {len(by_reason) - _REASONS} further reasons")
+    return notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +204,13 @@ def survey(paths: Sequence[Path]) -> Survey:
         Files or folders as the user gave them.
     """
     files, problems = list_files(paths, ("",))
-    converters = [(each, made) for each in families().values() if (made := _converter(each)) is not None]
+    converters = _converters(families().values())
     return Survey(tuple(_look(path, paths, converters) for path in files), tuple(problems))
+
+
+def _converters(chosen: Iterable[Family]) -> list[tuple[Family, Converter]]:
+    """Families with their converters, without those of packages that cannot be made."""
+    return [(each, made) for each in chosen if (made := _converter(each)) is not None]
 
 
 def _converter(family: Family) -> Converter | None:

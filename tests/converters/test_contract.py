@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.detection import detect
+from unistore.converters.parts import Part
 from unistore.converters.protocol import Scan
 from unistore.converters.rows.converter import RowsConverter
 
@@ -33,12 +34,13 @@ class Broken(RowsConverter):
 
     fault: str = ""
 
-    def scan(self, paths: Sequence[Path]) -> Scan:
-        scan = RowsConverter.scan(self, paths)
+    def gather(self, parts: Sequence[Part], scanned: Sequence[Any]) -> Scan:
+        scan = RowsConverter.gather(self, parts, scanned)
+        path = parts[0].files[0]
         if self.fault == "open":
-            HELD.append(paths[0].open("rb"))
+            HELD.append(path.open("rb"))
         if self.fault == "modified":
-            paths[0].write_bytes(paths[0].read_bytes() + b" ")
+            path.write_bytes(path.read_bytes() + b" ")
         if self.fault == "changing":
             return replace(scan, notes=(str(next(COUNT)),))
         if self.fault == "json":

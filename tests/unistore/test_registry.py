@@ -72,7 +72,7 @@ def test_records_are_whole() -> None:
     assert [*families()][-1] == "rows"
     assert sorted(families()) == sorted(OURS)
     for each in families().values():
-        for part in ("options", "converter", "detect", "validate", "rules", "export", "originals", "kind"):
+        for part in ("options", "converter", "validate", "rules", "export", "originals", "kind"):
             each.part(part)
         assert issubclass(each.part("converter"), each.part("options"))
         assert each.part("converter").family == each.name
@@ -99,7 +99,6 @@ SONAR = registry.Family(
     examples=("unistore convert sonar pings/ pings.zarr --gain 2",),
     options=f"{__name__}:PingOptions",
     converter=f"{__name__}:PingConverter",
-    detect="sonar_that_is_missing:detect",
     validate=f"{__name__}:validate",
 )
 
@@ -155,7 +154,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     families.cache_clear()
 
 
-PARTS = ("options", "converter", "detect", "validate")
+PARTS = ("options", "converter", "validate")
 
 
 @pytest.mark.usefixtures("installed")
@@ -177,7 +176,7 @@ def test_a_family_that_cannot_be_imported_is_named_and_the_others_work(
     assert found.family == "rows"
     (line,) = capsys.readouterr().err.splitlines()
     assert "family sonar is left out" in line
-    assert "sonar_that_is_missing:detect cannot be imported: ModuleNotFoundError" in line
+    assert "PingConverter failed: AttributeError" in line
 
 
 @pytest.mark.usefixtures("installed")

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from unistore.converters.detection import detect
 from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
+from unistore.converters.survey import survey
 from unistore.errors import InputError, Problem
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, plain
@@ -39,8 +39,9 @@ class Inspection:
     details
         Everything that is known, as JSON values. A store has ``family``, ``samples``, ``splits``,
         ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
-        ``remarks`` and ``snippet``; a source ``family``, ``layout``, ``reason``, ``command`` and, where
-        nothing is wrong with it, ``sources``, ``tables``, ``notes``.
+        ``remarks`` and ``snippet``; a source ``family``, ``layout``, ``reason``, ``command``, ``families``
+        (these and the number of files, of each family that is there) and, where there is one family and
+        nothing is wrong, ``sources``, ``tables``, ``notes``.
     problems
         What is wrong with sources.
     blocks
@@ -99,9 +100,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         raise InputError(Problem(shown, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
         return _zarr(shown, target)
-    found = detect([target])
-    if found is not None:
-        details, problems = describe_sources(target, found)
+    surveyed = survey([target])
+    if surveyed.detected():
+        details, problems = describe_sources(target, surveyed)
         blocks = source_blocks(shown, details, problems)
         return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
     return _unknown(shown, target)

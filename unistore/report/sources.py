@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import make_converter
 from unistore.conversion.preview import preview
-from unistore.converters.survey import Detection
+from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
 from unistore.report.blocks import Block, count_of
 from unistore.report.commands import convert_command
@@ -19,14 +20,29 @@ SHOWN_SOURCES = 5
 SHOWN_PROBLEMS = 50
 
 
-def describe_sources(path: Path, found: Detection) -> tuple[dict[str, Any], tuple[Problem, ...]]:
-    """Scan and plan the sources at `path` without writing anything. JSON values, and every problem."""
-    about: dict[str, Any] = {
-        "family": found.family,
-        "layout": found.layout,
-        "reason": found.reason,
-        "command": _command(found.family, path),
-    }
+def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tuple[Problem, ...]]:
+    """Scan and plan the sources at `path` without writing anything. JSON values, and every problem.
+
+    Where files of several families lie there, the first is described, and all are in ``families``.
+    """
+    found, counts = surveyed.detected(), surveyed.counts()
+    families = [
+        {
+            "family": each.family,
+            "layout": each.layout,
+            "reason": each.reason,
+            "files": counts[each.family],
+            "command": _command(each.family, path),
+        }
+        for each in found
+    ]
+    about = {name: value for name, value in families[0].items() if name != "files"} | {"families": families}
+    if len(families) > 1:
+        return about, ()
+    return _plan(path, found[0], about)
+
+
+def _plan(path: Path, found: Detection, about: dict[str, Any]) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     try:
         shown = preview(make_converter(found.family, {}), [path])
     except InputError as error:
@@ -44,6 +60,20 @@ def describe_sources(path: Path, found: Detection) -> tuple[dict[str, Any], tupl
     }, ()
 
 
+def _families(path: str, families: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """The families whose files lie at one place, and the command of each."""
+    rows = [
+        (each["family"].replace("_", " "), str(each["files"]), each["layout"], each["reason"])
+        for each in families
+    ]
+    commands = "\n".join(each["command"] for each in families)
+    return [
+        Block(facts=[("sources", f"{path}: files of {len(families)} families")]),
+        Block(title="families", columns=("family", "files", "layout", "because"), rows=rows),
+        Block(title="convert each by itself", code=commands),
+    ]
+
+
 def _command(family: str, path: Path) -> str:
     """Convert into a store beside the working directory's files, never among the sources."""
     real, here = path.resolve(), Path.cwd().resolve()
@@ -56,6 +86,8 @@ def _command(family: str, path: Path) -> str:
 
 def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:
     """What `describe_sources` gave, for people."""
+    if len(about["families"]) > 1:
+        return _families(path, about["families"])
     facts = [
         ("source", path),
         ("family", f"{about['family'].replace('_', ' ')} ({about['layout']})"),

@@ -21,7 +21,9 @@ import pytest
 from numpy.typing import NDArray
 
 from unistore.conversion.executors.local import Serial
-from unistore.converters.protocol import Emit, Facts, Scan, Settled, Source
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Verdict
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
@@ -40,38 +42,57 @@ def _offsets(counts: Sequence[int]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Shape(Scanned):
+    """Rows of a toy, and the size of its images."""
+
+    rows: int
+    height: int
+    width: int
+
+
 @dataclass(frozen=True)
-class Toy:
+class Toy(Converter):
     """Converter of the toy family; which tables it writes, and one option that decides the content."""
 
     family: ClassVar[str] = "rows"
+    suffixes: ClassVar[tuple[str, ...]] = (".npz",)
     tables: tuple[str, ...] = ("rows", "points", "windows/low")
     brightness: int = 0
+    exclude: tuple[str, ...] = ()
 
-    def scan(self, paths: Sequence[Path]) -> Scan:
+    def look(self, file: Candidate) -> Verdict:
+        return LeftOut("toys are never looked for")
+
+    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
         files = [f for p in paths for f in (sorted(p.rglob("*.npz")) if p.is_dir() else [p])]
-        sources, problems, height, width = [], [], 1, 1
-        for file in files:
-            try:
-                arrays = _load(file)
-            except (OSError, ValueError) as error:
-                problems.append(Problem(file.name, f"cannot be read ({error})", kind="unreadable"))
-                continue
-            if missing := {"value", "image", "label"} - set(arrays):
-                problems.append(Problem(file.name, f"lacks {', '.join(sorted(missing))}", kind="missing"))
-                continue
-            height, width = max(height, arrays["image"].shape[1]), max(width, arrays["image"].shape[2])
-            sources.append(
-                Source(
-                    path=file,
-                    name=f"{file.parent.name}/{file.name}",
-                    files=(file,),
-                    rows={"rows": len(arrays["value"])},
-                    split=file.parent.name if file.parent.name in SPLITS else None,
-                )
+        return Found(
+            parts=[Part(name=f"{f.parent.name}/{f.name}", files=(f,), roots=tuple(paths)) for f in files]
+        )
+
+    def scan(self, part: Part) -> _Shape:
+        name = part.files[0].name
+        try:
+            arrays = _load(part.files[0])
+        except (OSError, ValueError) as error:
+            raise InputError(Problem(name, f"cannot be read ({error})", kind="unreadable")) from error
+        if missing := {"value", "image", "label"} - set(arrays):
+            raise InputError(Problem(name, f"lacks {', '.join(sorted(missing))}", kind="missing"))
+        _, height, width = arrays["image"].shape
+        return _Shape(rows=len(arrays["value"]), height=height, width=width)
+
+    def gather(self, parts: Sequence[Part], scanned: Sequence[_Shape]) -> Scan:
+        sources = [
+            Source(
+                path=part.files[0],
+                name=part.name,
+                files=part.files,
+                rows={"rows": shape.rows},
+                split=part.files[0].parent.name if part.files[0].parent.name in SPLITS else None,
             )
-        if problems:
-            raise InputError(problems)
+            for part, shape in zip(parts, scanned, strict=True)
+        ]
+        height, width = max(each.height for each in scanned), max(each.width for each in scanned)
         tables = [self._rows(height, width)]
         if "points" in self.tables:
             tables.append(self._points("float64"))
@@ -81,7 +102,11 @@ class Toy:
             tables=tuple(tables),
             sample_table="rows",
             main_table="rows",
-            options={"tables": list(self.tables), "brightness": self.brightness},
+            options={
+                "tables": list(self.tables),
+                "brightness": self.brightness,
+                "exclude": list(self.exclude),
+            },
             notes=("toys",),
             needs_facts="windows/low" in self.tables,
         )
@@ -100,7 +125,7 @@ class Toy:
         out["deep/flag"][...] = arrays["label"][lo:hi] % 2 == 0
         out["image"][:, : image.shape[1], : image.shape[2]] = image + self.brightness
 
-    def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
+    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         value = _load(scan.sources[source].path)["value"]
         if np.isnan(value).any():
             raise InputError(Problem(scan.sources[source].name, "holds NaN", "mend it", "nan"))
