@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from unistore.errors import ConversionError
+from unistore.system import file_locks
 
 __all__ = ["Lock", "owner_of"]
 
@@ -128,10 +129,9 @@ def owner_of(path: Path) -> str | None:
 def _alone(path: Path) -> Iterator[None]:
     """Wait until nobody else is inside; where there is no ``flock``, go on without. The file stays."""
     with path.open("a") as file:
-        with suppress(ImportError, OSError):
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        if file_locks.available:
+            with suppress(OSError):
+                file_locks.lock(file.fileno())
         yield
 
 

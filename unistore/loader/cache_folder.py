@@ -7,7 +7,6 @@ whatever ended it: a file that can be locked exclusively has no user, and is rem
 
 from __future__ import annotations
 
-import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from unistore.errors import InputError, Problem
 from unistore.memory.segments import reserve
+from unistore.system import file_locks
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["alone", "join", "leave"]
@@ -57,14 +57,14 @@ def join(name: str, size: int, head: int) -> int:
         if os.fstat(descriptor).st_size != size:
             os.close(descriptor)
             raise _refused(_path() / name, f"is not a cache of {size:,} bytes")
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        file_locks.lock(descriptor, shared=True)
     return descriptor
 
 
 def leave(name: str, descriptor: int) -> None:
     """Close a file of `join`, and remove it if nobody else uses it."""
     with suppress(InputError, OSError), alone() as folder:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        file_locks.unlock(descriptor)
         _remove_unused(name, folder)
     os.close(descriptor)
 
@@ -92,11 +92,10 @@ def alone() -> Iterator[int]:
     try:
         lock = _open(_LOCK, folder, os.O_CREAT)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            file_locks.lock(lock)
             yield folder
         finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # a child forked meanwhile has it open, too
-            os.close(lock)
+            file_locks.close(lock)
     finally:
         os.close(folder)
 
@@ -119,10 +118,8 @@ def _sweep(folder: int) -> None:
 def _remove_unused(name: str, folder: int) -> None:
     descriptor = _open(name, folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(name, dir_fd=folder)
-    except BlockingIOError:
-        pass
+        if file_locks.lock(descriptor, wait=False):
+            os.unlink(name, dir_fd=folder)
     finally:
         os.close(descriptor)
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import xxhash
 
 from unistore.errors import CorruptionError, StoreError
+from unistore.system import file_locks
 from unistore.system.own_files import NotOwnError, open_own_file, open_own_folder
 
 __all__ = ["ShardCache"]
@@ -84,6 +85,8 @@ class ShardCache:
         """
         if self._was_used(checksum):
             return True
+        if not file_locks.available:
+            raise StoreError("cache_dir needs file locks that this system lacks; leave it out")
         try:
             return self._ensure(checksum, size, fetch, what)
         except OSError as error:
@@ -222,13 +225,13 @@ class ShardCache:
         """Remove a part that no living process holds."""
         descriptor = self._open(part, shelf, below)
         try:
-            if not _lock(descriptor, wait=False):
+            if not file_locks.lock(descriptor, wait=False):
                 return False
             if _is_at(descriptor, part, shelf):
                 os.unlink(part, dir_fd=shelf)
             return True
         finally:
-            _close(descriptor)
+            file_locks.close(descriptor)
 
     @contextmanager
     def _part(self, shelf: int, checksum: str) -> Iterator[int]:
@@ -237,7 +240,7 @@ class ShardCache:
         while True:
             descriptor = self._open(part, shelf, checksum[:2], os.O_CREAT)
             try:
-                _lock(descriptor)
+                file_locks.lock(descriptor)
                 if not _is_at(descriptor, part, shelf):  # its last owner finished it, or gave up
                     continue
                 try:
@@ -247,16 +250,16 @@ class ShardCache:
                         os.unlink(part, dir_fd=shelf)
                 return
             finally:
-                _close(descriptor)
+                file_locks.close(descriptor)
 
     @contextmanager
     def _locked(self, base: int) -> Iterator[None]:
         descriptor = self._open("lock", base, "", os.O_CREAT)
         try:
-            _lock(descriptor)
+            file_locks.lock(descriptor)
             yield
         finally:
-            _close(descriptor)
+            file_locks.close(descriptor)
 
 
 def _fill(descriptor: int, checksum: str, size: int, pieces: Iterable[bytes], what: str) -> None:
@@ -290,25 +293,3 @@ def _is_at(descriptor: int, name: str, folder: int) -> bool:
     except FileNotFoundError:
         return False
     return os.path.samestat(at, os.fstat(descriptor))
-
-
-def _close(descriptor: int) -> None:
-    """Unlock and close: a child forked meanwhile has the file open, too, and would keep the lock."""
-    with suppress(ImportError):
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-    os.close(descriptor)
-
-
-def _lock(descriptor: int, *, wait: bool = True) -> bool:
-    try:
-        import fcntl
-    except ImportError as error:
-        msg = "cache_dir needs file locks that this system lacks; leave it out"
-        raise StoreError(msg) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
