@@ -245,7 +245,7 @@ def writes(case: Case, shard_mib: int, rounds: int, folder: Path) -> list[dict[s
         z[...] = values
 
     def engine(_: int) -> None:
-        write_shard(folder / "unistore", "c/0/0", encoded_shard(metadata, (0, 0), values), durable=False)
+        write_shard(folder / "unistore", "c/0/0", encoded_shard(metadata, (0, 0), [values]), durable=False)
 
     contenders: dict[str, Callable[[int], object]] = {
         "unistore": engine,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from unistore.conversion.columns import task_memory
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import PROCESS, check_fits, derive_memory, most_workers, scan_memory
 from unistore.conversion.plan import TablePlan, plan_table
-from unistore.conversion.planes import task_memory
 from unistore.converters.protocol import Converter, Scan
 
 __all__ = ["Estimate", "Peak", "estimate", "provisional_tables"]

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.conversion.columns import IndexRows, IndexValues
 from unistore.conversion.job import source_digest
 from unistore.conversion.journal import Journal
 from unistore.conversion.plan import ArrayPlan, Plan
-from unistore.conversion.shards import IndexValues, metadata_of, write_index
+from unistore.conversion.shards import metadata_of, write_column
 from unistore.conversion.skipping import report_document, skipped_sources
 from unistore.conversion.splits import Codes
 from unistore.conversion.statistics import Moments
@@ -183,7 +184,7 @@ def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
 
 def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues) -> list[Entry]:
     shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
-    return [write_index(files, array, codec, number, values) for number in range(shards)]
+    return [write_column(files, codec, number, IndexRows(array, number, values)) for number in range(shards)]
 
 
 def _write_metadata(files: Files, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:

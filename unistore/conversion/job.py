@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.blocks import Blocks
+from unistore.conversion.columns import Column, Held, Planes, in_planes, task_memory
 from unistore.conversion.guard import Guard, reading
 from unistore.conversion.memory import ROOM, derive_memory, derived_in_memory, scan_memory
-from unistore.conversion.plan import Piece, Plan, ShardTask, TablePlan
-from unistore.conversion.planes import Parts, in_parts, task_memory
-from unistore.conversion.shards import write_array, write_parts
+from unistore.conversion.plan import Piece, Plan, ShardTask
+from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
@@ -31,16 +31,14 @@ __all__ = [
     "DeriveJob",
     "Outcome",
     "ShardJob",
-    "shard_statistics",
     "source_digest",
+    "statistics_of",
 ]
 
 SHOWN = 4
 """Sources that a message names."""
 AHEAD = 16
 """Pieces of a task that may be read before the first of them is looked at."""
-
-_Assembled: TypeAlias = tuple[dict[str, NDArray[Any]], list[Any], dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,50 +102,44 @@ class ShardJob:
     """Memory of the rows of tasks that are written."""
 
     def __call__(self, task: ShardTask) -> Outcome:
-        """Assemble the task's rows from its sources, encode, write."""
+        """Read the task's rows from its sources, encode, write."""
         return self.begin(task, in_turn)()
 
     def begin(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
-        """Assemble the task's rows; what is left encodes and writes them, and may run on another thread.
+        """Read the task's rows; what is left encodes and writes them, and may run on another thread.
 
-        Rows that are written in parts are read, encoded and written here.
+        Rows that are read some planes at a time are encoded and written here.
         """
-        table = self.plan.table(task.table)
-        if parts := self.parts(task):
-            outcome = self._write_parts(task, parts, spread)
-            return lambda: outcome
         try:
-            assembled = self._assemble(task, spread)
+            columns = self.columns(task, spread)
         except InputError as error:
             problems = error.problems
             return lambda: Outcome(problems=problems)
-        return lambda: self._write(task, table, assembled, spread)
+        if all(isinstance(column, Held) for column in columns):
+            return lambda: self._write(task, columns, spread)
+        outcome = self._write(task, columns, spread)
+        return lambda: outcome
 
-    def _write(self, task: ShardTask, table: TablePlan, assembled: _Assembled, spread: Spread) -> Outcome:
-        blocks, digests, contents = assembled
-        with self.target.together() as together:
-            files = [
-                write_array(
-                    together,
-                    array,
-                    self.plan.codec,
-                    task.number,
-                    task.lo,
-                    blocks[array.column],
-                    contents.get(array.column),
-                    spread,
-                )
-                for array in table.arrays
-                if not array.is_empty
-            ]
+    def _write(self, task: ShardTask, columns: Sequence[Column], spread: Spread) -> Outcome:
+        codec, table = self.plan.codec, task.table
+        try:
+            with self.target.together() as together:
+                files = [
+                    write_column(together, codec, task.number, column, spread)
+                    for column in columns
+                    if not column.array.is_empty
+                ]
+        except InputError as error:
+            return Outcome(problems=error.problems)
         record = {
             "step": "shard",
             "task": task.id,
             "files": [file.to_json() for file in files],
-            "pieces": digests,
-            "statistics": shard_statistics(table, blocks),
+            "pieces": self.pieces(task, columns),
+            "statistics": statistics_of(columns),
         }
-        self.blocks.give(table.name, blocks)
+        held = {column.array.column: column.block for column in columns if isinstance(column, Held)}
+        self.blocks.give(table, held)
         return Outcome(record)
 
     def describe(self, task: ShardTask) -> str:
@@ -163,20 +155,25 @@ class ShardJob:
         streams = isinstance(self.target, Folder)
         return scan_memory(self.scan) + task_memory(self.converter, table, reading, streams=streams)
 
-    def assemble(self, task: ShardTask) -> tuple[dict[str, NDArray[Any]], list[Any]]:
-        """Rows of every column of a task, (rows, *row_shape), and source and digest of each of its pieces.
+    def columns(self, task: ShardTask, spread: Spread = in_turn) -> list[Column]:
+        """Rows of every column of a task: read now, or some planes at a time as they are taken.
 
         Raises
         ------
         InputError
-            With the problems of all its sources that cannot be read.
+            With the problems of all its sources that cannot be read; from the columns, too.
         """
-        blocks, digests, _ = self._assemble(task, in_turn)
-        return blocks, digests
-
-    def _assemble(self, task: ShardTask, spread: Spread) -> _Assembled:
-        """What `assemble` gives, and the digests of whole blocks as far as they are known: of one piece."""
         table = self.plan.table(task.table)
+        pieces = list(table.pieces(task.lo, task.hi))
+        if in_planes(self.converter, table):
+            return [
+                Planes(
+                    array,
+                    task.lo,
+                    [partial(self._planes, table.name, array.column, piece.source) for piece in pieces],
+                )
+                for array in table.arrays
+            ]
         rows = task.hi - task.lo
         blocks = {
             array.column: self.blocks.take(
@@ -184,7 +181,6 @@ class ShardJob:
             )
             for array in table.arrays
         }
-        pieces = list(table.pieces(task.lo, task.hi))
 
         def read(piece: Piece) -> tuple[dict[str, str], tuple[Problem, ...]]:
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
@@ -197,60 +193,33 @@ class ShardJob:
             return {column: content_digest(rows) for column, rows in out.items()}, ()
 
         turns = spread if self.converter.concurrent and not table.spilled else in_turn
-        read_pieces = list(turns(read, pieces, AHEAD))
-        if problems := [problem for _, found in read_pieces for problem in found]:
+        contents = list(turns(read, pieces, AHEAD))
+        if problems := [problem for _, found in contents for problem in found]:
             raise InputError(problems)
-        digests = [
-            [piece.source, _joined_digest(contents)]
-            for piece, (contents, _) in zip(pieces, read_pieces, strict=True)
-        ]
-        return blocks, digests, read_pieces[0][0] if len(pieces) == 1 else {}
-
-    def parts(self, task: ShardTask) -> list[Parts]:
-        """Columns of a task whose rows are read in parts, to be taken one after the other; else none.
-
-        Parts that cannot be read raise an `InputError` with the problems of their source.
-        """
-        table = self.plan.table(task.table)
-        if not in_parts(self.converter, table):
-            return []
-
-        def read(number: int, column: str, lo: int, hi: int, block: NDArray[Any]) -> None:
-            source = self.scan.sources[number]
-            try:
-                with reading(source, self.guards[number]):
-                    self.converter.read_planes(self.scan, table.name, number, lo, hi, {column: block})
-            except InputError as error:
-                raise InputError(_problems(error, source)) from error
-
-        sources = [piece.source for piece in table.pieces(task.lo, task.hi)]
         return [
-            Parts(array, [partial(read, source, array.column) for source in sources])
+            Held(
+                array,
+                (task.lo, task.hi),
+                blocks[array.column],
+                [content[array.column] for content, _ in contents],
+            )
             for array in table.arrays
         ]
 
-    def pieces(self, task: ShardTask, parts: Sequence[Parts]) -> list[Any]:
-        """Source and digest of each row, once all parts have been taken; see `assemble`."""
+    def _planes(self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]) -> None:
+        source = self.scan.sources[number]
+        try:
+            with reading(source, self.guards[number]):
+                self.converter.read_planes(self.scan, table, number, lo, hi, {column: block})
+        except InputError as error:
+            raise InputError(_problems(error, source)) from error
+
+    def pieces(self, task: ShardTask, columns: Sequence[Column]) -> list[Any]:
+        """Source and digest of each piece of a task, once all its columns have been taken."""
         return [
-            [piece.source, _joined_digest({each.array.column: each.contents[at] for each in parts})]
+            [piece.source, _joined_digest({column.array.column: column.pieces[at] for column in columns})]
             for at, piece in enumerate(self.plan.table(task.table).pieces(task.lo, task.hi))
         ]
-
-    def _write_parts(self, task: ShardTask, parts: Sequence[Parts], spread: Spread) -> Outcome:
-        """Write rows, a column after the other, some planes at a time."""
-        try:
-            with self.target.together() as together:
-                files = [write_parts(together, self.plan.codec, task, each, spread) for each in parts]
-        except InputError as error:
-            return Outcome(problems=error.problems)
-        record = {
-            "step": "shard",
-            "task": task.id,
-            "files": [file.to_json() for file in files],
-            "pieces": self.pieces(task, parts),
-            "statistics": {},
-        }
-        return Outcome(record)
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
         spilled = self.spilled.get(table)
@@ -265,12 +234,12 @@ class ShardJob:
                 at += len(rows)
 
 
-def shard_statistics(table: TablePlan, blocks: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+def statistics_of(columns: Sequence[Column]) -> dict[str, Any]:
     """Moments of the columns of a task that have statistics, as JSON for the journal."""
     return {
-        array.field.path: Moments.of(blocks[array.column]).to_json()
-        for array in table.arrays
-        if array.field.statistics
+        column.array.field.path: Moments.of(column.block).to_json()
+        for column in columns
+        if isinstance(column, Held) and column.array.field.statistics
     }
 
 

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.conversion.columns import IndexValues
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.failure import WritingError, named, refusal
 from unistore.conversion.finish import merged_statistics, source_digests
 from unistore.conversion.guard import Guard, reading
-from unistore.conversion.job import Outcome, ShardJob, shard_statistics
+from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import Plan, ShardTask
-from unistore.conversion.planes import Parts
-from unistore.conversion.shards import IndexValues
 from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared
 from unistore.converters.protocol import Scan
@@ -144,15 +143,12 @@ class _ShardStep:
 
     def _compare(self, task: ShardTask, found: _Found) -> tuple[list[Any], dict[str, Any]]:
         """Compare; gives digests of the pieces, and statistics."""
-        if parts := self.job.parts(task):
-            for each in parts:
-                _compare_parts(self.store, task.lo, each, found)
-            return self.job.pieces(task, parts), {}
-        blocks, pieces = self.job.assemble(task)
-        table = self.job.plan.table(task.table)
-        for array in table.arrays:
-            _compare_rows(self.store, array.field.path, task.lo, blocks[array.column], found)
-        return pieces, shard_statistics(table, blocks)
+        columns = self.job.columns(task)
+        for column in columns:
+            alike = True
+            for corner, block in column:  # every block is taken, for the digests
+                alike = alike and _compare_block(self.store, column.array.field.path, corner, block, found)
+        return self.job.pieces(task, columns), statistics_of(columns)
 
     def describe(self, task: ShardTask) -> str:
         return self.job.describe(task)
@@ -186,7 +182,7 @@ def _compare_arrays(
     left = {"sources/bytes"} if whole else {"sources/bytes", "sources/digest"}
     for described, values in made.planned.index(digests):
         if described.path not in left:  # a file of another size may hold the same values
-            _compare_rows(store, described.path, 0, values, outcome)
+            _compare_block(store, described.path, (0,), values, outcome)
     if whole and not _like(merged_statistics(plan, records), store.attributes["statistics"]):
         message = "its statistics are not those of the sources"
         outcome.problems.append(Problem("zarr.json", message, _CURE, "source"))
@@ -196,22 +192,15 @@ def _task_bytes(plan: Plan, task: ShardTask) -> int:
     return (task.hi - task.lo) * plan.table(task.table).row_bytes
 
 
-def _compare_parts(store: Store, row: int, parts: Parts, outcome: _Found) -> None:
-    """Compare rows from `row` on, some planes at a time; all of them are read, for their digests."""
-    at, alike = 0, True
-    for block in parts:
-        if alike:
-            alike = _compare_box(store, parts.array.field.path, (row, at), block, outcome)
-        at += block.shape[1]
-        if at == parts.array.shape[1]:
-            row, at = row + 1, 0
-
-
-def _compare_rows(store: Store, path: str, lo: int, expected: IndexValues, outcome: _Found) -> None:
+def _compare_block(
+    store: Store, path: str, corner: tuple[int, ...], expected: IndexValues, outcome: _Found
+) -> bool:
+    """Whether an array holds what is expected from a corner on, some rows at a time."""
     step = max(1, _PIECE // max(1, expected[:1].nbytes))
-    for at in range(0, len(expected), step):
-        if not _compare_box(store, path, (lo + at,), expected[at : at + step], outcome):
-            return
+    return all(
+        _compare_box(store, path, (corner[0] + at, *corner[1:]), expected[at : at + step], outcome)
+        for at in range(0, len(expected), step)
+    )
 
 
 def _compare_box(

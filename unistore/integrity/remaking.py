@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,20 +12,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from unistore.conversion.columns import LARGE, IndexRows, part_planes
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.finish import metadata_documents, source_digests
-from unistore.conversion.job import Outcome, ShardJob, shard_statistics
+from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ArrayPlan, ShardTask
-from unistore.conversion.planes import LARGE, part_planes
-from unistore.conversion.planes import Parts as RowParts
-from unistore.conversion.shards import (
-    index_content,
-    metadata_of,
-    shard_key,
-    write_array,
-    write_index,
-    write_parts,
-)
+from unistore.conversion.shards import metadata_of, shard_key, write_column
 from unistore.conversion.target import Folder
 from unistore.converters.common.stored import row_blocks
 from unistore.integrity.rebuilt import Rebuilt
@@ -34,7 +26,7 @@ from unistore.store.manifest import Entry
 from unistore.system.progress import Progress
 from unistore.zarr3.array import Array
 from unistore.zarr3.local import LocalStorage
-from unistore.zarr3.writer import content_bytes, content_digest, write_shard
+from unistore.zarr3.writer import content_bytes, write_shard
 
 __all__ = ["Part", "Remade", "parts_of", "read_entry", "remake"]
 
@@ -168,36 +160,19 @@ class _RemakeStep:
     whole: bool
 
     def __call__(self, task: ShardTask) -> Outcome:
-        if parts := self.job.parts(task):
-            return self._in_parts(task, parts)
-        blocks, pieces = self.job.assemble(task)
-        table = self.job.plan.table(task.table)
+        columns = self.job.columns(task)
         entries, contents = {}, {}
-        for array in table.arrays:
-            key = shard_key(array, task.number)
-            block = blocks[array.column]
+        for column in columns:
+            key = shard_key(column.array, task.number)
             if key in self.wanted:
-                codec = self.job.plan.codec
-                entries[key] = write_array(self.job.target, array, codec, task.number, task.lo, block)
-            if self.whole and not array.is_empty:
-                contents[key] = content_digest(block)
-        record = {"task": task.id, "pieces": pieces, "statistics": shard_statistics(table, blocks)}
-        return Outcome({"entries": entries, "contents": contents, "record": record})
-
-    def _in_parts(self, task: ShardTask, parts: Sequence[RowParts]) -> Outcome:
-        """The same for rows that are read in parts: only what is wanted, unless the whole is."""
-        entries, contents = {}, {}
-        for each in parts:
-            key = shard_key(each.array, task.number)
-            if key in self.wanted:
-                codec = self.job.plan.codec
-                entries[key] = write_parts(self.job.target, codec, task, each)
+                entries[key] = write_column(self.job.target, self.job.plan.codec, task.number, column)
             elif self.whole:
-                deque(each, maxlen=0)
-            if self.whole:
-                contents[key] = each.content
-        pieces = self.job.pieces(task, parts) if self.whole else []
-        record = {"task": task.id, "pieces": pieces, "statistics": {}}
+                deque(column, maxlen=0)
+            if self.whole and not column.array.is_empty:
+                contents[key] = column.content
+        record: dict[str, Any] = {"task": task.id, "pieces": [], "statistics": {}}
+        if self.whole:
+            record |= {"pieces": self.job.pieces(task, columns), "statistics": statistics_of(columns)}
         return Outcome({"entries": entries, "contents": contents, "record": record})
 
     def describe(self, task: ShardTask) -> str:
@@ -214,10 +189,13 @@ def _remake_index(made: Rebuilt, remade: Remade, wanted: Collection[str], root: 
         array = arrays[described.path]
         for part in _shards(array):
             number = part.lo // array.shard[0]
+            rows = IndexRows(array, number, values)
             if part.key in wanted:
-                remade.entries[part.key] = write_index(target, array, plan.codec, number, values)
+                remade.entries[part.key] = write_column(target, plan.codec, number, rows)
+            elif whole:
+                deque(rows, maxlen=0)
             if whole:
-                remade.contents[part.key] = index_content(array, number, values)
+                remade.contents[part.key] = rows.content
 
 
 def read_entry(folder: Path, part: Part, line: Entry, codec: str) -> Entry:

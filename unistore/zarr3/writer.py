@@ -26,8 +26,6 @@ __all__ = [
     "codec_chain",
     "content_bytes",
     "content_digest",
-    "encode_parts",
-    "encode_rows",
     "encode_shard",
     "encoded_shard",
     "write_shard",
@@ -43,11 +41,14 @@ Box: TypeAlias = tuple[slice, ...]
 
 def encode_shard(metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any]) -> Buffers:
     """Encode one whole shard: all that `encoded_shard` yields, as a list."""
-    return list(encoded_shard(metadata, shard_coord, block))
+    return list(encoded_shard(metadata, shard_coord, [block]))
 
 
 def encoded_shard(
-    metadata: ArrayMetadata, shard_coord: Sequence[int], block: NDArray[Any], spread: Spread = in_turn
+    metadata: ArrayMetadata,
+    shard_coord: Sequence[int],
+    blocks: Iterable[NDArray[Any]],
+    spread: Spread = in_turn,
 ) -> Iterator[bytes | memoryview]:
     """Encode one whole shard, some chunks at a time: what is written as it comes is never held all at once.
 
@@ -60,28 +61,28 @@ def encoded_shard(
         Of a sharded array.
     shard_coord
         Coordinates of the shard.
-    block
-        What the array holds there: cut off at the array's end where the shard reaches beyond it.
+    blocks
+        What the array holds there, cut off at the array's end where the shard reaches beyond it: all in one
+        block, or in blocks one after the other. A block is some rows (n, …), n a multiple of the chunk's rows
+        but in the last; or, where chunks hold one row, some planes of a row (1, p, …), p a multiple of the
+        chunk's extent but in the row's last. A block must not be changed until the iterator ends.
     spread
-        Spreads the work over threads; the bytes are the same.
+        Spreads the work over threads; the bytes are the same. Blocks are taken on the calling thread.
 
     Yields
     ------
     bytes or memoryview
-        Buffers whose concatenation is the shard. Memoryviews may look into `block`: write before changing it.
+        Buffers whose concatenation is the shard.
 
     Raises
     ------
     ValueError
-        With the first buffer: there is no such shard, or the block has not its shape or dtype.
+        There is no such shard, or the blocks are not what it takes.
     """
     extent = _extent(metadata, shard_coord)
-    if metadata.index is None or block.shape != extent or block.dtype != metadata.dtype:
-        msg = f"shard {tuple(shard_coord)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
-        raise ValueError(msg)
     shard = _Shard(metadata)
-    buffers = shard.encode([(block, metadata.object_shape)], spread)
-    if metadata.index.location == "start":  # known only after the last chunk
+    buffers = shard.encode(_in_chunks(metadata, shard_coord, extent, blocks), spread)
+    if shard.index_first:  # known only after the last chunk
         held = list(buffers)
         yield shard.index()
         yield from held
@@ -90,86 +91,43 @@ def encoded_shard(
     yield shard.index()
 
 
-def encode_parts(
-    metadata: ArrayMetadata, parts: Iterable[NDArray[Any]], spread: Spread = in_turn
-) -> Iterator[bytes | memoryview]:
-    """Encode a shard given in parts along axis 1, to the bytes `encode_shard` gives of it all.
-
-    Parameters
-    ----------
-    metadata
-        Of an array whose chunks hold one row, and whose shards end with their index.
-    parts
-        (1, p, …), one after the other, row after row: p is a multiple of the chunk's extent but in the
-        last part of a row. A part must not be changed until the iterator ends. They are taken on the calling
-        thread.
-    spread
-        Spreads encoding over threads; the bytes are the same.
-
-    Yields
-    ------
-    bytes or memoryview
-        Parts of the shard.
-    """
-    shard = _Shard(metadata)
-    covered, (rows, whole, *rest) = 0, metadata.object_shape
-
-    def extents() -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
-        nonlocal covered
-        for part in parts:
-            extent = -(-part.shape[1] // metadata.chunk_shape[1]) * metadata.chunk_shape[1]
-            covered += extent
-            yield part, (1, extent, *rest)
-        beyond = rows - covered // whole  # rows after the array's end
-        yield np.empty((0, whole, *rest), metadata.dtype), (beyond, whole, *rest)
-
-    yield from shard.encode(extents(), spread)
-    if covered % whole or not 0 < covered <= rows * whole:
-        msg = f"parts cover {covered} on axis 1, which is no number of rows of {whole}, or not 1 to {rows}"
+def _in_chunks(
+    metadata: ArrayMetadata, at: Sequence[int], extent: tuple[int, ...], blocks: Iterable[NDArray[Any]]
+) -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
+    """Blocks of a shard, each with its shape in whole chunks; those beyond the array's end belong to it."""
+    step, whole = metadata.chunk_shape, metadata.object_shape
+    covered = 0
+    for block in blocks:
+        rows = block.shape[1:] == extent[1:]
+        planes = not rows and step[:1] == (1,) == block.shape[:1] and block.shape[2:] == extent[2:]
+        if block.dtype != metadata.dtype or not (rows or planes):
+            break
+        if rows:
+            yield block, (*map(_up, block.shape[:1], step[:1]), *whole[1:])
+        else:
+            last = (covered + block.size) % math.prod(extent[1:]) == 0
+            beyond = whole[1] - _up(extent[1], step[1]) if last else 0
+            yield block, (1, _up(block.shape[1], step[1]) + beyond, *whole[2:])
+        covered += block.size
+    else:
+        if covered == math.prod(extent):
+            return
+        msg = f"shard {tuple(at)} takes {extent}, found blocks of {covered:,} values together"
         raise ValueError(msg)
-    yield shard.index()
+    msg = f"shard {tuple(at)} takes {metadata.dtype} {extent}, found {block.dtype} {block.shape}"
+    raise ValueError(msg)
 
 
-def encode_rows(metadata: ArrayMetadata, blocks: Iterable[NDArray[Any]]) -> Iterator[bytes | memoryview]:
-    """Encode a shard given in blocks of rows, to the bytes `encode_shard` gives of it all.
-
-    Parameters
-    ----------
-    metadata
-        Of an array whose shards end with their index.
-    blocks
-        (n, …), one after the other: n is a multiple of the chunk's rows but in the last block. A block must
-        not be changed until the iterator ends.
-
-    Yields
-    ------
-    bytes or memoryview
-        Parts of the shard.
-    """
-    shard = _Shard(metadata)
-    covered, (rows, *rest) = 0, metadata.object_shape
-    step = metadata.chunk_shape[0]
-
-    def extents() -> Iterator[tuple[NDArray[Any], Sequence[int]]]:
-        nonlocal covered
-        for block in blocks:
-            extent = -(-len(block) // step) * step
-            covered += extent
-            yield block, (extent, *rest)
-        yield np.empty((0, *metadata.shape[1:]), metadata.dtype), (rows - covered, *rest)
-
-    yield from shard.encode(extents(), in_turn)
-    if not 0 < covered <= rows:
-        msg = f"blocks cover {covered} rows of a shard of {rows}"
-        raise ValueError(msg)
-    yield shard.index()
+def _up(extent: int, step: int) -> int:
+    return -(-extent // step) * step
 
 
 class _Shard:
     """Encodes the chunks of one shard, in C order, and keeps their places."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
-        assert metadata.index is not None
+        if metadata.index is None:
+            raise ValueError("the array is not sharded")
         self._metadata, self._index = metadata, metadata.index
         count = math.prod(metadata.chunks_per_object)
         self._at = self._index.nbytes(count) if self._index.location == "start" else 0
@@ -179,14 +137,14 @@ class _Shard:
         self._encode = metadata.codecs.encoder(metadata.dtype)
 
     def encode(
-        self, parts: Iterable[tuple[NDArray[Any], Sequence[int]]], spread: Spread
+        self, blocks: Iterable[tuple[NDArray[Any], Sequence[int]]], spread: Spread
     ) -> Iterator[bytes | memoryview]:
-        """Encode the chunks of the parts of the shard: what each holds, and its shape in whole chunks."""
+        """Encode the chunks of the blocks of the shard: what each holds, and its shape in whole chunks."""
         nbytes = max(1, self._blank.nbytes)
         together = max(1, RUN // nbytes)
         runs = (
             (block, run)
-            for block, extent in parts
+            for block, extent in blocks
             for run in _runs(_boxes(extent, self._metadata.chunk_shape), together)
         )
         for buffers, sizes in spread(self._encode_run, runs, max(1, AHEAD // (together * nbytes))):
@@ -210,9 +168,15 @@ class _Shard:
             sizes.append(sum(map(len, encoded)))
         return buffers, sizes
 
+    @property
+    def index_first(self) -> bool:
+        """Whether the shard begins with its index."""
+        return self._index.location == "start"
+
     def index(self) -> bytes:
-        """Encode the places of all chunks."""
-        return self._index.encode(np.array(self._entries, np.int64))
+        """Encode the places of all chunks; those that were not encoded lie beyond the array's end."""
+        missing = math.prod(self._metadata.chunks_per_object) - len(self._entries)
+        return self._index.encode(np.array(self._entries + [(EMPTY, EMPTY)] * missing, np.int64))
 
 
 def content_digest(block: NDArray[Any]) -> str:

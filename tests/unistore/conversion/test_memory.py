@@ -16,10 +16,10 @@ import pytest
 
 from unistore import repair, verify
 from unistore.conversion import planes
+from unistore.conversion.columns import task_memory
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import PROCESS, ROOM, STEP, check_fits, most_workers, room, shard_memory
 from unistore.conversion.plan import plan_table
-from unistore.conversion.planes import task_memory
 from unistore.conversion.runner import run
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
