@@ -25,10 +25,12 @@ class Candidate:
         The file.
     roots
         Where links may lead: the paths that the user gave.
+    name
+        How messages call it: its path if not given.
     """
 
-    def __init__(self, path: Path, roots: Sequence[Path]) -> None:
-        self.path, self.roots = path, tuple(roots)
+    def __init__(self, path: Path, roots: Sequence[Path], name: str = "") -> None:
+        self.path, self.roots, self.name = path, tuple(roots), name or str(path)
         self._stack = ExitStack()
         self._opened: dict[Hashable, Any] = {}
 

@@ -60,8 +60,6 @@ class Converter(Protocol):
     ----------
     family
         Name of the family: ``"point_cloud"``.
-    suffixes
-        Lower-case endings of the files that are taken from folders.
     concurrent
         Whether ``scan`` and ``read`` may be at work on several sources at once, in threads: for files that
         are read without HDF5, which threads may not share.
@@ -70,10 +68,14 @@ class Converter(Protocol):
     """
 
     family: ClassVar[str]
-    suffixes: ClassVar[tuple[str, ...]]
     concurrent: ClassVar[bool] = False
     planar: ClassVar[bool] = False
     exclude: tuple[str, ...]
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Lower-case endings of the files that are taken from folders; mostly a constant of the class."""
+        ...
 
     def look(self, file: Candidate) -> Verdict:
         """Whether a file is one of the family's, by its name and content; files of others are left out.

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, reconcile
-from unistore.converters.common.exclusion import Collected, Exclusion
-from unistore.converters.detection import Detection
-from unistore.converters.files.paths import expand, relative_names, split_of
+from unistore.converters.common.columns import reconcile
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.paths import split_of
+from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
-from unistore.converters.point_cloud.lists import Lists, read_lists, room_names
+from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory, held_memory
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.order import Read
-from unistore.converters.point_cloud.recognise import detect_format, recognise, suffixes
+from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
 from unistore.converters.point_cloud.scratch import Scratch
 from unistore.converters.point_cloud.segments import Partition, by_windows, consecutive
 from unistore.converters.point_cloud.settle import (
@@ -29,20 +30,22 @@ from unistore.converters.point_cloud.settle import (
     settle_points,
     tables,
 )
-from unistore.converters.point_cloud.source import Layout, to_json
+from unistore.converters.point_cloud.source import Layout, Match, to_json
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
 
-__all__ = ["PointCloudConverter", "detect"]
+__all__ = ["PointCloudConverter"]
 
-_LOOKED_AT = 8
 _NOTES = 8
-_READ_TO_REPORT = 1 << 28
-"""Bytes of sources that are read to report their values' problems beside those of other files."""
 
-Found = tuple[str, Path, Layout]
+
+@dataclass(frozen=True, kw_only=True)
+class _Described(Scanned):
+    """What one file holds."""
+
+    layout: Layout
 
 
 class PointCloudConverter(PointCloudOptions, Converter):
@@ -50,83 +53,65 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     family: ClassVar[str] = FAMILY_NAME
 
-    def scan(self, paths: Sequence[Path]) -> Scan:
-        """Recognise every file's layout and columns; see `Converter.scan`.
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Endings of all registered formats."""
+        return suffixes()
 
-        Raises
-        ------
-        InputError
-            With every problem of every file that can be seen without reading values.
-        """
-        files = expand(paths, suffixes())
-        exclusion = Exclusion(self.exclude)
-        found: list[Found] = []
-        problems: list[Problem] = []
-        collected = Collected(problems)
-        for name, path in zip(relative_names(files), files, strict=True):
-            if exclusion.covers(name):
-                continue
-            with collected.attempt(name, name):
-                found.append((name, path, recognise(path, name, paths, self.map)))
-        if not found and not problems:
-            problems.append(Problem(f"{len(files)} file(s)", "are all left out", kind="empty"))
-        of_points = [
-            (name, {key: form for key, (_, form) in each.columns.items()}) for name, _, each in found
-        ]
+    def look(self, file: Candidate) -> Verdict:
+        """Take a file that one of the formats with its suffix is certain of; details may still be wrong."""
+        if not file.path.name.lower().endswith(self.suffixes):
+            return LeftOut(f"is no {', '.join(self.suffixes)} file")
+        found = format_of(file, self.map, Match.CERTAIN)
+        if found is None:
+            return LeftOut("is no point cloud of a known format")
+        return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
+
+    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+        """Every file is a source; lists beside them name splits, of files that are left out too."""
+        found = super().find(paths, exclusion)
+        lists = read_lists([part.files[0] for part in found.parts], paths)
+
+        def listed(part: Part) -> Listed:
+            split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
+            return Listed(split, tuple(lists.files))
+
+        return Found(
+            parts=[replace(part, detail=listed(part)) for part in found.parts],
+            notes=lists.notes,
+            problems=lists.problems,
+        )
+
+    def scan(self, part: Part) -> _Described:
+        """Recognise a file's layout and columns; see `Converter.scan`."""
+        with Candidate(part.files[0], part.roots, part.name) as file:
+            return _Described(layout=recognise(file, self.map))
+
+    def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
+        """Bring the columns of all files to one form, and name the rooms that lists tell."""
+        found = [each.layout for each in scanned]
+        named = list(zip([part.name for part in parts], found, strict=True))
+        of_points = [(name, {key: form for key, (_, form) in each.columns.items()}) for name, each in named]
         of_segments = [
-            (name, {key: form for key, (_, form) in each.segment_columns.items()}) for name, _, each in found
+            (name, {key: form for key, (_, form) in each.segment_columns.items()}) for name, each in named
         ]
         merged, differing = reconcile(of_points, self.columns)
-        problems += [*differing, *reconcile(of_segments, self.columns)[1]]
-        lists = read_lists(files, paths)
-        room_names(lists, {path: each.segments for _, path, each in found if each.listed}, paths)
-        problems += lists.problems
-        if problems:
-            raise InputError([*problems, *self._problems_of_values(found, paths)])
-        lists.notes += exclusion.notes()
-        return self._scanned(found, merged, lists, paths)
-
-    def _problems_of_values(self, found: Sequence[Found], roots: Sequence[Path]) -> list[Problem]:
-        """Read the files whose form is right, when others are refused anyway, so that all is said at once."""
-        if sum(path.stat().st_size for _, path, _ in found) > _READ_TO_REPORT:
-            return []
-        collected = Collected()
-        for name, path, layout in found:
-            columns = {key: form for key, (_, form) in layout.columns.items()}
-            merged, _ = reconcile([(name, columns)], "exact")
-            with collected.attempt(name, name):
-                self.derive(self._scanned([(name, path, layout)], merged, Lists(), roots), 0, _forget)
-        return collected.problems
-
-    def _scanned(
-        self, found: Sequence[Found], merged: Mapping[str, Merged], lists: Lists, roots: Sequence[Path]
-    ) -> Scan:
-        points = [each.points for *_, each in found]
-        run = max(1, sum(points) // max(1, sum(each.segments for _, _, each in found)))
-        fields = column_fields(merged, run)
-        sources = tuple(
-            Source(
-                path=path,
-                name=name,
-                files=(path, *each.files, *lists.files),
-                split=lists.splits.get(path, None if lists.splits else split_of(name)),
-                detail={
-                    **to_json(each),
-                    "roots": [str(root.resolve()) for root in roots],
-                    **({"names": lists.rooms[path]} if path in lists.rooms else {}),
-                },
-                memory=derive_memory(each, voxels=bool(self.voxel_size), windows=self.segment is not None),
-                held=held_memory(each, voxels=bool(self.voxel_size), windows=self.segment is not None),
-            )
-            for name, path, each in found
-        )
+        lists = Lists()
+        files = [part.files[0] for part in parts]
+        rows = {path: each.segments for path, each in zip(files, found, strict=True) if each.listed}
+        room_names(lists, rows, parts[0].roots)
+        if problems := [*differing, *reconcile(of_segments, self.columns)[1], *lists.problems]:
+            raise InputError(problems)
+        points = [each.points for each in found]
+        run = max(1, sum(points) // max(1, sum(each.segments for each in found)))
+        sources = tuple(self._source(part, each, lists) for part, each in zip(parts, found, strict=True))
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
             tables=tables(
-                fields,
+                column_fields(merged, run),
                 self.voxel_size,
-                xyz_dtype="float32" if all(each.xyz_dtype == "float32" for *_, each in found) else "float64",
+                xyz_dtype="float32" if all(each.xyz_dtype == "float32" for each in found) else "float64",
                 unit=_unit(sources),
                 run=run,
                 voxel_runs=[run for _ in self.voxel_size],
@@ -134,19 +119,36 @@ class PointCloudConverter(PointCloudOptions, Converter):
             sample_table=SEGMENTS,
             main_table=POINTS,
             options=self.recorded(),
-            notes=(*self._notes(found, sources), *lists.notes),
+            notes=(*self._notes(named, sources), *lists.notes),
             estimated_rows={
                 POINTS: sum(points),
                 **{voxel_group(size): sum(points) for size in self.voxel_size},
             },
         )
 
-    def _notes(self, found: Sequence[Found], sources: Sequence[Source]) -> list[str]:
-        kinds = [each.format for _, _, each in found]
+    def _source(self, part: Part, layout: Layout, lists: Lists) -> Source:
+        path = part.files[0]
+        voxels, windows = bool(self.voxel_size), self.segment is not None
+        return Source(
+            path=path,
+            name=part.name,
+            files=(path, *layout.files, *part.detail.lists, *lists.files),
+            split=part.detail.split,
+            detail={
+                **to_json(layout),
+                "roots": [str(root.resolve()) for root in part.roots],
+                **({"names": lists.rooms[path]} if path in lists.rooms else {}),
+            },
+            memory=derive_memory(layout, voxels=voxels, windows=windows),
+            held=held_memory(layout, voxels=voxels, windows=windows),
+        )
+
+    def _notes(self, named: Sequence[tuple[str, Layout]], sources: Sequence[Source]) -> list[str]:
+        kinds = [each.format for _, each in named]
         counted = ", ".join(f"{kinds.count(kind)} of layout {kind}" for kind in dict.fromkeys(kinds))
-        stored = sum(each.segments for _, _, each in found if each.segmented)
-        notes = [f"point cloud: {len(found)} file(s), {counted}; {stored} segments of their own"]
-        uncut = [name for name, _, each in found if not each.segmented]
+        stored = sum(each.segments for _, each in named if each.segmented)
+        notes = [f"point cloud: {len(named)} file(s), {counted}; {stored} segments of their own"]
+        uncut = [name for name, each in named if not each.segmented]
         others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
         if uncut and self.segment is None:
             notes.append(
@@ -156,7 +158,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             notes.append(f"{uncut[0]}{others}: no segments, so cut by {self.segment}")
         elif self.segment is not None:
             notes.append(f"every file has segments of its own, so nothing is cut by {self.segment}")
-        remarks = [f"{name}: {note}" for name, _, each in found for note in each.notes]
+        remarks = [f"{name}: {note}" for name, each in named for note in each.notes]
         notes += remarks[:_NOTES]
         if len(remarks) > _NOTES:
             notes.append(f"and {len(remarks) - _NOTES} further remarks of this kind")
@@ -165,19 +167,8 @@ class PointCloudConverter(PointCloudOptions, Converter):
             notes.append(f"splits: {', '.join(splits)}")
         return notes
 
-    def read(
-        self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
-    ) -> None:
-        """Raise: every table of a point cloud is spilled."""
-        msg = f"table {table!r} of a point cloud is derived, not read"
-        raise ValueError(msg)
-
-    def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
-        """Read one file, holding what is larger than a block; see `Converter.derive`."""
-        return self.derive_in(None, scan, source, emit)
-
-    def derive_in(self, folder: Path | None, scan: Scan, source: int, emit: Emit) -> Facts:
-        """Read one file of any size; see `Spacious.derive_in` and `derive_points`."""
+    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
+        """Read one file of any size; see `Converter.derive` and `derive_points`."""
         return derive_points(
             scan.sources[source],
             point_columns(scan),
@@ -208,24 +199,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
         np.copyto(out, rows, casting="same_kind")
 
 
-def _forget(table: str, column: str, rows: NDArray[Any]) -> None:
-    """Emit to nowhere."""
-
-
 def _unit(sources: Sequence[Source]) -> str | None:
     """The unit that every file's format says it has."""
     units = {source.detail["unit"] for source in sources}
     return units.pop() if len(units) == 1 else None
-
-
-def detect(paths: Sequence[Path]) -> Detection | None:
-    """Recognise point clouds by the first of the files that can be read."""
-    try:
-        files = expand(paths, suffixes())
-    except InputError:
-        return None
-    for path in [file for file in files if file.name.lower().endswith(suffixes())][:_LOOKED_AT]:
-        layout = detect_format(path, paths)
-        if layout is not None:
-            return Detection(FAMILY_NAME, layout, f"{path.name} is a point cloud of layout {layout}")
-    return None

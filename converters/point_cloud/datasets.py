@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import h5py
@@ -16,17 +18,17 @@ from unistore.converters.common.originals import datasets_of, open_plain, summar
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import names_in, place
 from unistore.converters.files.hdf5.tree import Tree, walk
+from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import Chosen
 from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
 from unistore.converters.point_cloud.source import (
     ROLES,
     Layout,
-    Look,
     Original,
     PointSource,
     column_paths,
 )
-from unistore.converters.protocol import Source
+from unistore.converters.scan import Source
 from unistore.errors import InputError, printable
 
 __all__ = [
@@ -59,18 +61,25 @@ class Seen:
         return segment_names(self.file["segments"], self.name) if "segments" in self.tree.groups else []
 
 
-def seen(look: Look) -> Seen:
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Opens a file and walks through it; an equal one finds it open."""
+
+    name: str
+    roots: tuple[Path, ...]
+
+    @contextmanager
+    def __call__(self, path: Path) -> Iterator[Seen]:
+        with hdf5.open_hdf5(path, self.name) as file:
+            yield Seen(file, walk(file, self.name, self.roots, skip=_GROUPS), self.name)
+
+
+def seen(file: Candidate) -> Seen:
     """Open a file, or take it from the format that did."""
-    return look.opened(_open)
+    return file.opened(_Walk(file.name, file.roots))
 
 
-@contextmanager
-def _open(look: Look) -> Iterator[Seen]:
-    with hdf5.open_hdf5(look.path, look.name) as file:
-        yield Seen(file, walk(file, look.name, look.roots, skip=_GROUPS), look.name)
-
-
-def checked(look: Look) -> Seen:
+def checked(file: Candidate) -> Seen:
     """The same, once no link leads out and every member of ``segments`` has a number.
 
     Raises
@@ -78,7 +87,7 @@ def checked(look: Look) -> Seen:
     InputError
         Naming the links or members that are wrong.
     """
-    found = seen(look)
+    found = seen(file)
     if found.tree.problems:
         raise InputError(found.tree.problems)
     if "segments" in found.tree.groups and (wrong := segment_problems(found.file["segments"], found.name)):

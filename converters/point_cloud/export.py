@@ -1,165 +1,32 @@
-"""Point clouds given back as PointSuite files with row indices, batches as batches, in the sources' order."""
+"""Point clouds given back in the sources' order, by their formats or as PointSuite files with row indices."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values
-from unistore.converters.common.stored import SourceRows, sources_of
-from unistore.errors import StoreError
-from unistore.schemas.indices import contradiction, whole
-from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
+from unistore.converters.point_cloud import layouts
+from unistore.converters.point_cloud.cloud import Cloud, clouds, hdf5_file, late
+from unistore.converters.point_cloud.source import Exported
+from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["BATCHES", "Cloud", "clouds", "files"]
+__all__ = ["files"]
 
-BATCHES = "batches"
-"""Layout (``sources/layout``) whose files hold ``data`` (B, P, 3 and more)."""
-_SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
-_FEATURES = "features"
 _CLASSES = "classification"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cloud:
-    """One source of a point cloud store, in its own row order.
-
-    Attributes
-    ----------
-    store, source
-        Where it is; its points are rows ``source.lo:source.hi`` of ``points``.
-    layout
-        What the file was, as ``sources/layout`` tells.
-    header
-        Attributes of the file's header.
-    first, last
-        Its segments, the one of number -1 included.
-    bounds
-        (last - first + 1,) bounds of its segments in ``points``.
-    numbers
-        (last - first,) numbers of its segments.
-    quantum
-        Scale and offset, (2, 3) f8, of quantised coordinates; None where they are floats.
-    """
-
-    store: StoreView
-    source: SourceRows
-    layout: Mapping[str, Any]
-    header: Mapping[str, Any]
-    first: int
-    last: int
-    bounds: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    quantum: NDArray[np.float64] | None
-
-    @cached_property
-    def order(self) -> NDArray[np.int64]:
-        """Row in the source of each stored point, (points,) i8.
-
-        Raises
-        ------
-        StoreError
-            If they are not all rows from 0 on.
-        """
-        order: NDArray[np.int64] = self._stored("source_row")
-        rows = int(order.max(initial=-1)) + 1
-        here = np.zeros(max(0, rows), bool) if order.min(initial=0) >= 0 and rows <= len(order) else None
-        if here is not None:
-            here[order] = True
-        if here is None or not here.all():
-            where = f"{self.store.path}: points/source_row of {self.source.name}"
-            msg = f"{where} does not hold every row from 0 on"
-            raise StoreError(msg)
-        return order
-
-    @property
-    def rows(self) -> int:
-        """Rows of the source."""
-        return int(self.order.max(initial=-1)) + 1
-
-    def column(self, name: str) -> NDArray[Any]:
-        """A column of the points in the source's order, (N, …)."""
-        return self._in_order(self._stored(name))
-
-    def coordinates(self, axis: int) -> NDArray[Any]:
-        """x, y or z in the source's order, (N,) f8 or f4."""
-        values = np.ascontiguousarray(self._stored("xyz")[:, axis])
-        if self.quantum is not None:
-            scale, offset = self.quantum[:, axis]
-            values = values.astype(np.float64) * scale + offset
-        return self._in_order(values)
-
-    def coordinate_dtype(self, axis: int) -> np.dtype[Any]:
-        """Dtype that x, y or z had in the source."""
-        stored = self.layout["xyz_stored"]
-        dtype: np.dtype[Any] = np.dtype(stored[axis % len(stored)])
-        return dtype
-
-    def indices(self, segment: int) -> NDArray[np.int64]:
-        """Rows of one of its segments (counted from 0), (n,)."""
-        lo, hi = (self.bounds[segment : segment + 2] - self.source.lo).tolist()
-        return self.order[lo:hi]
-
-    def segment_column(self, name: str) -> NDArray[Any]:
-        """A column of its segments, (S, …)."""
-        return self.store.array(f"{SEGMENTS}/{name}").read_ranges([self.first], [self.last])
-
-    def own_dtype(self, name: str) -> np.dtype[Any]:
-        """Dtype that a column of the points had in the source."""
-        dtype: np.dtype[Any] = np.dtype(self.layout["columns"][name][1])
-        return dtype
-
-    def _stored(self, name: str) -> NDArray[Any]:
-        return self.store.array(f"{POINTS}/{name}").read_ranges([self.source.lo], [self.source.hi])
-
-    def _in_order(self, stored: NDArray[Any]) -> NDArray[Any]:
-        values = np.empty((self.rows, *stored.shape[1:]), stored.dtype)
-        values[self.order] = stored
-        return values
-
-
-def clouds(store: StoreView) -> Iterator[Cloud]:
-    """Every source of a point cloud store."""
-    layouts = store.text("sources/layout")
-    sources = sources_of(store)
-    headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(sources)
-    owner, numbers, offsets = (whole(store, f"{SEGMENTS}/{name}") for name in ("source", "number", "offsets"))
-    quantised = store.array(f"{POINTS}/xyz").dtype.kind == "i"
-    scales = [whole(store, f"sources/{name}") for name in ("scale", "offset")] if quantised else []
-    for source in sources:
-        first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
-        bounds = offsets[first : last + 1]
-        if [bounds[0], bounds[-1]] != [source.lo, source.hi]:
-            message = f"source {source.number} has points {bounds[0]} to {bounds[-1]}, expected all its rows"
-            raise contradiction(store, f"{SEGMENTS}/offsets", message)
-        if len(np.unique(numbers[first:last])) < last - first:
-            message = f"source {source.number} has two segments of one number"
-            raise contradiction(store, f"{SEGMENTS}/number", message)
-        yield Cloud(
-            store=store,
-            source=source,
-            layout=json.loads(layouts[source.number]),
-            header=json.loads(headers[source.number]),
-            first=first,
-            last=last,
-            bounds=bounds,
-            numbers=numbers[first:last],
-            quantum=np.stack([each[source.number] for each in scales]) if quantised else None,
-        )
 
 
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a point cloud store."""
+    own = [each for each in layouts.FORMATS if isinstance(each, Exported)]
     for cloud in clouds(store):
-        batches = cloud.layout["layout"] == BATCHES
-        yield _batches(cloud) if batches else _pointsuite(cloud)
+        known = next((each for each in own if cloud.layout["layout"] == each.NAME), None)
+        yield _pointsuite(cloud) if known is None else known.exported(cloud)
 
 
 def _pointsuite(cloud: Cloud) -> File:
@@ -167,12 +34,10 @@ def _pointsuite(cloud: Cloud) -> File:
     rows = cloud.rows
     values: dict[str, Values] = {}
     for axis, name in enumerate("xyz"):
-        values[f"data/{name}"] = _late(
-            partial(cloud.coordinates, axis), (rows,), cloud.coordinate_dtype(axis)
-        )
+        values[f"data/{name}"] = late(partial(cloud.coordinates, axis), (rows,), cloud.coordinate_dtype(axis))
     for name in cloud.layout["columns"]:
         shape = (rows, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
-        values[f"data/{name}"] = _late(partial(cloud.column, name), shape, cloud.own_dtype(name))
+        values[f"data/{name}"] = late(partial(cloud.column, name), shape, cloud.own_dtype(name))
     fields = json.dumps([path.removeprefix("data/") for path in values])
     attributes: dict[str, Mapping[str, Any]] = {"data": {"available_fields": fields}}
     if cloud.header:
@@ -187,65 +52,9 @@ def _pointsuite(cloud: Cloud) -> File:
     for segment in real:
         group = f"segments/segment_{cloud.numbers[segment]:04d}"
         count = int(cloud.bounds[segment + 1] - cloud.bounds[segment])
-        values[f"{group}/indices"] = _late(partial(cloud.indices, segment), (count,), np.dtype(np.int64))
+        values[f"{group}/indices"] = late(partial(cloud.indices, segment), (count,), np.dtype(np.int64))
         attributes[group] = {"num_points": count}
         if "label_statistics" in attributes and classes is not None:
             labels = np.unique(classes[cloud.indices(segment)])
             values[f"{group}/unique_labels"] = array_values(labels)
-    return _file(cloud, values, attributes)
-
-
-def _batches(cloud: Cloud) -> File:
-    """``data`` (B, P, 3 and more) and every other column, as the PointNet family has them."""
-    count = len(cloud.numbers)
-    points = cloud.source.hi - cloud.source.lo
-    if (np.diff(cloud.bounds) * max(1, count) != points).any():
-        message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
-        raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
-    per_segment = points // max(1, count)
-    width = 3
-    if _FEATURES in cloud.layout["columns"]:
-        width += cloud.store.array(f"{POINTS}/{_FEATURES}").shape[1]
-    values = {
-        "data": _late(
-            partial(_data, cloud, count, per_segment), (count, per_segment, width), cloud.coordinate_dtype(0)
-        )
-    }
-    for name, (path, stored, _) in cloud.layout["columns"].items():
-        if name != _FEATURES or path != "data":
-            shape = (count, per_segment, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
-            read = partial(_reshaped, cloud, name, shape)
-            values[path] = _late(read, shape, np.dtype(stored))
-    for name, (path, stored, _) in cloud.layout["segment_columns"].items():
-        shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
-        values[path] = _late(partial(cloud.segment_column, name), shape, np.dtype(stored))
-    attributes = {"header": cloud.header} if cloud.header else {}
-    return _file(cloud, values, attributes)
-
-
-def _file(cloud: Cloud, values: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]) -> File:
-    name = cloud.source.name
-    return File(
-        name=name if name.lower().endswith(_SUFFIXES) else f"{name}.h5",
-        form="hdf5",
-        source=cloud.source.number,
-        values=values,
-        attributes=attributes,
-        compressed=True,
-    )
-
-
-def _late(read: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
-    """Values that are read whole once they are asked for."""
-    return Values(shape, dtype, lambda: iter([read().astype(dtype)]))
-
-
-def _reshaped(cloud: Cloud, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    return cloud.column(name).reshape(shape)
-
-
-def _data(cloud: Cloud, count: int, per_segment: int) -> NDArray[Any]:
-    parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
-    if _FEATURES in cloud.layout["columns"]:
-        parts.append(cloud.column(_FEATURES))
-    return np.concatenate(parts, axis=1).reshape(count, per_segment, -1)
+    return hdf5_file(cloud, values, attributes)

@@ -14,11 +14,19 @@ from pathlib import Path
 from unistore.converters.files.hdf5.file import place
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["Lists", "read_lists", "room_names"]
+__all__ = ["Listed", "Lists", "read_lists", "room_names"]
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _NAMES = {"valid": "val", "validation": "val"}
 _LARGEST = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What list files say of one file: its split, and all lists that were read."""
+
+    split: str | None
+    lists: tuple[Path, ...]
 
 
 @dataclass(slots=True)

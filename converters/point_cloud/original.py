@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared
-from unistore.converters.point_cloud.export import Cloud, clouds
+from unistore.converters.point_cloud.cloud import Cloud, clouds
 from unistore.converters.point_cloud.recognise import format_named
 from unistore.converters.point_cloud.source import Original, coordinate_names
-from unistore.converters.protocol import Scan
+from unistore.converters.scan import Scan
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
 from unistore.schemas.store_view import StoreView
 

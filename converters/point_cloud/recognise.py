@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Mapping
 
-from unistore.converters.common.faults import as_problem
+from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud import layouts
-from unistore.converters.point_cloud.source import Format, Layout, Look, Match
+from unistore.converters.point_cloud.source import Format, Layout, Match
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["detect_format", "format_named", "recognise", "suffixes"]
+__all__ = ["format_named", "format_of", "recognise", "suffixes"]
 
 
 def suffixes() -> tuple[str, ...]:
@@ -24,15 +22,13 @@ def format_named(name: str) -> Format:
     return next(each for each in layouts.FORMATS if name == each.NAME)
 
 
-def recognise(path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str, str]) -> Layout:
+def recognise(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Recognise a file's format and describe what it holds, without reading values.
 
     Parameters
     ----------
-    path, name
+    file
         The file and how messages call it.
-    roots
-        Where links may lead.
     mapping
         Stored names of columns, as in `choose`.
 
@@ -41,33 +37,37 @@ def recognise(path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str
     InputError
         With every problem that can be seen without reading values.
     """
-    with Look(path, name, roots, mapping) as look:
-        return _format_of(look, Match.POSSIBLE).describe(look)
+    found = format_of(file, mapping, Match.POSSIBLE)
+    if found is None:
+        asked = ", ".join(each.NAME for each in _asked(file))
+        message = f"is no point cloud of a known format; looked for {asked}"
+        raise InputError(Problem(printable(file.name), message, "check what wrote it", "format"))
+    return found.describe(file, mapping)
 
 
-def detect_format(path: Path, roots: Sequence[Path]) -> str | None:
-    """Format that a file seems to have; None if it is no point cloud.
+def format_of(file: Candidate, mapping: Mapping[str, str], least: Match) -> Format | None:
+    """The first format that is sure enough of a file; None if no format is.
 
     Looser than `recognise`: a file that is wrong in some detail still has its format, so that the detail can
     be reported.
+
+    Raises
+    ------
+    InputError
+        If there is none, and one could not look at the file.
     """
-    with suppress(InputError), as_problem(str(path)), Look(path, str(path), roots) as look:
-        return _format_of(look, Match.CERTAIN).NAME
-    return None
-
-
-def _format_of(look: Look, least: Match) -> Format:
-    """The first format that is sure enough of a file."""
-    known = [each for each in layouts.FORMATS if look.path.name.lower().endswith(each.SUFFIXES)]
     failure: InputError | None = None
-    for each in known or layouts.FORMATS:
+    for each in _asked(file):
         try:
-            if each.match(look) >= least:
+            if each.match(file, mapping) >= least:
                 return each
         except InputError as error:
             failure = failure or error
     if failure is not None:
         raise failure
-    asked = ", ".join(each.NAME for each in known or layouts.FORMATS)
-    message = f"is no point cloud of a known format; looked for {asked}"
-    raise InputError(Problem(printable(look.name), message, "check what wrote it", "format"))
+    return None
+
+
+def _asked(file: Candidate) -> tuple[Format, ...]:
+    known = tuple(each for each in layouts.FORMATS if file.path.name.lower().endswith(each.SUFFIXES))
+    return known or layouts.FORMATS

@@ -6,26 +6,28 @@ without reading values; the layout's JSON is in `Source.detail`, so that any pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypeVar
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
-from unistore.converters.protocol import Source
+from unistore.converters.common.exported import File
+from unistore.converters.parts import Candidate
+from unistore.converters.point_cloud.cloud import Cloud
+from unistore.converters.scan import Source
 
 __all__ = [
     "ROLES",
+    "Exported",
     "Format",
     "Indices",
     "Layout",
-    "Look",
     "Match",
     "Original",
     "PointSource",
@@ -38,7 +40,6 @@ __all__ = [
 ROLES = ("x", "y", "z")
 
 Ints = NDArray[np.int64]
-Opened = TypeVar("Opened")
 
 
 class Match(IntEnum):
@@ -48,42 +49,6 @@ class Match(IntEnum):
     POSSIBLE = 1
     """If the file is a point cloud at all."""
     CERTAIN = 2
-
-
-class Look:
-    """A file that formats look at; what one of them opens is there for the next.
-
-    Attributes
-    ----------
-    path, name
-        The file and how messages call it.
-    roots
-        Where links may lead.
-    mapping
-        Stored names of columns, as `choose` takes them.
-    """
-
-    def __init__(
-        self, path: Path, name: str, roots: Sequence[Path], mapping: Mapping[str, str] | None = None
-    ) -> None:
-        self.path, self.name, self.roots, self.mapping = path, name, roots, mapping or {}
-        self._stack = ExitStack()
-        self._opened: dict[Hashable, Any] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stack.__exit__(kind, error, trace)
-
-    def opened(self, by: Callable[[Look], AbstractContextManager[Opened]]) -> Opened:
-        """What ``by(look)`` opens, the first time it is asked for; closed with the look."""
-        if by not in self._opened:
-            self._opened[by] = self._stack.enter_context(by(self))
-        found: Opened = self._opened[by]
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,8 +230,15 @@ class Format(Protocol):
         """Lower-case file name endings that are taken from folders."""
         ...
 
-    def match(self, look: Look) -> Match:
+    def match(self, file: Candidate, mapping: Mapping[str, str]) -> Match:
         """Whether a file is of this format, by its content; loose, so that what is wrong can be reported.
+
+        Parameters
+        ----------
+        file
+            The file, and how messages call it.
+        mapping
+            Stored names of columns, as `choose` takes them.
 
         Raises
         ------
@@ -275,8 +247,8 @@ class Format(Protocol):
         """
         ...
 
-    def describe(self, look: Look) -> Layout:
-        """What a file holds, without reading values.
+    def describe(self, file: Candidate, mapping: Mapping[str, str]) -> Layout:
+        """What a file holds, without reading values; `file` and `mapping` as in `match`.
 
         Raises
         ------
@@ -297,4 +269,19 @@ class Format(Protocol):
 
     def open_original(self, source: Source) -> AbstractContextManager[Original]:
         """Open a file to read its values without the converter: with h5py or numpy alone."""
+        ...
+
+
+@runtime_checkable
+class Exported(Protocol):
+    """A format whose files are written again as they were; sources of others become PointSuite files."""
+
+    def exported(self, cloud: Cloud) -> File:
+        """The file that a source of this format was, made of what the store has of it.
+
+        Raises
+        ------
+        StoreError
+            If the store contradicts itself.
+        """
         ...

@@ -35,12 +35,15 @@ class Tree:
         Further files that links and virtual datasets lead to, all inside the roots.
     problems
         Links that leave the roots or lead nowhere, objects that cannot be opened.
+    broken
+        Paths of these: where a dataset or a group should be.
     """
 
     datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
     groups: list[str] = field(default_factory=list)
     files: set[Path] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
 
 
 def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()) -> Tree:
@@ -85,6 +88,7 @@ def _descend(
             item = follow(group, key, location, roots)
             if isinstance(item, Problem):
                 tree.problems.append(item)
+                tree.broken.append(path)
             elif isinstance(item, h5py.Dataset):
                 _add(tree, path, item, location, roots)
                 if h5py.h5o.get_info(item.id).fileno != info.fileno:
@@ -107,11 +111,13 @@ def _add(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Seq
     tree.problems += problems
     if dataset.is_virtual:
         if problems:
+            tree.broken.append(path)
             return
         try:
             tree.files |= check_sources(dataset, roots=roots)
         except FAILURES as error:
             tree.problems.append(Problem(location, str(error), "replace it by the data", "link"))
+            tree.broken.append(path)
             return
     tree.datasets[path] = dataset
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
+from unistore.converters.common.exported import File
 from unistore.converters.common.originals import open_plain
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import SUFFIXES, place
 from unistore.converters.files.hdf5.tree import Tree
+from unistore.converters.parts import Candidate
+from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, late
 from unistore.converters.point_cloud.columns import form_problems, lengths_problem, name_problems
 from unistore.converters.point_cloud.datasets import (
     Datasets,
@@ -28,17 +32,17 @@ from unistore.converters.point_cloud.datasets import (
 )
 from unistore.converters.point_cloud.source import (
     Layout,
-    Look,
     Match,
     Original,
     Ranges,
     column_paths,
 )
-from unistore.converters.protocol import Source
+from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.point_cloud.fields import segment_fields
+from unistore.schemas.indices import contradiction
+from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS, segment_fields
 
-__all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
+__all__ = ["NAME", "SUFFIXES", "describe", "exported", "match", "open_original", "open_points"]
 
 NAME = "batches"
 
@@ -50,19 +54,19 @@ _POINTWISE = ("label", "normal", "pid", "mask")
 """Datasets that describe points or whole segments, never anything between."""
 
 
-def match(look: Look) -> Match:
+def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     """``data`` of the right shape; certain beside a ``label`` of integers."""
-    datasets = seen(look).tree.datasets
+    datasets = seen(file).tree.datasets
     data, label = datasets.get("data"), datasets.get("label")
-    if data is None or data.ndim != 3 or data.shape[2] not in (3, 6, 9) or {"x", "xyz"} & set(look.mapping):
+    if data is None or data.ndim != 3 or data.shape[2] not in (3, 6, 9) or {"x", "xyz"} & set(mapping):
         return Match.NO
     return Match.CERTAIN if label is not None and label.dtype.kind in "iu" else Match.POSSIBLE
 
 
-def describe(look: Look) -> Layout:
+def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the columns: (B, P, …) belong to points, (B,), (B, 1) and (B, k) to whole segments."""
-    found = checked(look)
-    file, tree, name, mapping = found.file, found.tree, look.name, look.mapping
+    found = checked(file)
+    tree, name = found.tree, file.name
     stored, problems = _stored_names(tree, name, mapping)
     for path in ("data", *stored):
         problems += hdf5.check_dataset(tree.datasets[path], place(name, path))
@@ -99,7 +103,7 @@ def describe(look: Look) -> Layout:
         xyz_stored=(data.dtype.str,),
         columns=columns,
         segment_columns=whole,
-        header=header_of(file, name),
+        header=header_of(found.file, name),
         listed=True,
         files=tuple(sorted(tree.files)),
         memory=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored))
@@ -191,3 +195,42 @@ def open_original(source: Source) -> Iterator[Original]:
             return values
 
         yield Original(column, segment_column, left_out=plain_left_out(file, source.detail))
+
+
+def exported(cloud: Cloud) -> File:
+    """``data`` (B, P, 3 | 6 | 9) and every other column."""
+    count = len(cloud.numbers)
+    points = cloud.source.hi - cloud.source.lo
+    if (np.diff(cloud.bounds) * max(1, count) != points).any():
+        message = f"segments of {cloud.source.name} differ in length, expected batches of one length"
+        raise contradiction(cloud.store, f"{SEGMENTS}/offsets", message)
+    per_segment = points // max(1, count)
+    width = 3
+    if _FEATURES in cloud.layout["columns"]:
+        width += cloud.store.array(f"{POINTS}/{_FEATURES}").shape[1]
+    values = {
+        "data": late(
+            partial(_data, cloud, count, per_segment), (count, per_segment, width), cloud.coordinate_dtype(0)
+        )
+    }
+    for name, (path, stored, _) in cloud.layout["columns"].items():
+        if name != _FEATURES or path != "data":
+            shape = (count, per_segment, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
+            read = partial(_reshaped, cloud, name, shape)
+            values[path] = late(read, shape, np.dtype(stored))
+    for name, (path, stored, _) in cloud.layout["segment_columns"].items():
+        shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
+        values[path] = late(partial(cloud.segment_column, name), shape, np.dtype(stored))
+    attributes = {"header": cloud.header} if cloud.header else {}
+    return hdf5_file(cloud, values, attributes)
+
+
+def _reshaped(cloud: Cloud, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    return cloud.column(name).reshape(shape)
+
+
+def _data(cloud: Cloud, count: int, per_segment: int) -> NDArray[Any]:
+    parts = [cloud.coordinates(axis)[:, None] for axis in range(3)]
+    if _FEATURES in cloud.layout["columns"]:
+        parts.append(cloud.column(_FEATURES))
+    return np.concatenate(parts, axis=1).reshape(count, per_segment, -1)

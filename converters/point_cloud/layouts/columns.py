@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
+from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import Datasets, checked, described, open_original, opener, seen
-from unistore.converters.point_cloud.source import ROLES, Layout, Look, Match
+from unistore.converters.point_cloud.source import ROLES, Layout, Match
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
@@ -18,18 +19,21 @@ NAME = "columns"
 open_points = opener(Datasets)
 
 
-def match(look: Look) -> Match:
-    """Any HDF5 file: ``--map`` may name its columns."""
-    tree = seen(look).tree
-    certain = any(_holds_coordinates(tree, group) for group in ("", *tree.groups))
-    return Match.CERTAIN if certain else Match.POSSIBLE
+def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
+    """Any HDF5 file: ``--map`` may name its columns. What stands behind a broken link is not known."""
+    tree = seen(file).tree
+    if any(_holds_coordinates(tree, group) for group in ("", *tree.groups)):
+        return Match.CERTAIN
+    if tree.problems:
+        raise InputError(tree.problems)
+    return Match.POSSIBLE
 
 
-def describe(look: Look) -> Layout:
+def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the group and its columns."""
-    found = checked(look)
-    group = _group_of_columns(found.tree, look.name, look.mapping)
-    chosen = choose(found.tree.datasets, group, look.mapping, look.name, check_dataset)
+    found = checked(file)
+    group = _group_of_columns(found.tree, file.name, mapping)
+    chosen = choose(found.tree.datasets, group, mapping, file.name, check_dataset)
     return described(found, chosen, format=NAME)
 
 
@@ -57,5 +61,6 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
 def _holds_coordinates(tree: Tree, group: str, least: int = 3) -> bool:
     """Whether datasets of a group are called x, y and z, or at least so many of them, or ``xyz``."""
     prefix = f"{group}/" if group else ""
-    own = {path.removeprefix(prefix).lower() for path in tree.datasets if path.startswith(prefix)}
+    paths = (*tree.datasets, *tree.broken)
+    own = {path.removeprefix(prefix).lower() for path in paths if path.startswith(prefix)}
     return len(own.intersection(ROLES)) >= least or "xyz" in own

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from unistore.converters.common.originals import open_plain
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
 from unistore.converters.files.hdf5.tree import follow, walk
+from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
     checked,
@@ -27,14 +28,13 @@ from unistore.converters.point_cloud.datasets import (
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
 from unistore.converters.point_cloud.source import (
     Layout,
-    Look,
     Match,
     Original,
     PointSource,
     Ranges,
     column_paths,
 )
-from unistore.converters.protocol import Source
+from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem
 
 __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
@@ -47,25 +47,25 @@ _SUMMARIES = ("unique_labels", "indices")
 Ints = NDArray[np.int64]
 
 
-def match(look: Look) -> Match:
+def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     """Segments without ``data``."""
-    found = seen(look)
+    found = seen(file)
     return Match.CERTAIN if found.segments and "data" not in found.tree.groups else Match.NO
 
 
-def describe(look: Look) -> Layout:
+def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are those of the first segment."""
-    found = checked(look)
+    found = checked(file)
     groups, names = found.file["segments"], found.segments
-    location = place(look.name, f"segments/{names[0]}")
-    first = follow(groups, names[0], location, look.roots)
+    location = place(file.name, f"segments/{names[0]}")
+    first = follow(groups, names[0], location, file.roots)
     if isinstance(first, Problem):
         raise InputError(first)
-    inside = walk(first, location, look.roots)
+    inside = walk(first, location, file.roots)
     if inside.problems:
         raise InputError(inside.problems)
     columns = {key: each for key, each in inside.datasets.items() if key not in _SUMMARIES}
-    chosen = choose(columns, "", look.mapping, location, check_dataset)
+    chosen = choose(columns, "", mapping, location, check_dataset)
     return described(
         found,
         chosen,

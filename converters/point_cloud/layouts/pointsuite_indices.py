@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.originals import open_plain
 from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
+from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
     Datasets,
@@ -30,12 +31,11 @@ from unistore.converters.point_cloud.scratch import BLOCK
 from unistore.converters.point_cloud.source import (
     Indices,
     Layout,
-    Look,
     Match,
     Original,
     column_paths,
 )
-from unistore.converters.protocol import Source
+from unistore.converters.scan import Source
 from unistore.errors import Problem
 
 __all__ = ["NAME", "SUFFIXES", "describe", "match", "open_original", "open_points"]
@@ -47,16 +47,16 @@ _KINDS = ("range", "duplicate", "unsorted")
 Ints = NDArray[np.int64]
 
 
-def match(look: Look) -> Match:
+def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     """Segments beside ``data``."""
-    found = seen(look)
+    found = seen(file)
     return Match.CERTAIN if found.segments and "data" in found.tree.groups else Match.NO
 
 
-def describe(look: Look) -> Layout:
+def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are the datasets of ``data``."""
-    found = checked(look)
-    chosen = choose(found.tree.datasets, "data", look.mapping, look.name, check_dataset)
+    found = checked(file)
+    chosen = choose(found.tree.datasets, "data", mapping, file.name, check_dataset)
     count = len(found.segments)
     return described(
         found,

@@ -5,23 +5,23 @@ Header: ``magic`` (8 bytes), ``version`` and ``count`` (u8); then ``count`` reco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.source import (
     Layout,
-    Look,
     Match,
     Original,
     PointSource,
     column_paths,
 )
-from unistore.converters.protocol import Source
+from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem
 
 NAME = "pts"
@@ -31,20 +31,20 @@ HEADER = np.dtype([("magic", "S8"), ("version", "<u8"), ("count", "<u8")])
 RECORD = np.dtype([*((axis, "<f8") for axis in "xyz"), ("intensity", "<u2"), ("label", "u1")])
 
 
-def match(look: Look) -> Match:
-    with look.path.open("rb") as file:
-        return Match.CERTAIN if file.read(8) == b"POINTS\r\n" else Match.NO
+def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
+    with file.path.open("rb") as stream:
+        return Match.CERTAIN if stream.read(8) == b"POINTS\r\n" else Match.NO
 
 
-def describe(look: Look) -> Layout:
-    size = look.path.stat().st_size
-    count = int(np.fromfile(look.path, HEADER, 1)["count"][0]) if size >= HEADER.itemsize else 0
+def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
+    size = file.path.stat().st_size
+    count = int(np.fromfile(file.path, HEADER, 1)["count"][0]) if size >= HEADER.itemsize else 0
     expected = HEADER.itemsize + count * RECORD.itemsize
     if size != expected:
         message = f"is {size} bytes, but its header and {count} points take {expected}"
-        raise InputError(Problem(look.name, message, "get it again", "truncated"))
-    records = np.memmap(look.path, RECORD, "r", HEADER.itemsize, count) if count else np.empty(0, RECORD)
-    chosen = choose({key: records[key] for key in RECORD.names or ()}, "", look.mapping, look.name)
+        raise InputError(Problem(file.name, message, "get it again", "truncated"))
+    records = np.memmap(file.path, RECORD, "r", HEADER.itemsize, count) if count else np.empty(0, RECORD)
+    chosen = choose({key: records[key] for key in RECORD.names or ()}, "", mapping, file.name)
     return Layout(
         format=NAME,
         points=chosen.rows,

@@ -260,10 +260,11 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         "from unistore.converters.point_cloud import order as o\n"
         "from unistore.converters.point_cloud import scratch as s\n"
         "from unistore.converters.point_cloud.converter import PointCloudConverter\n"
+        "from unistore.converters.survey import scan_sources\n"
         "d.BLOCK = o.BLOCK = s.BLOCK = 40\n"
         "converter = PointCloudConverter(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
-        "converter.derive_in(Path(sys.argv[2]), scan, 0, lambda *more: None)\n"
+        "converter.derive(scan, 0, lambda *more: None, Path(sys.argv[2]))\n"
     )
     (tmp_path / "room").mkdir()
     command = [sys.executable, "-c", child, str(tmp_path / "a.h5"), str(tmp_path / "room")]

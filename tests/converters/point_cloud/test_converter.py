@@ -11,7 +11,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.point_cloud.converter import PointCloudConverter, detect
+from unistore.conversion.convert import convert
+from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
@@ -60,7 +61,7 @@ def problems_of_values(path: Path, **options) -> str:
     converter = PointCloudConverter(**options)
     scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as caught:
-        converter.derive(scan, 0, lambda *_: None)
+        converter.derive(scan, 0, lambda *_: None, None)
     return str(caught.value)
 
 
@@ -189,6 +190,22 @@ def test_list_files_give_splits_and_rooms(tmp_path: Path, convert_in_memory) -> 
     assert "is in the lists of test and of train" in problems_of(PointCloudConverter(), tmp_path)
 
 
+@pytest.mark.parametrize("line", ["one/a.h5", "a.h5"])
+def test_a_list_means_a_file_that_is_left_out_not_another_of_its_name(tmp_path: Path, line: str) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        batches(tmp_path / folder / "a.h5", 3)
+    batches(tmp_path / "b.h5", 3)
+    (tmp_path / "train_files.txt").write_text(f"{line}\nb.h5\n")
+    converter = PointCloudConverter(exclude=("one/a.h5",))
+    if line == "a.h5":
+        message = problems_of(converter, tmp_path)
+        assert f"'a.h5' may be {tmp_path}/one/a.h5 or {tmp_path}/two/a.h5" in message
+    else:
+        scan = scan_sources(converter, [tmp_path])
+        assert {source.name: source.split for source in scan.sources} == {"b.h5": "train", "two/a.h5": None}
+
+
 def test_one_xyz_dataset_and_integers(tmp_path: Path, check_contract) -> None:
     xyz = RANDOM.integers(-5, 5, (8, 3)).astype("i4")
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -235,8 +252,6 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "never.h5", "w") as file:
         for axis in "xyz":
             file.create_dataset(axis, (5,), "f8")
-    write(tmp_path / "nan.h5", {**data, "y": np.full(6, np.nan)})
-    write(tmp_path / "unsorted.h5", data, {"segment_0000": np.array([3, 1])})
     message = problems_of(PointCloudConverter(), tmp_path)
     for expected in (
         "short.h5: columns differ in length",
@@ -248,11 +263,22 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
         "cut.h5: is truncated",
         "pointer.h5: is a Git-LFS pointer",
         "never.h5: x: was allocated as (5,) but never written",
-        "nan.h5: data/y: 6 of 6 coordinates are not finite",
-        "unsorted.h5: segments/segment_0000/indices: is not sorted",
     ):
         assert expected in message
     assert "good.h5" not in message
+
+
+def test_all_problems_of_values_at_once(tmp_path: Path) -> None:
+    data = columns(6)
+    (tmp_path / "in").mkdir()
+    write(tmp_path / "in/good.h5", data)
+    write(tmp_path / "in/nan.h5", {**data, "y": np.full(6, np.nan)})
+    write(tmp_path / "in/unsorted.h5", data, {"segment_0000": np.array([3, 1])})
+    with pytest.raises(InputError) as caught:
+        convert(tmp_path / "in", tmp_path / "out", "point_cloud")
+    assert {problem.source for problem in caught.value.problems} == {"nan.h5", "unsorted.h5"}
+    assert "nan.h5: data/y: 6 of 6 coordinates are not finite" in str(caught.value)
+    assert "unsorted.h5: segments/segment_0000/indices: is not sorted" in str(caught.value)
 
 
 def test_both_cases_of_a_name_can_be_told_apart(tmp_path: Path, check_contract) -> None:
@@ -404,12 +430,3 @@ def test_names_that_a_store_keeps(tmp_path: Path) -> None:
 def test_options_that_make_no_sense(options: dict, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         PointCloudConverter(**options)
-
-
-def test_detect_looks_at_structure_alone(tmp_path: Path) -> None:
-    batches(tmp_path / "images.h5", 3, label=np.zeros(3, "f4"))
-    assert detect([tmp_path]) is None
-    write(tmp_path / "wrong.h5", {**columns(3), "intensity": np.arange(2)})
-    found = detect([tmp_path])
-    assert found is not None
-    assert found.family == "point_cloud"

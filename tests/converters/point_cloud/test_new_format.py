@@ -14,7 +14,9 @@ from tests.converters.point_cloud import pts
 from tests.detection import detect
 from unistore import export, verify
 from unistore.conversion.convert import convert
+from unistore.converters.common.exported import File
 from unistore.converters.point_cloud import layouts
+from unistore.converters.point_cloud.cloud import Cloud, late
 from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
@@ -163,6 +165,32 @@ def test_exported_as_pointsuite(tmp_path: Path) -> None:
             assert given.tobytes() == values[key].tobytes()
         rows = np.concatenate([group["indices"][()] for group in file["segments"].values()])
     np.testing.assert_array_equal(np.sort(rows), np.arange(len(values)))
+
+
+def test_exported_as_its_format_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exported(cloud: Cloud) -> File:
+        values = np.empty(cloud.rows, pts.RECORD)
+        for axis, key in enumerate("xyz"):
+            values[key] = cloud.coordinates(axis)
+        for key in ("intensity", "label"):
+            values[key] = cloud.column(key)
+        header = np.array([(b"POINTS\r\n", 1, cloud.rows)], pts.HEADER)
+        content = np.frombuffer(header.tobytes() + values.tobytes(), "u1")
+        return File(
+            name=cloud.source.name,
+            form="raw",
+            source=cloud.source.number,
+            values={"": late(lambda: content, content.shape, content.dtype)},
+        )
+
+    monkeypatch.setattr(pts, "exported", exported, raising=False)
+    values = write(tmp_path / "a.pts")
+    write_hdf5(tmp_path / "b.h5", values)
+    convert([tmp_path / "a.pts", tmp_path / "b.h5"], tmp_path / "out", segment="window:25")
+    export(tmp_path / "out", tmp_path / "export")
+    assert (tmp_path / "export/a.pts").read_bytes() == (tmp_path / "a.pts").read_bytes()
+    with h5py.File(tmp_path / "export/b.h5") as file:
+        np.testing.assert_array_equal(file["data/x"][()], values["x"])
 
 
 def test_read_by_the_dataset_bit_by_bit(tmp_path: Path) -> None:

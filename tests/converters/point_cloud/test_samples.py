@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.point_cloud.converter import PointCloudConverter, detect
+from unistore.converters.parts import Candidate, LeftOut, Taken
+from unistore.converters.point_cloud.converter import PointCloudConverter
 from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
@@ -203,7 +204,7 @@ def test_map_names_the_coordinates(samples: Path, check_contract) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layout"),
+    ("name", "verdict"),
     [
         ("derived_pointsuite_thin-1.h5", "pointsuite_indices"),
         ("derived_pointsuite_thin-1_fast.h5", "pointsuite_columns"),
@@ -211,6 +212,9 @@ def test_map_names_the_coordinates(samples: Path, check_contract) -> None:
         ("pdal_twoPoints.h5", None),
     ],
 )
-def test_detect(samples: Path, name: str, layout: str | None) -> None:
-    found = detect([samples / "pointcloud" / name])
-    assert (found.layout if found else None) == layout
+def test_look(samples: Path, name: str, verdict: str | None) -> None:
+    path = samples / "pointcloud" / name
+    with Candidate(path, [path]) as file:
+        found = PointCloudConverter().look(file)
+    assert isinstance(found, LeftOut if verdict is None else Taken)
+    assert getattr(found, "layout", None) == verdict

@@ -1,0 +1,153 @@
+"""Which files are point clouds: each verdict, of no other file; and a file is scanned alike anywhere."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
+from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.protocol import Scanned
+from unistore.errors import InputError
+
+
+def look(path: Path, converter: PointCloudConverter | None = None) -> Verdict:
+    with Candidate(path, [path.parent]) as file:
+        return (converter or PointCloudConverter()).look(file)
+
+
+def hdf5(path: Path, **values: np.ndarray) -> Path:
+    with h5py.File(path, "w") as file:
+        for key, each in values.items():
+            file[key.replace("__", "/")] = each
+    return path
+
+
+AXES = {axis: np.arange(4.0) for axis in "xyz"}
+MAKERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
+    "a.h5": ("columns", lambda path: hdf5(path, **AXES)),
+    "b.hdf5": ("columns", lambda path: hdf5(path, **{f"cloud__{axis.upper()}": AXES[axis] for axis in AXES})),
+    "c.h5": ("columns", lambda path: hdf5(path, xyz=np.zeros((4, 3)))),
+    "d.H5": (
+        "pointsuite_indices",
+        lambda path: hdf5(
+            path, segments__segment_0000__indices=np.arange(2), **{f"data__{a}": AXES[a] for a in AXES}
+        ),
+    ),
+    "e.h5": (
+        "pointsuite_columns",
+        lambda path: hdf5(path, **{f"segments__segment_0000__{axis}": AXES[axis] for axis in AXES}),
+    ),
+    "f.h5": ("batches", lambda path: hdf5(path, data=np.zeros((2, 5, 3), "f4"), label=np.zeros(2, "u1"))),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_taken(tmp_path: Path, name: str) -> None:
+    layout, make = MAKERS[name]
+    assert look(make(tmp_path / name)) == Taken(layout, f"is a point cloud of layout {layout}")
+
+
+def test_a_wrong_detail_is_for_the_scan_to_tell(tmp_path: Path) -> None:
+    assert isinstance(look(hdf5(tmp_path / "a.h5", **AXES, intensity=np.arange(3))), Taken)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a.npy", "is no .h5, .hdf5, .hdf, .he5 file"),
+        ("a.h5.txt", "is no .h5, .hdf5, .hdf, .he5 file"),
+        ("images.h5", "is no point cloud of a known format"),
+    ],
+)
+def test_left_out(tmp_path: Path, name: str, reason: str) -> None:
+    path = hdf5(tmp_path / name, data=np.zeros((3, 16, 3), "f4"), label=np.zeros(3, "f4"))
+    assert look(path) == LeftOut(reason)
+
+
+def test_batches_are_columns_where_the_map_says_what_x_is(tmp_path: Path) -> None:
+    path = MAKERS["f.h5"][1](tmp_path / "f.h5")
+    assert isinstance(look(path, PointCloudConverter(map={"x": "label"})), LeftOut)
+
+
+DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "cut": (lambda content: content[:-100], "is truncated"),
+    "empty": (lambda content: b"", "is empty"),
+    "pointer": (lambda content: b"version https://git-lfs.github.com/spec/v1\noid\n", "is a Git-LFS pointer"),
+    "zeros": (lambda content: bytes(len(content)), "its beginning was never written"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged(tmp_path: Path, damage: str) -> None:
+    change, expected = DAMAGES[damage]
+    path = hdf5(tmp_path / "a.h5", **AXES)
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(InputError, match=expected) as caught:
+        look(path)
+    assert caught.value.problems[0].location == str(path)
+
+
+def test_no_other_file_changes_a_verdict(tmp_path: Path) -> None:
+    for name, (_, make) in MAKERS.items():
+        make(tmp_path / name)
+    hdf5(tmp_path / "other.h5", values=np.arange(3))
+    names = [*MAKERS, "other.h5"]
+    alone = {name: look(tmp_path / name) for name in names}
+    for other in names:
+        rest = [name for name in names if name != other]
+        content = (tmp_path / other).read_bytes()
+        (tmp_path / other).write_bytes(content[: len(content) // 2])
+        assert {name: look(tmp_path / name) for name in rest} == {name: alone[name] for name in rest}
+        (tmp_path / other).unlink()
+        assert {name: look(tmp_path / name) for name in rest} == {name: alone[name] for name in rest}
+        (tmp_path / other).write_bytes(content)
+    shutil.copytree(tmp_path, tmp_path / "copies")
+    assert {name: look(tmp_path / name) for name in names} == alone
+
+
+def test_links_to_another_file_count_by_their_names(tmp_path: Path) -> None:
+    hdf5(tmp_path / "b.h5", z=np.arange(4.0))
+    path = hdf5(tmp_path / "a.h5", x=AXES["x"], y=AXES["y"])
+    with h5py.File(path, "r+") as file:
+        file["z"] = h5py.ExternalLink("b.h5", "z")
+    whole = look(path)
+    (tmp_path / "b.h5").unlink()
+    assert look(path) == whole == Taken("columns", "is a point cloud of layout columns")
+
+
+def test_where_a_broken_link_hides_what_it_is_the_link_is_told(tmp_path: Path) -> None:
+    path = hdf5(tmp_path / "a.h5", label=np.zeros(2, "u1"))
+    with h5py.File(path, "r+") as file:
+        file["data"] = h5py.ExternalLink("b.h5", "data")
+    with pytest.raises(InputError, match=r"a\.h5: data: is a link into .*b\.h5, which does not exist"):
+        look(path)
+
+
+def scanned(part: bytes, converter: PointCloudConverter) -> Scanned:
+    return converter.scan(pickle.loads(part))
+
+
+def test_a_part_is_scanned_alike_in_another_process(tmp_path: Path) -> None:
+    for name, (_, make) in MAKERS.items():
+        make(tmp_path / name)
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["version"] = 3
+        file.create_group("header").attrs["x_scale"] = np.nan
+    converter = PointCloudConverter()
+    parts = converter.find([tmp_path], Exclusion([])).parts
+    assert [part.name for part in parts] == sorted(MAKERS)
+    here = [converter.scan(part) for part in parts]
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        there = pool.starmap(scanned, [(pickle.dumps(part), converter) for part in reversed(parts)])
+    assert list(reversed(there)) == here
+    assert here[0] != here[1]
+    assert any("version" in note for note in converter.gather(parts[:1], there[-1:]).notes)
