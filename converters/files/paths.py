@@ -18,6 +18,7 @@ __all__ = [
     "expand",
     "is_inside",
     "is_special",
+    "is_store",
     "list_files",
     "natural_key",
     "real_path",
@@ -150,7 +151,7 @@ def _search(folder: Path) -> tuple[list[Path], list[Path], list[Problem]]:
     while stack:
         current = stack.pop()
         try:
-            if current != root and _is_store(current):
+            if current != root and is_store(current):
                 continue
             with os.scandir(current) as entries:
                 visible = [entry for entry in entries if not entry.name.startswith(".")]
@@ -171,7 +172,8 @@ def _search(folder: Path) -> tuple[list[Path], list[Path], list[Problem]]:
     return sorted(files), sorted(leaving), closed
 
 
-def _is_store(folder: Path) -> bool:
+def is_store(folder: Path) -> bool:
+    """Whether a folder is a store or of an unfinished conversion: what lies in it is no source."""
     return folder.name.endswith(".unistore-build") or (folder / "zarr.json").exists()
 
 

@@ -7,33 +7,23 @@ alone. One spike file is one frame and one sample; a folder's frames are a seque
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
-from unistore.converters.spike.existing import existing_orientation
+from unistore.converters.parts import Candidate, Found, Part, Verdict
+from unistore.converters.protocol import Converter, Facts, Scan, Settled
 from unistore.converters.spike.folders import find_recordings
-from unistore.converters.spike.frames import ROLES, Recording, common_roles
+from unistore.converters.spike.frames import ROLES, SUFFIXES, Place, common_roles
+from unistore.converters.spike.gather import gather_frames
 from unistore.converters.spike.index import index_arrays, sequence_of_frames
-from unistore.converters.spike.looking import Looked, compare, look
+from unistore.converters.spike.left_out import find_left_out
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.rows import frame_detail, read_file_bytes, read_frame, read_spikes
-from unistore.converters.spike.streams import Extent, Resolved, resolve_streams
-from unistore.converters.spike.tables import (
-    frame_sizes,
-    image_bytes,
-    make_tables,
-    padding_note,
-    reading_memory,
-    source_rows,
-    voxel_sets,
-)
-from unistore.errors import InputError, Problem
+from unistore.converters.spike.recognise import recognise
+from unistore.converters.spike.rows import read_file_bytes, read_frame
+from unistore.converters.spike.scan import ScannedFrame, scan_frame
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, file_table_name
 
 __all__ = ["SpikeConverter"]
@@ -43,131 +33,44 @@ class SpikeConverter(SpikeOptions, Converter):
     """Converts spike recordings; see `SpikeOptions`."""
 
     family: ClassVar[str] = FAMILY_NAME
+    suffixes: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(s for each in SUFFIXES.values() for s in each))
     concurrent: ClassVar[bool] = True
 
-    def scan(self, paths: Sequence[Path]) -> Scan:
-        """Look at every frame's files: headers, sizes, and as many bytes as decide; see `Converter.scan`.
+    def look(self, file: Candidate) -> Verdict:
+        """Take streams, ``.npz`` files of ``spk``, and files in the folders of a sequence."""
+        return recognise(file.path, self._folders())
 
-        Raises
-        ------
-        InputError
-            With every problem of every file.
-        """
+    def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
+        """One part a frame; its detail is its `Place`."""
         folders = self._folders()
-        exclusion = Exclusion(self.exclude)
         found = find_recordings(paths, folders, exclusion)
-        problems = list(found.problems)
         roles, differing = common_roles(found.recordings, folders, self.columns)
-        problems += differing
-        if not roles:
-            raise InputError(problems)
-        frames = [(number, frame) for number, each in enumerate(found.recordings) for frame in each.frames]
-        looked, wrong = look(frames, roles, convert_images=self.convert_images)
-        problems += wrong
-        resolved = self._resolve(looked, found.recordings)
-        extents = {each.frame.name: each.extent for each in looked if each.extent is not None}
-        extents |= resolved.extents
-        problems += [*resolved.problems, *compare(looked, extents)]
-        if self.voxel_bins and "spike" not in roles:
-            message = "cannot be counted: there are no spikes, only existing voxels"
-            problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
-        if problems:
-            raise InputError(problems)
-        notes = (*found.notes, *exclusion.notes())
-        return self._scanned(found.recordings, notes, roles, looked, extents, resolved)
+        problems = [*found.problems, *differing]
+        if not {"spike", "voxel"}.intersection(*(each.roles for each in found.recordings)):
+            return Found(parts=(), notes=found.notes, problems=problems)
+        places = [
+            Place(frame, each.name, each.sequence, each.split, tuple(r for r in roles if r in each.roles))
+            for each in found.recordings
+            for frame in each.frames
+        ]
+        parts = [
+            Part(name=place.frame.name, files=place.files, roots=tuple(paths), detail=place)
+            for place in places
+        ]
+        used = [file for part in parts for file in part.files]
+        left_out = find_left_out(found, used, roles, folders, exclusion)
+        return Found(parts=parts, left_out=left_out, notes=found.notes, problems=problems)
+
+    def scan(self, part: Part) -> ScannedFrame:
+        """Look at one frame's files: headers, sizes, and whether arrays hold spikes; see `Converter.scan`."""
+        return scan_frame(part.detail, convert_images=self.convert_images)
+
+    def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFrame]) -> Scan:
+        """Extents of the streams, tables and sources of all frames; see `Converter.gather`."""
+        return gather_frames(scanned, self)
 
     def _folders(self) -> dict[str, str]:
         return dict(zip(ROLES, (self.spike_dir, self.voxel_dir, self.blur_dir, self.sharp_dir), strict=True))
-
-    def _resolve(self, looked: Sequence[Looked], recordings: Sequence[Recording]) -> Resolved:
-        """Extents of the headerless streams among the frames."""
-        with_streams = [each for each in looked if each.stream is not None]
-        if not with_streams:
-            return Resolved({}, "arrays", (), ())
-        by_recording = {
-            recordings[number].sequence: [each.stream for each in group if each.stream is not None]
-            for number, group in groupby(with_streams, key=lambda each: each.recording)
-        }
-        return resolve_streams(by_recording, self.layout, self.height, self.width, self.flip)
-
-    def _scanned(
-        self,
-        recordings: Sequence[Recording],
-        notes: Sequence[str],
-        roles: tuple[str, ...],
-        looked: Sequence[Looked],
-        extents: Mapping[str, Extent],
-        resolved: Resolved,
-    ) -> Scan:
-        """Sources, tables and notes of frames that have no problem."""
-        upside_down, more = False, list[str]()
-        if "voxel" in roles:
-            upside_down, more = self._existing(looked, extents, resolved.layout)
-        sources = tuple(
-            Source(
-                path=each.frame.files[roles[0]],
-                name=each.frame.name,
-                files=tuple(each.frame.files[role] for role in roles),
-                rows=source_rows(each, roles, self.frames),
-                split=recordings[each.recording].split,
-                reading=reading_memory(each),
-                detail=frame_detail(
-                    each,
-                    recordings[each.recording],
-                    roles,
-                    extents.get(each.frame.name),
-                    resolved.layout,
-                    upside_down,
-                ),
-            )
-            for each in looked
-        )
-        sizes = frame_sizes(looked, extents)
-        sets = voxel_sets(self.voxel_bins, looked, sizes.length)
-        return Scan(
-            family=self.family,
-            sources=sources,
-            tables=make_tables(sizes, sets, roles, looked, self.frames),
-            sample_table=FRAMES,
-            main_table=FRAMES,
-            options={**self.recorded(), "found": {"layout": resolved.layout}},
-            notes=(
-                *_what(recordings, extents),
-                *notes,
-                *resolved.notes,
-                *more,
-                *padding_note(extents),
-                *self._disk(looked),
-            ),
-        )
-
-    def _existing(
-        self, looked: Sequence[Looked], extents: Mapping[str, Extent], layout: str
-    ) -> tuple[bool, list[str]]:
-        """Whether existing voxels are upside down, and what becomes of them."""
-        voxel = looked[0].voxel
-        if voxel is not None and voxel.bins in self.voxel_bins:
-            return False, [f"existing voxels are left: sets of {voxel.bins} bins are counted from the spikes"]
-
-        def fill(each: Looked, out: NDArray[np.uint8]) -> None:
-            form = layout if each.stream is not None else "array"
-            read_spikes(each.frame, form, each.key, extents[each.frame.name].width, self.flip, out)
-
-        upside_down, notes, problems = existing_orientation(looked, extents, fill)
-        if problems:
-            raise InputError(problems)
-        return upside_down, notes
-
-    def _disk(self, looked: Sequence[Looked]) -> list[str]:
-        """What blur and sharp frames take on disk in either mode."""
-        sizes = image_bytes(looked)
-        if not sizes["keep"]:
-            return []
-        note = (
-            f"blur and sharp frames: at most {sizes['tiles'] / 1e6:,.1f} MB as tiles (before compression), "
-            f"{sizes['keep'] / 1e6:,.1f} MB with --frames keep; taken: {self.frames}"
-        )
-        return [note]
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
@@ -210,17 +113,3 @@ class SpikeConverter(SpikeOptions, Converter):
     def _upside_down(self, scan: Scan) -> bool:
         """Whether voxels that came with the spikes were turned over."""
         return any(source.detail.get("voxel", {}).get("upside_down", False) for source in scan.sources)
-
-
-def _what(recordings: Sequence[Recording], extents: Mapping[str, Extent]) -> list[str]:
-    frames = sum(len(each.frames) for each in recordings)
-    lengths = sorted({extent.length for extent in extents.values()})
-    pixels = sorted({(extent.height, extent.width) for extent in extents.values()})
-    notes = [f"spikes: {frames} frame(s) of {len(recordings)} sequence(s)"]
-    if extents:
-        steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
-        listed = ", ".join(f"{height} x {width}" for height, width in pixels)
-        notes[0] += f", {steps} time steps of {listed} pixels"
-        if len(lengths) > 1 or len(pixels) > 1:
-            notes[0] += "; shorter and smaller ones are padded with zeros"
-    return notes

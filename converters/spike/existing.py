@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.spike.frames import file_name
-from unistore.converters.spike.looking import Looked
 from unistore.converters.spike.reading import load_array
+from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.streams import Extent
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import voxelize
@@ -22,15 +22,15 @@ _JUDGED = 8
 
 
 def existing_orientation(
-    looked: Sequence[Looked],
+    frames: Sequence[ScannedFrame],
     extents: Mapping[str, Extent],
-    read_spikes: Callable[[Looked, NDArray[np.uint8]], None],
+    read_spikes: Callable[[ScannedFrame, NDArray[np.uint8]], None],
 ) -> tuple[bool, list[str], list[Problem]]:
     """Compare the first voxel grid of some recordings with its spikes.
 
     Parameters
     ----------
-    looked
+    frames
         All frames, with voxel grids.
     extents
         Extent of each frame's spikes by its name; empty where there are none.
@@ -42,10 +42,10 @@ def existing_orientation(
     upside_down, notes, problems
         Whether the grids hold their bottom row first.
     """
-    firsts: dict[int, Looked] = {}
-    for each in looked:
+    firsts: dict[str, ScannedFrame] = {}
+    for each in frames:
         if each.frame.name in extents:
-            firsts.setdefault(each.recording, each)
+            firsts.setdefault(each.place.sequence, each)
     seen: dict[str, str] = {}
     for each in list(firsts.values())[:_JUDGED]:
         extent = extents[each.frame.name]

@@ -1,4 +1,4 @@
-"""One recording: which spike, voxel, blur and sharp files belong to the same frame."""
+"""One recording: which spike, voxel, blur and sharp files belong to the same frame, and its place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from unistore.converters.common.options import Columns
 from unistore.converters.files.paths import natural_key
 from unistore.errors import Problem, printable
 
-__all__ = ["ROLES", "SUFFIXES", "Frame", "Recording", "common_roles", "file_name", "pair", "runs_of"]
+__all__ = [
+    "IMAGE_ROLES",
+    "ROLES",
+    "SUFFIXES",
+    "Frame",
+    "Place",
+    "Recording",
+    "common_roles",
+    "file_name",
+    "pair",
+    "runs_of",
+]
 
 ROLES = ("spike", "voxel", "blur", "sharp")
 """What a file of a frame is; the first one present names the frame."""
@@ -23,6 +34,7 @@ SUFFIXES: Mapping[str, tuple[str, ...]] = {
     "blur": (".png", ".jpg", ".jpeg"),
     "sharp": (".png", ".jpg", ".jpeg"),
 }
+IMAGE_ROLES = ("blur", "sharp")
 _LISTED = 4
 
 
@@ -51,6 +63,34 @@ class Recording:
     def sequence(self) -> str:
         """Name in the store."""
         return self.name if self.part == 1 else f"{self.name}~{self.part}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What names tell of one frame.
+
+    Attributes
+    ----------
+    frame
+        Its name and all its files by role.
+    recording, sequence
+        Name of its recording, and of the recording's part that it is in, see `Recording.sequence`.
+    split
+        Name of the split, or None.
+    roles
+        Those of its files that are to be converted, in the order of `ROLES`.
+    """
+
+    frame: Frame
+    recording: str
+    sequence: str
+    split: str | None
+    roles: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Files to be converted, in the order of `roles`."""
+        return tuple(self.frame.files[role] for role in self.roles)
 
 
 def pair(

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.protocol import Source
-from unistore.converters.spike.frames import Frame, Recording, file_name
+from unistore.converters.spike.frames import Frame, file_name
 from unistore.converters.spike.images import decode, read_image
-from unistore.converters.spike.looking import Looked
 from unistore.converters.spike.reading import load_array, read_array, read_dat
+from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.streams import Extent
 from unistore.schemas.spike.bits import row_bytes, voxelize
 from unistore.schemas.spike.fields import IMAGES
@@ -21,33 +21,33 @@ __all__ = ["frame_detail", "read_file_bytes", "read_frame", "read_spikes"]
 
 
 def frame_detail(
-    looked: Looked,
-    recording: Recording,
+    scanned: ScannedFrame,
     roles: tuple[str, ...],
     extent: Extent | None,
     layout: str,
     upside_down: bool,
 ) -> dict[str, Any]:
     """What has to be known of a frame to read it again; plain JSON values."""
-    detail: dict[str, Any] = {"sequence": recording.sequence, "roles": list(roles)}
-    if recording.sequence != recording.name:
-        detail["recording"] = recording.name
+    place = scanned.place
+    detail: dict[str, Any] = {"sequence": place.sequence, "roles": list(roles)}
+    if place.sequence != place.recording:
+        detail["recording"] = place.recording
     if extent is not None:
         detail["spike"] = {
-            "layout": layout if looked.stream is not None else "array",
-            "key": looked.key,
+            "layout": layout if scanned.stream is not None else "array",
+            "key": scanned.key,
             "extent": [extent.length, extent.height, extent.width],
         }
-    if looked.voxel is not None:
-        voxel = looked.voxel
+    if scanned.voxel is not None:
+        voxel = scanned.voxel
         detail["voxel"] = {
             "key": voxel.key,
             "bins": voxel.bins,
             "extent": [voxel.height, voxel.width],
             "upside_down": upside_down,
         }
-    if looked.images:
-        detail["images"] = {image: [form.height, form.width] for image, form in looked.images.items()}
+    if scanned.images:
+        detail["images"] = {image: [form.height, form.width] for image, form in scanned.images.items()}
     return detail
 
 
@@ -57,7 +57,7 @@ def read_frame(source: Source, counted: Sequence[int], flip: bool, out: Mapping[
     Parameters
     ----------
     source
-        Of `SpikeConverter.scan`.
+        Of `SpikeConverter.gather`.
     counted
         Bins of the voxel sets that are counted from spikes; another one is taken from its file.
     flip

@@ -1,4 +1,4 @@
-"""From frames that were looked at to tables: extents, dtypes, voxel sets, image forms, sizes."""
+"""From scanned frames to tables: extents, dtypes, voxel sets, image forms, sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median_low
 import numpy as np
 
 from unistore.converters.common.columns import promote
-from unistore.converters.spike.looking import Looked
+from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.streams import Extent
 from unistore.schemas.spike.bits import count_dtype
 from unistore.schemas.spike.fields import (
@@ -59,10 +59,10 @@ class Sizes:
     image_width: int
 
 
-def frame_sizes(looked: Sequence[Looked], extents: Mapping[str, Extent]) -> Sizes:
+def frame_sizes(scanned: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> Sizes:
     """Largest extents of spikes, voxels and images."""
-    forms = [form for each in looked for form in each.images.values()]
-    voxels = [each.voxel for each in looked if each.voxel is not None]
+    forms = [form for each in scanned for form in each.images.values()]
+    voxels = [each.voxel for each in scanned if each.voxel is not None]
     return Sizes(
         length=max((extent.length for extent in extents.values()), default=0),
         height=max([extent.height for extent in extents.values()] + [voxel.height for voxel in voxels]),
@@ -72,10 +72,10 @@ def frame_sizes(looked: Sequence[Looked], extents: Mapping[str, Extent]) -> Size
     )
 
 
-def voxel_sets(wanted: Sequence[int], looked: Sequence[Looked], length: int) -> list[Voxels]:
+def voxel_sets(wanted: Sequence[int], scanned: Sequence[ScannedFrame], length: int) -> list[Voxels]:
     """Sets to store, by bins: those asked for are counted, another one that files hold is taken over."""
     sets = [Voxels(bins, count_dtype(length, bins), counted=True) for bins in wanted]
-    found = [each.voxel for each in looked if each.voxel is not None]
+    found = [each.voxel for each in scanned if each.voxel is not None]
     if found and found[0].bins not in wanted:
         dtype = promote([np.dtype(voxel.dtype) for voxel in found])
         if dtype is not None:
@@ -84,7 +84,7 @@ def voxel_sets(wanted: Sequence[int], looked: Sequence[Looked], length: int) -> 
 
 
 def make_tables(
-    sizes: Sizes, sets: Sequence[Voxels], roles: Sequence[str], looked: Sequence[Looked], frames: str
+    sizes: Sizes, sets: Sequence[Voxels], roles: Sequence[str], scanned: Sequence[ScannedFrame], frames: str
 ) -> tuple[Table, ...]:
     """The table of frames, and with ``frames="keep"`` one of compressed bytes for each image."""
     fields: list[Field] = []
@@ -97,15 +97,15 @@ def make_tables(
     if frames == "tiles":
         fields += [image_field(image, sizes.image_height, sizes.image_width) for image in images]
         return (Table(name=FRAMES, fields=tuple(fields)),)
-    kept = [file_table(image, median_low(each.images[image].size for each in looked)) for image in images]
+    kept = [file_table(image, median_low(each.images[image].size for each in scanned)) for image in images]
     return (Table(name=FRAMES, fields=tuple(fields)), *kept)
 
 
-def source_rows(looked: Looked, roles: Sequence[str], frames: str) -> dict[str, int]:
+def source_rows(scanned: ScannedFrame, roles: Sequence[str], frames: str) -> dict[str, int]:
     """Rows that a frame contributes to each table: itself, and the bytes of its kept images."""
     rows = {FRAMES: 1}
     if frames == "keep":
-        rows |= {file_table_name(image): looked.images[image].size for image in IMAGES if image in roles}
+        rows |= {file_table_name(image): scanned.images[image].size for image in IMAGES if image in roles}
     return rows
 
 
@@ -135,18 +135,18 @@ def padding_note(extents: Mapping[str, Extent]) -> list[str]:
     return [note]
 
 
-def image_bytes(looked: Sequence[Looked]) -> dict[str, int]:
+def image_bytes(scanned: Sequence[ScannedFrame]) -> dict[str, int]:
     """Bytes of all blur and sharp frames by mode: ``"tiles"`` before compression, ``"keep"`` exactly."""
-    forms = [form for each in looked for form in each.images.values()]
+    forms = [form for each in scanned for form in each.images.values()]
     return {
         "tiles": sum(form.height * form.width * 3 for form in forms),
         "keep": sum(form.size for form in forms),
     }
 
 
-def reading_memory(looked: Looked) -> int:
+def reading_memory(scanned: ScannedFrame) -> int:
     """Bytes held while a frame is read: the whole array of spikes in a ``.npz``; an image with its file."""
-    extent = looked.extent
-    spikes = extent.length * extent.height * extent.width if looked.key and extent is not None else 0
-    images = [2 * 3 * form.height * form.width + form.size for form in looked.images.values()]
+    extent = scanned.extent
+    spikes = extent.length * extent.height * extent.width if scanned.key and extent is not None else 0
+    images = [2 * 3 * form.height * form.width + form.size for form in scanned.images.values()]
     return max([spikes, *images])

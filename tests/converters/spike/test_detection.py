@@ -1,4 +1,4 @@
-"""What is recognised as spike recordings."""
+"""What is recognised as spike recordings: one verdict a file, by its own name, folder and header."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
+import pytest
 
 from tests.detection import detect
+from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
+from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.survey import survey
+from unistore.errors import InputError
+
+
+def look(path: Path, **options: Any) -> Verdict:
+    with Candidate(path, [path.parent]) as file:
+        return SpikeConverter(**options).look(file)
 
 
 def test_sequence_folders_and_streams(tmp_path: Path, sequences: Callable[..., Any]) -> None:
@@ -16,10 +27,13 @@ def test_sequence_folders_and_streams(tmp_path: Path, sequences: Callable[..., A
     found = detect([made.root])
     assert found is not None
     assert (found.family, found.layout) == ("spike", "sequences")
-    assert found.reason == "set/train/a/spike/ holds a file for every frame"
-    found = detect([made.root / "train/a/spike/000.dat"])
+    assert found.reason == "000.png lies in blur/ beside spike/"
+    stream = made.root / "train/a/spike/000.dat"
+    found = detect([stream])
     assert found is not None
-    assert found.layout == "stream"
+    assert found.reason == "000.dat lies in a spike/ folder"
+    alone = stream.rename(tmp_path / "000.dat")
+    assert look(alone) == Taken("stream", "is a headerless .dat stream")
 
 
 def test_arrays_named_spk(tmp_path: Path) -> None:
@@ -27,16 +41,80 @@ def test_arrays_named_spk(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", data=np.zeros((2, 3, 4), np.uint8))
     found = detect([tmp_path / "a.npz"])
     assert found is not None
-    assert found.reason == "a.npz holds spk (2, 3, 4)"
-    assert detect([tmp_path / "b.npz"]) is None
-    assert detect([tmp_path / "a.npz", tmp_path / "b.npz"]) is None
+    assert (found.family, found.reason) == ("spike", "a.npz holds spk (2, 3, 4)")
+    assert look(tmp_path / "b.npz") == LeftOut("holds no spk")
+
+
+def test_arrays_count_in_the_folders_of_a_sequence(tmp_path: Path) -> None:
+    for folder in ("spike", "spike_vox", "other"):
+        (tmp_path / folder).mkdir()
+        np.save(tmp_path / folder / "000.npy", np.zeros((2, 3, 4), np.uint8))
+        np.savez(tmp_path / folder / "001.npz", a=np.zeros((2, 3, 4), np.uint8))
+    for folder in ("spike", "spike_vox"):
+        expected = Taken("sequences", f"lies in a {folder}/ folder")
+        assert look(tmp_path / folder / "000.npy") == look(tmp_path / folder / "001.npz") == expected
+    left = LeftOut("is an array outside of a sequence's folders")
+    assert look(tmp_path / "other/000.npy") == left
+    assert look(tmp_path / "spike/000.npy", spike_dir="spikes") == left
+    (tmp_path / "spike_vox/002.dat").write_bytes(b"\x00\xff")
+    assert look(tmp_path / "spike_vox/002.dat") == Taken("stream", "is a headerless .dat stream")
+
+
+def test_images_count_beside_spikes(tmp_path: Path) -> None:
+    for folder in ("a/blur", "a/sharp", "a/blur_gamma", "a/spike_vox", "b/blur"):
+        (tmp_path / folder).mkdir(parents=True)
+        cv2.imwrite(str(tmp_path / folder / "000.png"), np.zeros((4, 6, 3), np.uint8))
+    assert look(tmp_path / "a/blur/000.png") == Taken("sequences", "lies in blur/ beside spike_vox/")
+    assert look(tmp_path / "a/sharp/000.png") == Taken("sequences", "lies in sharp/ beside spike_vox/")
+    assert look(tmp_path / "a/blur_gamma/000.png") == LeftOut("lies in no blur/ or sharp/ folder")
+    assert look(tmp_path / "b/blur/000.png") == LeftOut(
+        "lies in blur/ without spike/ or spike_vox/ beside it"
+    )
+    assert detect([tmp_path / "b"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.dat", "empty"),
+        ("spike/a.dat", "empty"),
+        ("a.npz", "empty"),
+        ("a.npy", "empty"),
+        ("spike/a.npy", "empty"),
+        ("blur/a.png", "empty"),
+    ],
+)
+def test_damaged_files_are_problems(tmp_path: Path, name: str, kind: str) -> None:
+    for folder in ("spike", "blur"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(InputError) as error:
+        look(tmp_path / name)
+    assert [problem.kind for problem in error.value.problems] == [kind]
+
+
+def test_a_placeholder_is_no_recording(tmp_path: Path) -> None:
+    (tmp_path / "a.dat").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
+    with pytest.raises(InputError, match="Git LFS pointer"):
+        look(tmp_path / "a.dat")
+
+
+def test_other_files_change_no_verdict(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8,)})
+    files = sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    before = [look(path) for path in files]
+    np.save(tmp_path / "a/other.npy", np.zeros(3))
+    (tmp_path / "a/spike/broken.npz").write_bytes(b"PK")
+    assert [look(path) for path in files] == before
+    assert all(isinstance(verdict, Taken) for verdict in before)
 
 
 def test_links_to_the_folders_of_a_sequence(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path / "raw", {"a": (8,)}, images=None)
     (tmp_path / "unified/train/a").mkdir(parents=True)
     (tmp_path / "unified/train/a/spike").symlink_to(tmp_path / "raw/a/spike", target_is_directory=True)
-    found = detect([tmp_path / "unified"])
+    assert "link" in {problem.kind for problem in survey([tmp_path / "unified"]).refused()}
+    found = detect([tmp_path / "unified", tmp_path / "raw"])
     assert found is not None
     assert found.layout == "sequences"
 
@@ -44,5 +122,7 @@ def test_links_to_the_folders_of_a_sequence(tmp_path: Path, sequences: Callable[
 def test_other_folders(tmp_path: Path) -> None:
     np.save(tmp_path / "volume.npy", np.zeros((4, 4, 4), np.int16))
     (tmp_path / "broken.npz").write_bytes(b"PK")
-    assert detect([tmp_path]) is None
-    assert detect([tmp_path / "volume.npy"]) is None
+    (tmp_path / "readme.md").write_text("spikes")
+    assert look(tmp_path / "volume.npy") == LeftOut("is an array outside of a sequence's folders")
+    assert look(tmp_path / "readme.md") == LeftOut("is no .dat, .npy, .npz file, and no image")
+    assert "spike" not in {seen.family for seen in survey([tmp_path / "volume.npy"]).files}

@@ -1,0 +1,147 @@
+"""All frames brought to one form: extents of the streams, what voxels are, tables, and remarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.protocol import Scan, Source
+from unistore.converters.spike.bytes import Stream
+from unistore.converters.spike.comparing import compare
+from unistore.converters.spike.existing import existing_orientation
+from unistore.converters.spike.frames import ROLES
+from unistore.converters.spike.options import SpikeOptions
+from unistore.converters.spike.rows import frame_detail, read_spikes
+from unistore.converters.spike.scan import ScannedFrame
+from unistore.converters.spike.streams import Extent, Resolved, resolve_streams
+from unistore.converters.spike.tables import (
+    frame_sizes,
+    image_bytes,
+    make_tables,
+    padding_note,
+    reading_memory,
+    source_rows,
+    voxel_sets,
+)
+from unistore.errors import InputError, Problem
+from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
+
+__all__ = ["gather_frames"]
+
+
+def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
+    """Bring frames to one form; those of roles that all have are converted.
+
+    Parameters
+    ----------
+    frames
+        At least one, in order; all with spikes, or all with voxels. Where some have problems, their streams
+        are compared with the others, and the scan is empty.
+    options
+        Of the conversion.
+
+    Raises
+    ------
+    InputError
+        With everything that they do not agree on, and streams whose layout or resolution is not known.
+    """
+    roles = tuple(role for role in ROLES if all(role in each.place.roles for each in frames))
+    resolved = _resolve(frames, options)
+    extents = {each.frame.name: each.extent for each in frames if each.extent is not None}
+    extents |= resolved.extents
+    problems = [*resolved.problems, *compare(frames, extents)]
+    if options.voxel_bins and "spike" not in roles:
+        message = "cannot be counted: there are no spikes, only existing voxels"
+        problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
+    if problems:
+        raise InputError(problems)
+    if any(each.problems for each in frames):
+        return Scan(family=FAMILY_NAME, sources=(), tables=(), sample_table=FRAMES, main_table=FRAMES)
+    upside_down, remarks = False, list[str]()
+    if "voxel" in roles:
+        upside_down, remarks = _existing(frames, extents, resolved.layout, options)
+    sources = tuple(
+        Source(
+            path=each.frame.files[roles[0]],
+            name=each.frame.name,
+            files=tuple(each.frame.files[role] for role in roles),
+            rows=source_rows(each, roles, options.frames),
+            split=each.place.split,
+            reading=reading_memory(each),
+            detail=frame_detail(each, roles, extents.get(each.frame.name), resolved.layout, upside_down),
+        )
+        for each in frames
+    )
+    sizes = frame_sizes(frames, extents)
+    sets = voxel_sets(options.voxel_bins, frames, sizes.length)
+    return Scan(
+        family=FAMILY_NAME,
+        sources=sources,
+        tables=make_tables(sizes, sets, roles, frames, options.frames),
+        sample_table=FRAMES,
+        main_table=FRAMES,
+        options={**options.recorded(), "found": {"layout": resolved.layout}},
+        notes=(
+            _what(frames, extents),
+            *resolved.notes,
+            *remarks,
+            *padding_note(extents),
+            *_disk(frames, options),
+        ),
+    )
+
+
+def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Resolved:
+    """Extents of the headerless streams among the frames."""
+    by_sequence: dict[str, list[Stream]] = {}
+    for each in frames:
+        if each.stream is not None:
+            by_sequence.setdefault(each.place.sequence, []).append(each.stream)
+    if not by_sequence:
+        return Resolved({}, "arrays", (), ())
+    return resolve_streams(by_sequence, options.layout, options.height, options.width, options.flip)
+
+
+def _existing(
+    frames: Sequence[ScannedFrame], extents: Mapping[str, Extent], layout: str, options: SpikeOptions
+) -> tuple[bool, list[str]]:
+    """Whether existing voxels are upside down, and what becomes of them."""
+    voxel = frames[0].voxel
+    if voxel is not None and voxel.bins in options.voxel_bins:
+        return False, [f"existing voxels are left: sets of {voxel.bins} bins are counted from the spikes"]
+
+    def fill(each: ScannedFrame, out: NDArray[np.uint8]) -> None:
+        form = layout if each.stream is not None else "array"
+        read_spikes(each.frame, form, each.key, extents[each.frame.name].width, options.flip, out)
+
+    upside_down, notes, problems = existing_orientation(frames, extents, fill)
+    if problems:
+        raise InputError(problems)
+    return upside_down, notes
+
+
+def _disk(frames: Sequence[ScannedFrame], options: SpikeOptions) -> list[str]:
+    """What blur and sharp frames take on disk in either mode."""
+    sizes = image_bytes(frames)
+    if not sizes["keep"]:
+        return []
+    note = (
+        f"blur and sharp frames: at most {sizes['tiles'] / 1e6:,.1f} MB as tiles (before compression), "
+        f"{sizes['keep'] / 1e6:,.1f} MB with --frames keep; taken: {options.frames}"
+    )
+    return [note]
+
+
+def _what(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str:
+    lengths = sorted({extent.length for extent in extents.values()})
+    pixels = sorted({(extent.height, extent.width) for extent in extents.values()})
+    note = f"spikes: {len(frames)} frame(s) of {len({each.place.sequence for each in frames})} sequence(s)"
+    if extents:
+        steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
+        listed = ", ".join(f"{height} x {width}" for height, width in pixels)
+        note += f", {steps} time steps of {listed} pixels"
+        if len(lengths) > 1 or len(pixels) > 1:
+            note += "; shorter and smaller ones are padded with zeros"
+    return note

@@ -1,0 +1,160 @@
+"""Which files and folders under the given paths belong to no frame, and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.paths import is_store, natural_key
+from unistore.converters.spike.folders import Recordings
+from unistore.converters.spike.frames import IMAGE_ROLES, SUFFIXES
+from unistore.converters.spike.search import relative_name
+from unistore.errors import printable
+
+__all__ = ["find_left_out"]
+
+Reasons = list[tuple[Path, str]]
+
+
+def find_left_out(
+    found: Recordings,
+    used: Sequence[Path],
+    roles: Sequence[str],
+    folders: Mapping[str, str],
+    exclusion: Exclusion,
+) -> Reasons:
+    """Everything that belongs to no frame, but what is excluded by name and what a problem is about.
+
+    A folder without a single file of a frame is named alone, for all that is in it. Names that begin with a
+    dot are not looked at, and links to folders not entered: what they lead to is met where it lies.
+
+    Parameters
+    ----------
+    found
+        What was searched.
+    used
+        Files of all frames.
+    roles
+        Those that are converted.
+    folders
+        Name of the folder of each role.
+    exclusion
+        What is left out by name, which is told of already.
+
+    Returns
+    -------
+    list of (path, reason)
+        In natural order.
+    """
+    told = Exclusion([*(each.source for each in found.problems), *(each.location for each in found.problems)])
+    real = {path.resolve() for path in used}
+    walk = _Walk(real, roles, folders, found.base, (exclusion, told))
+    left = [each for root in sorted(found.searched) for each in walk.below(root)]
+    left += [each for root in sorted(found.followed) for each in walk.below(root, followed=True)]
+    return sorted(left, key=lambda each: natural_key(each[0].as_posix()))
+
+
+class _Walk:
+    """Walk through folders, each real one once."""
+
+    def __init__(
+        self,
+        used: set[Path],
+        roles: Sequence[str],
+        folders: Mapping[str, str],
+        base: Path,
+        told: tuple[Exclusion, ...],
+    ) -> None:
+        self._used = used
+        self._roles = roles
+        self._folders = folders
+        self._role_of = {name: role for role, name in folders.items()}
+        self._base = base
+        self._told = told
+        self._seen: set[Path] = set()
+        self._followed = False
+
+    def below(self, root: Path, *, followed: bool = False) -> Reasons:
+        """What is left under one of the given paths; `followed`: only links led into it."""
+        self._followed = followed
+        return self._inside(root)[0] if root.is_dir() and not self._is_told(root) else []
+
+    def _inside(self, folder: Path) -> tuple[Reasons, bool]:
+        """What is left in a folder, and whether that is all there is in it."""
+        real = folder.resolve()
+        if real in self._seen:
+            return [], False
+        self._seen.add(real)
+        left: Reasons = []
+        whole = True
+        for path, is_folder, is_link in _entries(folder):
+            if self._is_told(path):
+                whole = False
+            elif not is_folder:
+                if (path.resolve() if is_link else real / path.name) in self._used:
+                    whole = False
+                else:
+                    left.append((path, self._reason(path)))
+            elif is_link:
+                whole = False
+            elif is_store(path):
+                left.append((path, "is a store"))
+            else:
+                inside, all_of_it = self._inside(path)
+                left += [(path, self._folder_reason(path))] if all_of_it else inside
+                whole = whole and all_of_it
+        return left, whole
+
+    def _is_told(self, path: Path) -> bool:
+        name = relative_name(path, self._base)
+        return any(each.covers(name) for each in self._told)
+
+    def _folder_reason(self, folder: Path) -> str:
+        if self._followed:
+            return "no link leads into it"
+        above, role = folder.parent, self._role_of.get(folder.name)
+        if above.name in self._role_of:
+            return f"lies in {printable(above.name)}/, where only files are looked at"
+        if role is not None and self._spikes_in(above):
+            return f"not every sequence has {printable(folder.name)}/"
+        if role is None and any((above / name).is_dir() for name in self._role_of):
+            return f"is none of {', '.join(f'{name}/' for name in self._role_of)}"
+        spikes = " or ".join(f"{self._folders[each]}/" for each in ("spike", "voxel"))
+        return f"no {spikes} beside it" if role is not None else "holds no spikes"
+
+    def _reason(self, path: Path) -> str:
+        suffix, above = path.suffix.lower(), path.parent
+        role = self._role_of.get(above.name)
+        if suffix not in SUFFIXES.get(role or "", _ANY_SUFFIX):
+            return f"is no {', '.join(SUFFIXES.get(role or '', SUFFIXES['spike']))} file"
+        if self._followed:
+            return "no link leads to it"
+        if role is not None and role not in self._roles:
+            return f"not every sequence has {printable(above.name)}/"
+        if role is None and suffix in SUFFIXES["blur"]:
+            return f"lies in no {' or '.join(f'{self._folders[each]}/' for each in IMAGE_ROLES)} folder"
+        if role is None and self._spikes_in(above):
+            return f"lies beside {self._folders['spike']}/, not in it"
+        return "belongs to no frame that is converted"
+
+    def _spikes_in(self, folder: Path) -> bool:
+        return any((folder / self._folders[role]).is_dir() for role in ("spike", "voxel"))
+
+
+_ANY_SUFFIX = tuple(dict.fromkeys(suffix for each in SUFFIXES.values() for suffix in each))
+
+
+def _entries(folder: Path) -> list[tuple[Path, bool, bool]]:
+    """What stands in a folder, in natural order: path, whether it is a folder, whether it is a link."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (Path(entry.path), os.path.isdir(entry.path), entry.is_symlink())  # noqa: PTH112  as in paths
+                for entry in entries
+                if not entry.name.startswith(".")
+            ]
+    except OSError:
+        return []
+    return sorted(found, key=lambda each: natural_key(each[0].name))

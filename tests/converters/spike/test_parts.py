@@ -1,0 +1,229 @@
+"""What names alone tell: a part a frame, and a reason for everything that belongs to none."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.parts import Found, Part
+from unistore.converters.spike.converter import SpikeConverter
+from unistore.converters.spike.scan import ScannedFrame
+from unistore.converters.survey import scan_sources
+from unistore.errors import InputError
+
+SIZE = {"height": 24, "width": 40}
+
+
+def find(*paths: Path, **options: Any) -> Found:
+    converter = SpikeConverter(**options)
+    return converter.find(paths, Exclusion(converter.exclude))
+
+
+def left_out(root: Path, *more: Path, **options: Any) -> dict[str, str]:
+    """Reasons by name relative to the first path; checks that no file is forgotten and none named twice."""
+    found = find(root, *more, **options)
+    named = [path for path, _ in found.left_out]
+    used = {file.resolve() for part in found.parts for file in part.files}
+    exclusion = Exclusion(options.get("exclude", ()))
+    for path in (root, *more):
+        for file in path.rglob("*"):
+            if file.is_dir() or exclusion.covers(file.relative_to(root).as_posix()):
+                continue
+            below = [each for each in named if file == each or each in file.parents]
+            assert len(below) + (file.resolve() in used) == 1, file
+    return {path.relative_to(root).as_posix(): why for path, why in found.left_out}
+
+
+def scan_in_a_process(converter: SpikeConverter, part: Part) -> ScannedFrame:
+    return converter.scan(part)
+
+
+def test_a_part_is_a_frame(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"train/a": (8, 8), "test/b": (8,)})
+    found = find(tmp_path)
+    assert not found.problems
+    assert not found.left_out
+    assert [part.name for part in found.parts] == [
+        "test/b/spike/000.dat",
+        "train/a/spike/000.dat",
+        "train/a/spike/001.dat",
+    ]
+    last = found.parts[-1]
+    places = {role: tmp_path / f"train/a/{role}/001.png" for role in ("blur", "sharp")}
+    assert last.files == (tmp_path / "train/a/spike/001.dat", places["blur"], places["sharp"])
+    assert last.roots == (tmp_path,)
+    place = last.detail
+    assert (place.recording, place.sequence, place.split) == ("train/a", "train/a", "train")
+    assert place.roles == ("spike", "blur", "sharp")
+    assert dict(place.frame.files) == {"spike": last.files[0], **places}
+
+
+def test_behind_a_gap_the_sequence_is_another(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8, 8, 8)}, images=None)
+    found = find(tmp_path, exclude=("a/spike/001.dat",))
+    assert [(part.detail.recording, part.detail.sequence) for part in found.parts] == [
+        ("a", "a"),
+        ("a", "a~2"),
+    ]
+
+
+def test_no_header_is_read(tmp_path: Path) -> None:
+    for name in ("a/spike/000.dat", "a/blur/000.png", "b/spike/000.npy", "b/blur/7.jpg"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = find(tmp_path)
+    assert [part.name for part in found.parts] == ["a/spike/000.dat"]
+    assert [problem.location for problem in found.problems] == ["b/blur"]
+
+
+@pytest.mark.parametrize("voxels", [False, True])
+def test_scanned_in_another_process(tmp_path: Path, sequences: Callable[..., Any], voxels: bool) -> None:
+    sequences(tmp_path, {"a": (8, 11)})
+    if voxels:
+        (tmp_path / "a/spike_vox").mkdir()
+        for number in range(2):
+            np.save(tmp_path / f"a/spike_vox/{number:03d}.npy", np.zeros((4, 24, 40), np.uint8))
+    np.savez(tmp_path / "b.npz", spk=np.zeros((3, 4, 5), np.uint8))
+    converter = SpikeConverter(columns="intersection", **SIZE)
+    parts = find(tmp_path, columns="intersection").parts
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        for part in parts:
+            here = converter.scan(part)
+            assert here == pool.submit(scan_in_a_process, converter, part).result()
+            assert pickle.loads(pickle.dumps(here)) == here
+
+
+def test_a_scan_knows_its_own_frame_alone(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8, 8)})
+    parts = find(tmp_path).parts
+    before = SpikeConverter().scan(parts[0])
+    for file in parts[1].files:
+        file.unlink()
+    assert SpikeConverter().scan(parts[0]) == before
+
+
+def test_what_is_wrong_with_some_files_of_a_frame_leaves_the_others(
+    tmp_path: Path, sequences: Callable[..., Any]
+) -> None:
+    sequences(tmp_path, {"a": (8,)})
+    (part,) = find(tmp_path).parts
+    part.files[1].write_bytes(b"")
+    scanned = SpikeConverter().scan(part)
+    assert [problem.location for problem in scanned.problems] == ["a/blur/000.png"]
+    assert scanned.stream is not None
+    for file in part.files:
+        file.write_bytes(b"")
+    with pytest.raises(InputError) as error:
+        SpikeConverter().scan(part)
+    assert len(error.value.problems) == 3
+
+
+def test_everything_else_is_left_out_with_a_reason(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"train/a": (8, 8)})
+    for name in (
+        "readme.md",
+        "train/a/notes.txt",
+        "train/a/extra.dat",
+        "train/a/cover.png",
+        "train/a/blur_gamma/000.png",
+        "train/a/blur_gamma/001.png",
+        "train/a/spike/000.png",
+        "train/a/spike/old/000.dat",
+        "train/a/blur/000.dat",
+        "pictures/x/a.png",
+        "pictures/y/b.png",
+        "mixed/a.png",
+        "empty/.hidden",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "mixed/alone.dat").write_bytes(b"\xff")
+    (tmp_path / "store.zarr/frames/spike").mkdir(parents=True)
+    (tmp_path / "store.zarr/zarr.json").write_text("{}")
+    found = find(tmp_path, columns="intersection")
+    assert not found.problems
+    reasons = {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out}
+    assert reasons == {
+        "empty": "holds no spikes",
+        "mixed/a.png": "lies in no blur/ or sharp/ folder",
+        "pictures": "holds no spikes",
+        "readme.md": "is no .dat, .npy, .npz file",
+        "store.zarr": "is a store",
+        "train/a/blur": "not every sequence has blur/",
+        "train/a/sharp": "not every sequence has sharp/",
+        "train/a/blur_gamma": "is none of spike/, spike_vox/, blur/, sharp/",
+        "train/a/cover.png": "lies in no blur/ or sharp/ folder",
+        "train/a/extra.dat": "lies beside spike/, not in it",
+        "train/a/notes.txt": "is no .dat, .npy, .npz file",
+        "train/a/spike/000.png": "is no .dat, .npy, .npz file",
+        "train/a/spike/old": "lies in spike/, where only files are looked at",
+    }
+    (tmp_path / "mixed/alone.dat").unlink()
+    (tmp_path / "empty/.hidden").unlink()
+    again = left_out(tmp_path)
+    assert again["train/a/blur/000.dat"] == "is no .png, .jpg, .jpeg file"
+    assert again["mixed"] == again["empty"] == "holds no spikes"
+    assert "train/a/blur" not in again
+    named = [path for path, _ in find(tmp_path).left_out]
+    assert named == sorted(named), "in natural order"
+
+
+def test_images_of_a_frame_that_is_excluded(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8, 8)})
+    reasons = left_out(tmp_path, exclude=("a/spike/001.dat", "a/sharp/001.png"))
+    assert reasons == {"a/blur/001.png": "belongs to no frame that is converted"}
+    assert left_out(tmp_path, exclude=("a",)) == {}
+
+
+def test_links_are_met_where_they_lead(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path / "raw", {"a": (8, 8), "b": (8,)})
+    (tmp_path / "unified").mkdir()
+    (tmp_path / "unified/a").symlink_to(tmp_path / "raw/a", target_is_directory=True)
+    (tmp_path / "unified/again").symlink_to(tmp_path / "unified", target_is_directory=True)
+    (tmp_path / "unified/notes.txt").symlink_to(tmp_path / "gone")
+    (tmp_path / "raw/a/readme.md").touch()
+    (tmp_path / "raw/b/extra.dat").touch()
+    found = find(tmp_path / "unified", tmp_path / "raw")
+    assert {path.relative_to(tmp_path).as_posix(): why for path, why in found.left_out} == {
+        "raw/a/readme.md": "is no .dat, .npy, .npz file",
+        "raw/b": "no link leads into it",
+        "unified/notes.txt": "is no .dat, .npy, .npz file",
+    }
+
+
+def test_given_files_leave_nothing_out(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8, 8)})
+    found = find(tmp_path / "a/spike/000.dat")
+    assert [part.name for part in found.parts] == ["000.dat"]
+    assert not found.left_out
+    inside = find(tmp_path, tmp_path / "a")
+    assert len(inside.parts) == 2
+    assert not inside.left_out
+
+
+def test_left_out_files_are_remarked(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    sequences(tmp_path, {"a": (8,)})
+    (tmp_path / "a/blur_gamma").mkdir()
+    (tmp_path / "a/blur_gamma/000.png").touch()
+    notes = scan_sources(SpikeConverter(**SIZE), [tmp_path]).notes
+    assert "left out: blur_gamma (is none of spike/, spike_vox/, blur/, sharp/)" in notes
+
+
+def test_sequences_without_spikes_in_common_have_no_parts(
+    tmp_path: Path, sequences: Callable[..., Any]
+) -> None:
+    sequences(tmp_path, {"a": (8,)}, images=None)
+    (tmp_path / "b/spike_vox").mkdir(parents=True)
+    np.save(tmp_path / "b/spike_vox/000.npy", np.zeros((4, 24, 40), np.uint8))
+    for columns in ("exact", "intersection"):
+        found = find(tmp_path, columns=columns)
+        assert not found.parts
+        assert [problem.kind for problem in found.problems] == ["columns"]
