@@ -42,6 +42,11 @@ class Exclusion:
                 return True
         return False
 
+    @property
+    def covered(self) -> tuple[str, ...]:
+        """The names that were met so far, as they were given."""
+        return tuple(self._met)
+
     def met(self, names: Iterable[str]) -> None:
         """Note names that were left out elsewhere, with another `Exclusion` of the same names."""
         self._met |= dict.fromkeys(names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,87 +9,87 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.detection import Detection
 from unistore.converters.files.hdf5.file import SUFFIXES, open_hdf5
-from unistore.converters.files.paths import expand, relative_names, split_of
+from unistore.converters.files.paths import split_of
+from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.converters.trajectory.derive import derive_memory, derive_source
-from unistore.converters.trajectory.files import Found, inspect
 from unistore.converters.trajectory.index import Index
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import Reader
 from unistore.converters.trajectory.recognise import EVIDENCE, recognise
+from unistore.converters.trajectory.scan import ScannedFile, scan_file
 from unistore.converters.trajectory.settle import possible_tables, settle_episodes
 from unistore.converters.trajectory.tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 
-__all__ = ["TrajectoryConverter", "detect"]
+__all__ = ["TrajectoryConverter"]
 
 
 class TrajectoryConverter(TrajectoryOptions, Converter):
     """Converts robot trajectories; see `TrajectoryOptions`."""
 
     family: ClassVar[str] = FAMILY_NAME
+    suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
 
-    def scan(self, paths: Sequence[Path]) -> Scan:
-        """Look at every file's headers, its flags and its actions; see `Converter.scan`.
+    def look(self, file: Candidate) -> Verdict:
+        """Take HDF5 files by the names at their top."""
+        if not file.path.name.lower().endswith(self.suffixes):
+            return LeftOut(f"is no {', '.join(self.suffixes)} file")
+        layout = recognise(file.opened(open_hdf5))
+        if layout is None:
+            return LeftOut(f"holds no {', no '.join(EVIDENCE.values())}")
+        return Taken(layout, f"holds {EVIDENCE[layout]}")
+
+    def scan(self, part: Part) -> ScannedFile:
+        """Look at a file's headers, its flags and its actions; see `Converter.scan`.
 
         Raises
         ------
         InputError
-            With every problem of every file: unreadable, not a trajectory file, different lengths, never
-            written, dtypes that are no numbers, columns that differ.
+            With every problem of a file that has no sound episode: unreadable, not a trajectory file,
+            different lengths, never written, dtypes that are no numbers.
         """
-        exclusion = Exclusion(self.exclude)
-        found = expand(paths, SUFFIXES)
-        listed = [
-            each for each in zip(relative_names(found), found, strict=True) if not exclusion.covers(each[0])
-        ]
-        names, files = [name for name, _ in listed], [path for _, path in listed]
         naming = Naming(renamed=self.map, ignored=self.ignore)
-        looks = [inspect(path, name, paths, naming, self.colour, exclusion) for name, path in listed]
-        problems = [problem for look in looks for problem in look.problems]
-        problems += _mixed(looks, names)
-        kept = [
-            (path, name, look) for path, name, look in zip(files, names, looks, strict=True) if look.parts
-        ]
-        indexed = [(name, Index.of(look.layout, look.parts, look.masks)) for _, name, look in kept]
+        return scan_file(part, naming, self.colour, Exclusion(self.exclude))
+
+    def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFile]) -> Scan:
+        """Bring the columns of all episodes to one form; files without episodes give remarks alone.
+
+        Raises
+        ------
+        InputError
+            If files have different layouts, columns differ, a mapped dataset is nowhere, or no episode is
+            left.
+        """
+        kept = [(part, each) for part, each in zip(parts, scanned, strict=True) if each.index.names]
+        indexed = [(part.name, each.index) for part, each in kept]
         layout, differences = lay_out(
             indexed, self.columns, keep=self.images == "keep", image_size=self.image_size
         )
-        problems += differences
-        indexed = [(name, index.restricted(layout.merged)) for name, index in indexed]
+        problems = _mixed(kept) + differences
         if not problems:
-            problems += self._unused(looks) + _empty(looks, names)
+            problems += self._unused(scanned) + _empty(scanned)
         if problems:
             raise InputError(problems)
-        remarks = [note for look in looks for note in look.notes] + exclusion.notes()
-        return self._scanned(kept, indexed, layout, remarks)
-
-    def _scanned(
-        self,
-        kept: Sequence[tuple[Path, str, Found]],
-        indexed: Sequence[tuple[str, Index]],
-        layout: Layout,
-        remarks: Sequence[str],
-    ) -> Scan:
+        indexed = [(name, index.restricted(layout.merged)) for name, index in indexed]
         tables = layout.tables(self.colour)
         direct = [table.name for table in tables if not table.spilled]
         spilled = [table.name for table in tables if table.spilled]
         sources = tuple(
             Source(
-                path=path,
-                name=name,
-                files=(path, *sorted(look.files)),
+                path=part.files[0],
+                name=part.name,
+                files=(*part.files, *each.files),
                 rows=dict.fromkeys(direct, int(index.offsets[-1])),
-                split=split_of(name),
+                split=split_of(part.name),
                 detail=index.to_json(),
                 memory=derive_memory(index, keep=self.images == "keep"),
-                reading=look.reading,
+                reading=each.reading,
             )
-            for (path, name, look), (_, index) in zip(kept, indexed, strict=True)
+            for (part, each), (_, index) in zip(kept, indexed, strict=True)
         )
         return Scan(
             family=FAMILY_NAME,
@@ -99,9 +98,10 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             sample_table=EPISODES,
             main_table=STEPS,
             options=self.recorded(),
-            notes=(*self._notes(kept, indexed, layout), *remarks),
+            notes=(*self._notes(kept, layout), *(note for each in scanned for note in each.notes)),
             estimated_rows={
-                name: sum(path.stat().st_size for path, _, _ in kept) // len(spilled) for name in spilled
+                name: sum(source.path.stat().st_size for source in sources) // len(spilled)
+                for name in spilled
             },
             possible=possible_tables(
                 layout,
@@ -111,34 +111,34 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             needs_facts=True,
         )
 
-    def _notes(
-        self, kept: Sequence[tuple[Path, str, Found]], indexed: Sequence[tuple[str, Index]], layout: Layout
-    ) -> list[str]:
-        looks = [look for _, _, look in kept]
-        episodes = sum(len(look.parts) for look in looks)
-        steps = sum(int(index.offsets[-1]) for _, index in indexed)
-        notes = [f"{looks[0].layout}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
+    def _notes(self, kept: Sequence[tuple[Part, ScannedFile]], layout: Layout) -> list[str]:
+        indexes = [each.index for _, each in kept]
+        variants = [variant for index in indexes for variant in index.variants]
+        episodes = sum(len(index.names) for index in indexes)
+        steps = sum(int(index.offsets[-1]) for index in indexes)
+        notes = [f"{indexes[0].layout}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
             for role in ("action", "reward")
             if role not in layout.merged
         ]
-        found = [part.found for look in looks for part in look.parts]
-        for what, per_episode in (
-            ("(T, 0) datasets hold no values and are only named in attributes", [one.empty for one in found]),
-            ("not per step and too large for attributes, not kept", [one.dropped for one in found]),
+        for what, datasets in (
+            (
+                "(T, 0) datasets hold no values and are only named in attributes",
+                [path for variant in variants for path in variant.empty],
+            ),
+            (
+                "not per step and too large for attributes, not kept",
+                [path for _, each in kept for path in each.dropped],
+            ),
         ):
-            counted = Counter(
-                path for each in {id(one): one for one in per_episode}.values() for path in each
-            )
-            if counted:
-                notes.append(f"{what}: {', '.join(counted)}")
+            if datasets:
+                notes.append(f"{what}: {', '.join(dict.fromkeys(datasets))}")
         compressed = [
             column
-            for _, index in indexed
-            for variant in index.variants
+            for variant in variants
             for column, feature in variant.features.items()
-            if feature.encoded
+            if feature.encoded and column in layout.merged
         ]
         if compressed:
             listed = ", ".join(dict.fromkeys(compressed))
@@ -150,13 +150,13 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             notes.append("--images keep: no image is compressed in the sources, all are stored as arrays")
         return notes
 
-    def _unused(self, looks: Sequence[Found]) -> list[Problem]:
+    def _unused(self, scanned: Sequence[ScannedFile]) -> list[Problem]:
         """Mapped datasets that no episode has."""
         used = {
             feature.dataset
-            for look in looks
-            for part in look.parts
-            for feature in part.found.features.values()
+            for each in scanned
+            for variant in each.index.variants
+            for feature in variant.features.values()
         }
         return [
             Problem(
@@ -181,7 +181,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         layout, _ = lay_out(found, self.columns, keep=self.images == "keep", image_size=self.image_size)
         return layout
 
-    def derive(self, scan: Scan, source: int, emit: Emit) -> Facts:
+    def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Compare next observations with following ones, keep compressed frames, collect attributes."""
         kept = [table.name for table in scan.tables if table.spilled]
         origin = scan.sources[source]
@@ -194,37 +194,20 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         return settle_episodes(scan, self._layout(scan), facts)
 
 
-def _mixed(looks: Sequence[Found], names: Sequence[str]) -> list[Problem]:
+def _mixed(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:
     """One Problem if files of different layouts were given together."""
     first: dict[str, str] = {}
-    for look, name in zip(looks, names, strict=True):
-        if look.layout and look.parts:
-            first.setdefault(look.layout, name)
+    for part, each in kept:
+        first.setdefault(each.index.layout, part.name)
     if len(first) < 2:
         return []
     listed = ", ".join(f"{name} is {layout}" for layout, name in first.items())
     message = f"hold different layouts: {listed}"
-    return [Problem(f"{len(names)} files", message, "convert them apart", "layout")]
+    return [Problem(f"{len(kept)} files", message, "convert them apart", "layout")]
 
 
-def _empty(looks: Sequence[Found], names: Sequence[str]) -> list[Problem]:
-    if any(look.parts for look in looks):
+def _empty(scanned: Sequence[ScannedFile]) -> list[Problem]:
+    if any(each.index.names for each in scanned):
         return []
-    notes = [note for look in looks for note in look.notes][:20]
-    return [Problem(f"{len(names)} file(s)", "; ".join(["no episode is left", *notes]), kind="empty")]
-
-
-def detect(paths: Sequence[Path]) -> Detection | None:
-    """Recognise trajectory files by the names at the top of the first HDF5 file that opens."""
-    try:
-        files = expand(paths, SUFFIXES)
-    except InputError:
-        return None
-    for path in files[:8]:
-        try:
-            with open_hdf5(path) as file:
-                layout = recognise(file)
-        except InputError:
-            continue
-        return Detection(FAMILY_NAME, layout, f"{path.name} holds {EVIDENCE[layout]}") if layout else None
-    return None
+    notes = [note for each in scanned for note in each.notes][:20]
+    return [Problem(f"{len(scanned)} file(s)", "; ".join(["no episode is left", *notes]), kind="empty")]

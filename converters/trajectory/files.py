@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exclusion import Collected, Exclusion, about
+from unistore.converters.common.exclusion import Collected, Exclusion
 from unistore.converters.files.hdf5.file import chunk_memory, open_hdf5, place, read_rows
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.files.paths import natural_key
@@ -113,7 +113,7 @@ def inspect(
         _note_unfinite(found, name, tree)
     _set_aside(found, name)
     groups = [part.group for part in found.parts] if found.layout == EPISODES_APART else []
-    found.problems = about(name, name_episodes(found.problems, name, groups))
+    found.problems = name_episodes(found.problems, name, groups)
     found.parts = [part for part in found.parts if part.length and not part.found.problems]
     return found
 

@@ -110,14 +110,15 @@ class Index:
         numbers = {part.name: number for number, part in enumerate(parts)}
         return cls(
             layout=layout,
-            names=[part.name for part in parts],
-            groups=[part.group for part in parts],
-            firsts=[part.first for part in parts],
-            lengths=[part.length for part in parts],
-            variant=variant,
-            variants=variants,
+            names=tuple(part.name for part in parts),
+            groups=tuple(part.group for part in parts),
+            firsts=tuple(part.first for part in parts),
+            lengths=tuple(part.length for part in parts),
+            variant=tuple(variant),
+            variants=tuple(variants),
             masks={
-                mask: [numbers[name] for name in names if name in numbers] for mask, names in masks.items()
+                mask: tuple(numbers[name] for name in names if name in numbers)
+                for mask, names in masks.items()
             },
         )
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.survey import scan_sources
-from unistore.converters.trajectory.converter import TrajectoryConverter, detect
+from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.text import text_values
 from unistore.schemas.trajectory.fields import validate
@@ -415,30 +415,3 @@ def test_splits_from_folders(tmp_path: Path, convert_in_memory) -> None:
         write(tmp_path / split / "a.h5", data__demo_0__actions=np.ones((2, 2)))
     scan = convert_in_memory(TrajectoryConverter(), [tmp_path]).scan
     assert [source.split for source in scan.sources] == ["test", "train"]
-
-
-@pytest.mark.parametrize(
-    ("datasets", "layout"),
-    [
-        ({"data__demo_7__actions": np.ones((2, 2))}, "robomimic"),
-        ({"action": np.ones((2, 2)), "observations__qpos": np.ones((2, 2))}, "act"),
-        ({"actions": np.ones((2, 2)), "observations": np.ones((2, 2))}, "d4rl"),
-        ({"actions": np.ones((2, 2)), "observations__joint": np.ones((2, 2)), "rewards": np.ones(2)}, "flat"),
-        ({"data": np.ones((2, 2)), "label": np.ones(2)}, None),
-        ({"data__x": np.ones(2), "data__y": np.ones(2), "segments__segment_0000__indices": np.ones(2)}, None),
-        ({"actions": np.ones((2, 2)), "label": np.ones(2)}, None),
-    ],
-)
-def test_detection(tmp_path: Path, datasets: dict, layout: str | None) -> None:
-    write(tmp_path / "a.h5", **datasets)
-    found = detect([tmp_path])
-    assert (found and found.layout) == layout
-    if found is not None:
-        assert found.family == "trajectory"
-        assert found.reason.startswith("a.h5 holds")
-
-
-def test_nothing_to_detect(tmp_path: Path) -> None:
-    assert detect([tmp_path]) is None
-    (tmp_path / "a.h5").write_bytes(b"no")
-    assert detect([tmp_path / "a.h5"]) is None

@@ -1,0 +1,225 @@
+"""What each file is taken for, and what its scan gives: alone, in any order, in any process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.detection import detect
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.hdf5.file import open_hdf5
+from unistore.converters.parts import Candidate, LeftOut, Part, Scanned, Taken, Verdict
+from unistore.converters.survey import scan_sources
+from unistore.converters.trajectory.converter import TrajectoryConverter
+from unistore.errors import InputError
+
+
+def write(path: Path, **datasets) -> Path:
+    """Synthetic file: ``data__demo_0__actions=…`` is dataset ``data/demo_0/actions``."""
+    with h5py.File(path, "w") as file:
+        for name, values in datasets.items():
+            file[name.replace("__", "/")] = values
+    return path
+
+
+def look(path: Path) -> Verdict:
+    with Candidate(path, [path.parent]) as file:
+        return TrajectoryConverter().look(file)
+
+
+def parts_of(converter: TrajectoryConverter, folder: Path) -> list[Part]:
+    return list(converter.find([folder], Exclusion(converter.exclude)).parts)
+
+
+# Look -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("datasets", "layout", "reason"),
+    [
+        ({"data__demo_7__actions": np.ones((2, 2))}, "robomimic", "holds episodes as groups of data/"),
+        (
+            {"action": np.ones((2, 2)), "observations__qpos": np.ones((2, 2))},
+            "act",
+            "holds action beside observations/qpos or observations/images",
+        ),
+        (
+            {"actions": np.ones((2, 2)), "observations": np.ones((2, 2))},
+            "d4rl",
+            "holds actions beside a dataset of observations",
+        ),
+        (
+            {"actions": np.ones((2, 2)), "observations__joint": np.ones((2, 2)), "rewards": np.ones(2)},
+            "flat",
+            "holds actions or cameras beside observations, rewards or terminals",
+        ),
+    ],
+)
+def test_files_are_taken_by_what_they_hold(tmp_path: Path, datasets: dict, layout: str, reason: str) -> None:
+    path = write(tmp_path / "a.h5", **datasets)
+    assert look(path) == Taken(layout, reason)
+    found = detect([tmp_path])
+    assert found is not None
+    assert (found.family, found.layout, found.reason) == ("trajectory", layout, f"a.h5 {reason}")
+
+
+@pytest.mark.parametrize(
+    "datasets",
+    [
+        {"data": np.ones((2, 2)), "label": np.ones(2)},
+        {"data__x": np.ones(2), "data__y": np.ones(2), "segments__segment_0000__indices": np.ones(2)},
+        {"actions": np.ones((2, 2)), "label": np.ones(2)},
+        {},
+    ],
+)
+def test_other_hdf5_files_are_left_out(tmp_path: Path, datasets: dict) -> None:
+    verdict = look(write(tmp_path / "a.h5", **datasets))
+    assert isinstance(verdict, LeftOut)
+    assert verdict.reason.startswith("holds no episodes as groups of data/, no action beside")
+
+
+@pytest.mark.parametrize("name", ["a.npy", "a.h5.txt", "h5"])
+def test_files_of_other_endings_are_left_out_unopened(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x89HDF\r\n\x1a\n")
+    assert look(tmp_path / name) == LeftOut("is no .h5, .hdf5, .hdf, .he5 file")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"no", "is not an HDF5 file"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a Git-LFS pointer"),
+    ],
+)
+def test_damaged_files_are_their_problem(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "a.h5").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        look(tmp_path / "a.h5")
+
+
+def test_the_open_file_is_shared(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.h5", data__demo_0__actions=np.ones((2, 2)))
+    with Candidate(path, [tmp_path]) as file:
+        opened = file.opened(open_hdf5)
+        path.unlink()
+        assert isinstance(TrajectoryConverter().look(file), Taken)
+        assert opened["data/demo_0/actions"].shape == (2, 2)
+    assert not opened
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    write(tmp_path / "other.h5", data__demo_0__actions=np.ones((2, 2)))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"] = h5py.ExternalLink("other.h5", "/data")
+        file["label"] = np.ones(2)
+    assert isinstance(look(tmp_path / "a.h5"), LeftOut)
+
+
+# Scan -----------------------------------------------------------------------------------------------------
+
+
+def robomimic(folder: Path) -> None:
+    for number in range(3):
+        demos = {f"data__demo_{k}__actions": np.full((k + 2, 3), number) for k in range(12)}
+        write(folder / f"{number}.h5", **demos, mask__train=np.array(["demo_1", "demo_9", "demo_99"], "S"))
+    with h5py.File(folder / "1.h5", "r+") as file:
+        file["data/demo_4/rewards"] = np.ones(5)
+
+
+def act(folder: Path) -> None:
+    for number in range(3):
+        write(
+            folder / f"episode_{number}.h5",
+            action=np.ones((4, 2)),
+            observations__qpos=np.ones((4 + number // 2, 2)),
+        )
+
+
+def d4rl(folder: Path) -> None:
+    for number in range(2):
+        ends = np.arange(10) % 4 == 3
+        write(
+            folder / f"{number}.h5", observations=np.ones((10, 2)), actions=np.ones((10, 1)), terminals=ends
+        )
+
+
+def outcome(converter: TrajectoryConverter, part: Part) -> Scanned | tuple[str, ...]:
+    try:
+        return converter.scan(part)
+    except InputError as error:
+        return tuple(map(str, error.problems))
+
+
+@pytest.mark.parametrize("make", [robomimic, act, d4rl])
+def test_a_scan_is_the_same_in_any_process_and_order(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path)
+    converter = TrajectoryConverter(exclude=("0.h5: data/demo_3",))
+    parts = parts_of(converter, tmp_path)
+    here = [outcome(converter, part) for part in parts]
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        there = list(pool.map(outcome, [converter] * len(parts), reversed(parts)))
+    assert there[::-1] == here
+    assert pickle.loads(pickle.dumps(here)) == here
+
+
+def test_a_scan_knows_one_file_alone(tmp_path: Path) -> None:
+    robomimic(tmp_path)
+    converter = TrajectoryConverter()
+    together = [converter.scan(part) for part in parts_of(converter, tmp_path)]
+    for number in (0, 2):
+        (tmp_path / f"{number}.h5").unlink()
+    (alone,) = parts_of(converter, tmp_path)
+    assert converter.scan(alone) == together[1]
+
+
+def test_sound_episodes_and_the_problems_of_others(tmp_path: Path) -> None:
+    robomimic(tmp_path)
+    converter = TrajectoryConverter(exclude=("1.h5: data/demo_3", "1.h5: data/demo_77"))
+    _, part, _ = parts_of(converter, tmp_path)
+    found = converter.scan(part)
+    assert found.index.names == tuple(f"demo_{k}" for k in range(12) if k not in (3, 4))
+    assert found.index.masks == {"train": (1, 7)}
+    assert found.index.lengths == tuple(k + 2 for k in range(12) if k not in (3, 4))
+    assert found.excluded == ("1.h5: data/demo_3",)
+    (problem,) = found.problems
+    assert problem.source == "1.h5: data/demo_4"
+    assert "different numbers of steps" in problem.message
+    assert any("lists episodes that the file does not have: demo_99" in note for note in found.notes)
+
+
+def test_without_a_sound_episode_the_file_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", data__demo_0__actions=np.ones((2, 2)), data__demo_0__rewards=np.ones(3))
+    converter = TrajectoryConverter()
+    (part,) = parts_of(converter, tmp_path)
+    with pytest.raises(InputError) as caught:
+        converter.scan(part)
+    assert [problem.source for problem in caught.value.problems] == ["a.h5: data/demo_0"]
+
+
+def test_names_that_are_left_out_are_noted_once(tmp_path: Path) -> None:
+    robomimic(tmp_path)
+    exclude = ("1.h5: data/demo_4", "2.h5", "0.h5: data/demo_77")
+    scan = scan_sources(TrajectoryConverter(exclude=exclude), [tmp_path])
+    assert "left out: 2.h5, 1.h5: data/demo_4" in scan.notes
+    assert "nothing here is called 0.h5: data/demo_77, so it was not left out" in scan.notes
+    assert [len(source.detail["names"]) for source in scan.sources] == [12, 11]
+
+
+def test_a_scan_of_many_equal_episodes_is_small(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(500):
+            for name in ("actions", "rewards", "obs/eef", "obs/gripper", "obs/joints"):
+                file[f"data/demo_{k}/{name}"] = np.ones((3, 2))
+    converter = TrajectoryConverter()
+    (part,) = parts_of(converter, tmp_path)
+    found = converter.scan(part)
+    assert len(found.index.names) == 500
+    assert len(pickle.dumps(found)) < 500 * 60
