@@ -61,6 +61,9 @@ class Family:
         Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
     validate
         ``validate(arrays, attributes) -> list[Problem]``: where a store's arrays break the family's schema.
+    forms
+        `unistore.schemas.expected.Forms`: what the arrays of its stores must be; without it, readers and
+        ``verify`` know only the arrays that every store has.
     rules
         Tuple of rules that the values of its stores obey; empty: none but those of every store.
     export
@@ -85,6 +88,7 @@ class Family:
     options: str
     converter: str
     validate: str
+    forms: str = "unistore.schemas.expected:GENERAL"
     rules: str = ""
     export: str = ""
     originals: str = ""

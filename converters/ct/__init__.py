@@ -18,6 +18,7 @@ FAMILY = Family(
     options="unistore.converters.ct.options:CtOptions",
     converter="unistore.converters.ct.converter:CtConverter",
     validate="unistore.schemas.ct.fields:validate",
+    forms="unistore.schemas.ct.forms:FORMS",
     rules="unistore.schemas.ct.rules:RULES",
     export="unistore.converters.ct.export:files",
     originals="unistore.converters.ct.original:Originals",

@@ -19,6 +19,7 @@ FAMILY = Family(
     options="unistore.converters.spike.options:SpikeOptions",
     converter="unistore.converters.spike.converter:SpikeConverter",
     validate="unistore.schemas.spike.fields:validate",
+    forms="unistore.schemas.spike.forms:FORMS",
     rules="unistore.schemas.spike.rules:RULES",
     export="unistore.converters.spike.export:files",
     originals="unistore.converters.spike.original:Originals",
