@@ -75,6 +75,9 @@ class Family:
         ``kind(store) -> SampleKind``: what a sample is unless something else is asked for.
     other_kinds
         Further kinds as Python expressions, suggested by ``inspect``: ``"unistore.Patches(96)"``.
+    config
+        `unistore.converters.config_keys.SampleKeys`: how its samples stand in training configurations; empty:
+        not at all.
     batch_size
         Suggested by ``inspect``.
     general
@@ -94,6 +97,7 @@ class Family:
     originals: str = ""
     kind: str = "unistore.data.kinds.natural:rows"
     other_kinds: tuple[str, ...] = ()
+    config: str = ""
     batch_size: int = 8
     general: bool = False
 

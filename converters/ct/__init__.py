@@ -24,5 +24,6 @@ FAMILY = Family(
     originals="unistore.converters.ct.original:Originals",
     kind="unistore.data.kinds.natural:volumes",
     other_kinds=("unistore.Patches(96)",),
+    config="unistore.converters.ct.config:CONFIG",
     batch_size=2,
 )

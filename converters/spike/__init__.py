@@ -25,5 +25,6 @@ FAMILY = Family(
     originals="unistore.converters.spike.original:Originals",
     kind="unistore.data.kinds.natural:clips",
     other_kinds=("unistore.Clips(length=5, crop=256)",),
+    config="unistore.converters.spike.config:CONFIG",
     batch_size=4,
 )

@@ -25,7 +25,7 @@ ROOMS: dict[str, set[str]] = {
     "zarr3": {"errors"},
     "memory": {"errors"},
     "order": {"errors", "system"},
-    "config": {"errors", "system"},
+    "config": {"errors", "system", "converters"},
     "converters": LOW,
     "remote": {"errors", "system", "zarr3"},
     "store": (STORES - {"store"}) | {"converters"},

@@ -30,8 +30,8 @@ from unistore.schemas.expected import GENERAL
 
 ROOT = Path(unistore.__file__).parent
 OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")
-EXCEPTIONS = ("data/kinds/", "conversion/signatures.py", "config/")
-"""Kinds of samples, what is generated from the declarations, and files of earlier programs' configuration."""
+EXCEPTIONS = ("data/kinds/", "conversion/signatures.py")
+"""Kinds of samples, and what is generated from the declarations."""
 WORDS = re.compile(r"\b(point[_-]cloud|trajectory|spikes?|ct)\b")
 """Names of families in texts; ``rows`` is a word of its own meaning, found only where a family stands."""
 
