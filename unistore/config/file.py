@@ -178,7 +178,7 @@ def _read_yaml(keys: Keys) -> _Draft:
 
 
 def _take_samples(draft: _Draft, found: Mapping[str, SampleKeys], keys: Keys, key: str) -> None:
-    """Take what a file tells of samples. `found` are the families that it may speak of; `key` tells of one."""
+    """Take what a file tells of samples, for the one family in `found`; `key` is where it tells so."""
     if len(found) > 1:
         keys.refuse(key, f"the file speaks of samples of {' and of '.join(found)}")
     draft.samples = next(iter(found.values()))
