@@ -31,9 +31,16 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from unistore.errors import InputError, Problem
 from unistore.system.arguments import Arguments, described, fits
 
-__all__ = ["Option", "Options", "declared", "option"]
+__all__ = ["RESERVED", "Option", "Options", "declared", "option"]
+
+_FLAGS = ("codec", "split", "overwrite", "restart", "work", "workers", "memory", "scheduler", "on_error")
+_PRINTED = ("dry_run", "json", "as_json", "help", "debug", "progress")
+_RECORDED = ("sources", "destination", "family", "found", "skipped")
+RESERVED = frozenset((*_FLAGS, *_PRINTED, *_RECORDED))
+"""Names that no family's option has: those of every conversion, and of what stores record beside options."""
 
 _DECLARED = "unistore option"
 
@@ -181,13 +188,18 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
 
     Raises
     ------
+    InputError
+        If an option has the name of one that every conversion has.
     TypeError
         If an annotation is none of those that this module lists.
     """
     hints = get_type_hints(options)
-    shared = {each.name for each in fields(Options)}
+    shared = {each.name: each for each in fields(Options)}
     found = [each for each in fields(options) if _DECLARED in each.metadata]
     found.sort(key=lambda each: each.name in shared)
+    taken = [each for each in found if each.name in RESERVED or each is not shared.get(each.name, each)]
+    if taken:
+        raise InputError([_taken(options, each.name) for each in taken])
     return tuple(
         Option(
             name=each.name,
@@ -198,6 +210,13 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
         )
         for each in found
     )
+
+
+def _taken(options: type[Options], name: str) -> Problem:
+    package = options.__module__.partition(".")[0]
+    message = f"declares --{name.replace('_', '-')}, the name of an option of every conversion"
+    cure = f"give it another name in the package {package}"
+    return Problem(f"{options.__module__}:{options.__qualname__}", message, cure, "family")
 
 
 def _form_of(hint: Any, where: str) -> dict[str, Any]:

@@ -61,6 +61,9 @@ class Family:
         Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
     validate
         ``validate(arrays, attributes) -> list[Problem]``: where a store's arrays break the family's schema.
+    forms
+        `unistore.schemas.expected.Forms`: what the arrays of its stores must be; without it, readers and
+        ``verify`` know only the arrays that every store has.
     rules
         Tuple of rules that the values of its stores obey; empty: none but those of every store.
     export
@@ -72,6 +75,9 @@ class Family:
         ``kind(store) -> SampleKind``: what a sample is unless something else is asked for.
     other_kinds
         Further kinds as Python expressions, suggested by ``inspect``: ``"unistore.Patches(96)"``.
+    config
+        `unistore.converters.config_keys.SampleKeys`: how its samples stand in training configurations; empty:
+        not at all.
     batch_size
         Suggested by ``inspect``.
     general
@@ -85,11 +91,13 @@ class Family:
     options: str
     converter: str
     validate: str
+    forms: str = "unistore.schemas.expected:GENERAL"
     rules: str = ""
     export: str = ""
     originals: str = ""
     kind: str = "unistore.data.kinds.natural:rows"
     other_kinds: tuple[str, ...] = ()
+    config: str = ""
     batch_size: int = 8
     general: bool = False
 

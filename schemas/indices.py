@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from unistore.errors import StoreError
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.expected import MAIN_ROWS, form_of
 from unistore.schemas.forms import SAMPLES, Form, offsets_errors
 from unistore.schemas.store_view import ArrayView, StoreView
 
@@ -208,8 +207,9 @@ def check_codes(store: StoreView, codes: NDArray[np.uint8], names: list[str]) ->
 
 def _main_rows(store: StoreView) -> int:
     """Rows that the sources have together."""
-    if store.family in MAIN_ROWS:
-        return _shape(store, MAIN_ROWS[store.family])[0]
+    main = store.forms.main_rows
+    if main is not None:
+        return _shape(store, main)[0]
     columns = table_columns(store, store.attributes.get("main_table", ""))
     return _shape(store, columns[0] if columns else SAMPLES)[0]
 
@@ -224,7 +224,7 @@ def table_columns(store: StoreView, table: str) -> list[str]:
 
 
 def _form(store: StoreView, path: str) -> Form:
-    return form_of(store.family, path, store.attributes["fields"])
+    return store.forms.of(path, store.attributes["fields"])
 
 
 def _shape(store: StoreView, path: str) -> tuple[int, ...]:

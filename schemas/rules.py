@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem, StoreError, UnsupportedError
-from unistore.schemas.expected import form_of
 from unistore.schemas.forms import SAMPLES, Form
 from unistore.schemas.store_view import ArrayView, StoreView
 
@@ -52,7 +51,7 @@ class View:
 
     def form(self, path: str) -> Form:
         """What an array must be."""
-        return form_of(self.store.family, path, self.store.attributes["fields"])
+        return self.store.forms.of(path, self.store.attributes["fields"])
 
     def under(self, prefix: str) -> list[str]:
         """Paths of all arrays that begin with `prefix`."""

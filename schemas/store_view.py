@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.schemas.expected import Forms
+
 __all__ = ["ArrayView", "StoreView"]
 
 Rows = NDArray[Any] | Sequence[int]
@@ -62,6 +64,10 @@ class StoreView(Protocol):
     @property
     def family(self) -> str:
         """Family of the store: ``"point_cloud"``."""
+
+    @property
+    def forms(self) -> Forms:
+        """What its arrays must be."""
 
     @property
     def attributes(self) -> Mapping[str, Any]:

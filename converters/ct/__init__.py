@@ -18,10 +18,12 @@ FAMILY = Family(
     options="unistore.converters.ct.options:CtOptions",
     converter="unistore.converters.ct.converter:CtConverter",
     validate="unistore.schemas.ct.fields:validate",
+    forms="unistore.schemas.ct.forms:FORMS",
     rules="unistore.schemas.ct.rules:RULES",
     export="unistore.converters.ct.export:files",
     originals="unistore.converters.ct.original:Originals",
     kind="unistore.data.kinds.natural:volumes",
     other_kinds=("unistore.Patches(96)",),
+    config="unistore.converters.ct.config:CONFIG",
     batch_size=2,
 )

@@ -19,6 +19,7 @@ FAMILY = Family(
     options="unistore.converters.point_cloud.options:PointCloudOptions",
     converter="unistore.converters.point_cloud.converter:PointCloudConverter",
     validate="unistore.schemas.point_cloud.fields:validate",
+    forms="unistore.schemas.point_cloud.forms:FORMS",
     rules="unistore.schemas.point_cloud.rules:RULES",
     export="unistore.converters.point_cloud.export:files",
     originals="unistore.converters.point_cloud.original:Originals",

@@ -18,6 +18,7 @@ FAMILY = Family(
     options="unistore.converters.rows.options:RowsOptions",
     converter="unistore.converters.rows.converter:RowsConverter",
     validate="unistore.schemas.rows.fields:validate",
+    forms="unistore.schemas.rows.forms:FORMS",
     rules="unistore.schemas.rows.rules:RULES",
     export="unistore.converters.rows.export:files",
     originals="unistore.converters.rows.original:Originals",

@@ -19,10 +19,12 @@ FAMILY = Family(
     options="unistore.converters.spike.options:SpikeOptions",
     converter="unistore.converters.spike.converter:SpikeConverter",
     validate="unistore.schemas.spike.fields:validate",
+    forms="unistore.schemas.spike.forms:FORMS",
     rules="unistore.schemas.spike.rules:RULES",
     export="unistore.converters.spike.export:files",
     originals="unistore.converters.spike.original:Originals",
     kind="unistore.data.kinds.natural:clips",
     other_kinds=("unistore.Clips(length=5, crop=256)",),
+    config="unistore.converters.spike.config:CONFIG",
     batch_size=4,
 )

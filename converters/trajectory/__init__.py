@@ -18,6 +18,7 @@ FAMILY = Family(
     options="unistore.converters.trajectory.options:TrajectoryOptions",
     converter="unistore.converters.trajectory.converter:TrajectoryConverter",
     validate="unistore.schemas.trajectory.fields:validate",
+    forms="unistore.schemas.trajectory.forms:FORMS",
     rules="unistore.schemas.trajectory.rules:RULES",
     export="unistore.converters.trajectory.export:files",
     originals="unistore.converters.trajectory.original:Originals",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -18,28 +19,43 @@ import pytest
 
 import unistore
 from tests.detection import detect
+from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.main import main
-from unistore.cli.options import own_options
-from unistore.conversion.convert import make_converter
+from unistore.cli.options import SharedOption, own_options
+from unistore.conversion.convert import convert, make_converter
 from unistore.converters import registry
-from unistore.converters.options import Options, declared, option
+from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
 from unistore.errors import InputError, StoreError
 from unistore.report.commands import convert_command
+from unistore.schemas.expected import GENERAL
 
 ROOT = Path(unistore.__file__).parent
 OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")
-EXCEPTIONS = ("data/kinds/", "conversion/signatures.py", "config/")
-"""Kinds of samples, what is generated from the declarations, and files of earlier programs' configuration."""
+EXCEPTIONS = ("data/kinds/", "conversion/signatures.py")
+"""Kinds of samples, and what is generated from the declarations."""
 WORDS = re.compile(r"\b(point[_-]cloud|trajectory|spikes?|ct)\b")
 """Names of families in texts; ``rows`` is a word of its own meaning, found only where a family stands."""
 
 
 def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        name = path.relative_to(ROOT).as_posix()
-        if not name.startswith(("converters/", "schemas/", *EXCEPTIONS)):
-            yield name, ast.parse(path.read_text())
+    """All modules but those of the families themselves."""
+    own = tuple(f"{folder}/{family}/" for folder in ("converters", "schemas") for family in OURS)
+    for folder in (ROOT, ROOT / "converters", ROOT / "schemas"):
+        for path in sorted(folder.resolve().rglob("*.py")):
+            name = (folder.relative_to(ROOT) / path.relative_to(folder.resolve())).as_posix()
+            if not name.startswith((*own, *EXCEPTIONS)):
+                yield name, ast.parse(path.read_text())
+
+
+def table(tree: ast.Module) -> set[int]:
+    """The names in the registry's table of our families."""
+    found = [node.value for node in tree.body if isinstance(node, ast.Assign) and "_OURS" in names(node)]
+    return {id(each) for value in found for each in ast.walk(value)}
+
+
+def names(node: ast.Assign) -> list[str]:
+    return [each.id for each in node.targets if isinstance(each, ast.Name)]
 
 
 def docstrings(tree: ast.Module) -> set[int]:
@@ -49,10 +65,12 @@ def docstrings(tree: ast.Module) -> set[int]:
 
 
 def test_core_names_no_family() -> None:
-    wrong, seen = [], 0
+    wrong, seen = [], set()
     for name, tree in sources():
-        seen += 1
+        seen.add(name)
         documentation = docstrings(tree)
+        if name == "converters/registry.py":
+            documentation |= table(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found = id(node) not in documentation and WORDS.search(node.value)
@@ -64,7 +82,8 @@ def test_core_names_no_family() -> None:
                     ("unistore.converters.", "unistore.schemas.")
                 ):
                     wrong.append(f"{name}:{node.lineno}: imports {module}")
-    assert seen > 150
+    assert len(seen) > 190
+    assert {"converters/registry.py", "converters/common/columns.py", "schemas/expected.py"} <= seen
     assert not wrong
 
 
@@ -74,6 +93,7 @@ def test_records_are_whole() -> None:
     for each in families().values():
         for part in ("options", "converter", "validate", "rules", "export", "originals", "kind"):
             each.part(part)
+        assert each.part("forms") is not GENERAL
         assert issubclass(each.part("converter"), each.part("options"))
         assert each.part("converter").family == each.name
 
@@ -292,6 +312,68 @@ class Strange(Options):
 def test_an_annotation_that_no_option_has() -> None:
     with pytest.raises(TypeError, match=r"Strange\.when: an option cannot be <class 'complex'>"):
         declared(Strange)
+
+
+def test_reserved_names_are_those_of_every_conversion() -> None:
+    group: Any = unistore_convert
+    parameters = group.get_command(click.Context(group), "rows").params
+    shared = [each for each in parameters if isinstance(each, click.Argument | SharedOption)]
+    flags = {flag.removeprefix("--").replace("-", "_") for each in shared for flag in each.opts}
+    keywords = {name for name in inspect.signature(convert).parameters if name != "options"}
+    beside = {"help", "debug", "found", "skipped"}
+    assert flags | {each.name for each in shared} | keywords | beside == RESERVED | {"exclude"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Colliding(Options):
+    exclude: tuple[str, ...] = option((), "Leave out a ping.")
+    gain: float = option(1.0, "Multiply echoes by this.")
+    dry_run: bool = option(False, "Without water.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inheriting(Colliding):
+    beams: int = option(1, "Beams.")
+
+
+@pytest.mark.parametrize("options", [Colliding, Inheriting])
+def test_an_option_with_the_name_of_one_of_every_conversion(options: type[Options]) -> None:
+    for refusing in (lambda: declared(options), options):
+        with pytest.raises(InputError) as refused:
+            refusing()
+        assert [(each.location, each.message, each.cure) for each in refused.value.problems] == [
+            (
+                f"{__name__}:{options.__name__}",
+                f"declares {flag}, the name of an option of every conversion",
+                f"give it another name in the package {__name__.partition('.')[0]}",
+            )
+            for flag in ("--dry-run", "--exclude")
+        ]
+
+
+class CollidingConverter(Colliding):
+    family = "sonar"
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_family_of_such_an_option_is_refused_and_the_others_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = {"options": f"{__name__}:Colliding", "converter": f"{__name__}:CollidingConverter"}
+    colliding = replace(SONAR, **parts)
+    monkeypatch.setattr(registry, "_installed", lambda point: colliding if point.name == "sonar" else None)
+    group: Any = unistore_convert
+    monkeypatch.delitem(group.commands, "sonar", raising=False)
+    for arguments in (["sonar", "--help"], ["sonar", "a", "b.zarr"]):
+        with pytest.raises(SystemExit) as left:
+            main(["convert", *arguments])
+        assert left.value.code == 2
+        assert "Colliding: declares --dry-run, the name of an" in " ".join(capsys.readouterr().err.split())
+    with pytest.raises(InputError, match="declares --dry-run"):
+        make_converter("sonar", {})
+    with pytest.raises(SystemExit) as left:
+        main(["convert", "rows", "--help"])
+    assert left.value.code == 0
 
 
 def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Path) -> None:

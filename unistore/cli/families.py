@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import click
@@ -44,9 +42,7 @@ class Conversion(click.Command):
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
             name = str(ctx.info_name)
-            beside = (
-                f"; for the folder of that name: unistore convert ./{name} …" if Path(name).exists() else ""
-            )
+            beside = f"; for the folder of that name: unistore convert ./{name} …" if _exists(name) else ""
             msg = f"sources and a destination are needed: {ctx.command_path} SRC... DST{beside}"
             raise click.UsageError(msg, ctx) from error
 
@@ -144,12 +140,20 @@ class FamilyGroup(click.Group):
             return word
         plain = {name.replace("-", ""): name for name in names}
         found = plain.get(word.lower().replace("_", "").replace("-", ""))
-        return None if Path(word).exists() else found
+        return None if _exists(word) else found
 
     def _refuse_misspelled(self, word: str, ctx: click.Context) -> None:
-        if word.startswith("-") or set(word) & set("/\\.:") or Path(word).exists():
+        if word.startswith("-") or set(word) & set("/\\.:") or _exists(word):
             return
+        import difflib
+
         close = difflib.get_close_matches(word.lower(), self.list_commands(ctx), 1, cutoff=0.5)
         if close:
             msg = f"{word!r} is neither a family nor a file or folder: did you mean {close[0]}?"
             raise click.UsageError(msg, ctx)
+
+
+def _exists(path: str) -> bool:
+    from pathlib import Path
+
+    return Path(path).exists()

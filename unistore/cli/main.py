@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -84,7 +83,9 @@ def _run(arguments: list[str], *, debug: bool, plain: bool) -> int:
             for problem in error.problems if isinstance(error, InputError) else ():
                 if problem.trace:
                     say(problem.trace.rstrip("\n"), err=True)
-            say("".join(traceback.format_exception(error)).rstrip("\n"), err=True)
+            from traceback import format_exception
+
+            say("".join(format_exception(error)).rstrip("\n"), err=True)
             return error.exit_code if isinstance(error, UnistoreError) else 1
         _show(error, plain=plain, converting=arguments[:1] == ["convert"])
         return error.exit_code if isinstance(error, UnistoreError) else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -25,4 +24,6 @@ def say(text: str, *, err: bool = False) -> None:
 
 def say_json(value: Any, indent: int | None = None) -> None:
     """Print a JSON value, in ASCII."""
+    import json
+
     click.echo(json.dumps(without_secrets(value), indent=indent))

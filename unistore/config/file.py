@@ -1,7 +1,7 @@
 """Configuration files as users have them, turned into arguments of `Dataset` and of loaders.
 
-Two kinds are read as they are: YAML with ``SEED``, ``DATA.*``, ``DATALOADER.*``, ``TRAIN.*`` (spike clips),
-and JSON with ``dataset.name`` and ``dataset.args`` (CT windows).
+Two kinds are read as they are: YAML with ``SEED``, ``DATA.*``, ``DATALOADER.*``, ``TRAIN.*``, and JSON with
+``dataset.name`` and ``dataset.args``. Which keys tell what a sample is, families say (`SampleKeys`).
 
 >>> config = unistore.config.load("config.yaml", store="gopro.zarr")       # doctest: +SKIP
 >>> dataset = unistore.Dataset(**config.train.dataset)                      # doctest: +SKIP
@@ -15,26 +15,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from importlib import import_module
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unistore.config.keys import Keys, read_keys
+from unistore.config.keys import read_keys
+from unistore.converters.config_keys import Keys, SampleKeys
+from unistore.converters.registry import families, is_own, leave_out, resolve
 from unistore.errors import InputError
 from unistore.system.arguments import Arguments
 from unistore.system.workers import WorkerPlan, environment_number, plan
 
 __all__ = ["Config", "Side", "load"]
 
-_SPIKE = (
-    "DATA.CLIP_LEN",
-    "DATA.CROP_SIZE",
-    "DATA.NUM_VOXEL_BINS",
-    "DATA.USE_PRECOMPUTED_VOXELS",
-    "DATA.SPIKE_DIR",
-)
-_CT = ("CTWindowSparseSDF",)
 _GIB = 1 << 30
 
 
@@ -86,8 +79,10 @@ class _Draft:
     """What both kinds of file are first brought to."""
 
     path: str | None = None
-    samples: dict[str, Any] | None = None
-    kind: str = ""
+    samples: SampleKeys | None = None
+    """What a sample is; None where the file does not tell."""
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Of the kind of samples."""
     seed: int = 0
     split: str | None = None
     validation_split: str | None = None
@@ -102,8 +97,6 @@ class _Draft:
     pin_memory: bool = False
     persistent: bool = False
     cache: int | str | None = None
-    draws: bool = False
-    """Whether samples for training are drawn at random, those for validation not."""
 
 
 def load(
@@ -177,16 +170,34 @@ def _read_yaml(keys: Keys) -> _Draft:
         gibibytes = keys.take("DATA.CACHE_SIZE_GB", float, least=0)
         draft.cache = "all" if gibibytes is None else round(gibibytes * _GIB)
     _read_workers(draft, keys)
-    if keys.has(*_SPIKE):
-        draft.kind = "Clips"
-        options = {
-            "length": keys.take("DATA.CLIP_LEN", int, least=1),
-            "crop": keys.take("DATA.CROP_SIZE", int, least=1),
-            "voxel_bins": keys.take("DATA.NUM_VOXEL_BINS", int, least=1),
-        }
-        draft.samples = {name: value for name, value in options.items() if value is not None}
-        draft.draws = True
+    found = {name: each for name, each in _sample_keys().items() if keys.has(*each.keys)}
+    if found:
+        key = next(key for each in reversed(found.values()) for key in each.keys if keys.has(key))
+        _take_samples(draft, found, keys, key)
     return draft
+
+
+def _take_samples(draft: _Draft, found: Mapping[str, SampleKeys], keys: Keys, key: str) -> None:
+    """Take what a file tells of samples, for the one family in `found`; `key` is where it tells so."""
+    if len(found) > 1:
+        keys.refuse(key, f"the file speaks of samples of {' and of '.join(found)}")
+    draft.samples = next(iter(found.values()))
+    given = draft.samples.read(keys)
+    draft.arguments = {name: value for name, value in given.items() if value is not None}
+
+
+def _sample_keys() -> dict[str, SampleKeys]:
+    """By family, how samples stand in configurations; what a package has that cannot be imported is told."""
+    found = {}
+    for each in families().values():
+        try:
+            if each.config:
+                found[each.command] = each.part("config")
+        except InputError as error:
+            if is_own(each.name):
+                raise
+            leave_out(each.command, str(error))
+    return found
 
 
 def _read_workers(draft: _Draft, keys: Keys) -> None:
@@ -203,25 +214,20 @@ def _read_workers(draft: _Draft, keys: Keys) -> None:
 
 
 def _read_json(keys: Keys) -> _Draft:
+    draft = _Draft()
     name = keys.take("dataset.name", str, "")
-    if name not in _CT:
-        keys.refuse("dataset.name", f"is {name!r}, expected {' or '.join(_CT)}", "value")
-    options = {
-        "window": keys.take("dataset.args.window_type", str),
-        "min_points": keys.take("dataset.args.min_points", int, least=0),
-        "max_points": keys.take("dataset.args.max_points", int, least=1),
-    }
-    least, most = options["min_points"], options["max_points"]
-    if least is not None and most is not None and least > most:
-        keys.refuse("dataset.args.min_points", f"is {least}, above dataset.args.max_points, {most}")
-    cached = keys.take("dataset.args.cache_data", bool, default=False)
-    return _Draft(
-        path=keys.take("dataset.args.roots", str),
-        kind="SparsePoints",
-        samples={name: value for name, value in options.items() if value is not None},
-        batch=keys.take("trainer.args.batch_size_per_gpu", int, 1, least=1),
-        cache="all" if cached else None,
-    )
+    known = _sample_keys()
+    found = {family: each for family, each in known.items() if name in each.datasets}
+    if found:
+        _take_samples(draft, found, keys, "dataset.name")
+    else:
+        expected = dict.fromkeys(dataset for each in known.values() for dataset in each.datasets)
+        keys.refuse("dataset.name", f"is {name!r}, expected {' or '.join(expected)}", "value")
+    if keys.take("dataset.args.cache_data", bool, default=False):
+        draft.cache = "all"
+    draft.path = keys.take("dataset.args.roots", str)
+    draft.batch = keys.take("trainer.args.batch_size_per_gpu", int, 1, least=1)
+    return draft
 
 
 def _plan_workers(
@@ -257,8 +263,8 @@ def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
     if draft.path is not None:
         dataset["path"] = draft.path
     if draft.samples is not None:
-        kind = getattr(import_module("unistore.data.kinds"), draft.kind)
-        dataset["samples"] = kind(**draft.samples, **({"random": train} if draft.draws else {}))
+        random = {"random": train} if draft.samples.draws else {}
+        dataset["samples"] = resolve(draft.samples.kind)(**draft.arguments, **random)
     split = draft.split if train else draft.validation_split
     if split is not None:
         dataset["split"] = split

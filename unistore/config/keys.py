@@ -1,9 +1,8 @@
-"""Configuration files as flat dotted keys, each taken at most once, with its type checked."""
+"""Configuration files as flat dotted keys."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Hashable, Mapping
 from pathlib import Path
@@ -11,72 +10,13 @@ from typing import Any
 
 import yaml
 
+from unistore.converters.config_keys import Keys
 from unistore.errors import InputError, Problem
 
-__all__ = ["Keys", "read_keys"]
+__all__ = ["read_keys"]
 
 _JSON_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 """Strings and comments of JSON: a comment mark inside a string is none."""
-
-_NAMES = {int: "an integer", float: "a number", bool: "true or false", str: "text"}
-
-
-class Keys:
-    """The keys of one file, and which of them were used.
-
-    Parameters
-    ----------
-    values
-        Value by dotted key: ``{"DATA.ROOT": "data"}``.
-    location
-        How messages call the file.
-    """
-
-    def __init__(self, values: Mapping[str, Any], location: str) -> None:
-        self._values = values
-        self._location = location
-        self._used: set[str] = set()
-        self.problems: list[Problem] = []
-
-    @property
-    def unused(self) -> tuple[str, ...]:
-        """Keys that nobody took, in the file's order."""
-        return tuple(key for key in self._values if key not in self._used)
-
-    def has(self, *keys: str) -> bool:
-        """Whether any of the keys is there."""
-        return any(key in self._values for key in keys)
-
-    def take(self, key: str, kind: type, default: Any = None, *, least: float | None = None) -> Any:
-        """Value of a key, or `default` where it is absent, null or of the wrong type (a Problem then)."""
-        value = self._values.get(key)
-        self._used.add(key)
-        if value is None:
-            return default
-        fits = isinstance(value, kind) or (kind is float and isinstance(value, int))
-        if not fits or (isinstance(value, bool) and kind is not bool):
-            self.refuse(key, f"is {value!r}, expected {_NAMES[kind]}", "type")
-            return default
-        if isinstance(value, float) and not math.isfinite(value):
-            self.refuse(key, f"is {value}, expected a finite number", "value")
-            return default
-        if least is not None and value < least:
-            self.refuse(key, f"is {value}, must be at least {least:g}", "value")
-            return default
-        return value
-
-    def workers(self, key: str) -> str | int | None:
-        """``"auto"``, ``"cpu*0.9"`` or a number; None where the key is absent."""
-        value = self._values.get(key)
-        self._used.add(key)
-        if value is None or (isinstance(value, (int, str)) and not isinstance(value, bool)):
-            return value
-        self.refuse(key, f"is {value!r}, expected 'auto', 'cpu*0.9' or a number", "type")
-        return None
-
-    def refuse(self, key: str, message: str, kind: str = "contradiction", cure: str = "") -> None:
-        """Record a Problem with a key."""
-        self.problems.append(Problem(f"{self._location}: {key}", message, cure, kind))
 
 
 def read_keys(path: Path) -> Keys:

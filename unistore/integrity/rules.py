@@ -11,7 +11,6 @@ from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import Outcome
 from unistore.errors import Problem, StoreError
 from unistore.integrity.steps import in_order
-from unistore.schemas.expected import is_text
 from unistore.schemas.forms import offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
@@ -27,7 +26,7 @@ def indices(view: View) -> Iterator[Problem]:
         if form.bounds_values:
             yield from (broken(path, error) for error in form.value_errors(view.whole(path), view.shape))
     for path in view.paths:
-        if is_text(path, view.paths):
+        if view.store.forms.is_text(path, view.paths):
             yield from _not_text(view, path)
 
 

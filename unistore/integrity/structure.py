@@ -11,7 +11,6 @@ from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.indexes import index_problem
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.expected import form_of
 from unistore.schemas.forms import SAMPLES
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import REPORT, ROOT
@@ -129,9 +128,9 @@ def _schema_problems(
     metadata: Mapping[str, ArrayMetadata], attributes: Mapping[str, Any]
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
-    family = attributes["family"]
     try:
-        validate = get_family(family).part("validate")
+        found = get_family(attributes["family"])
+        validate, forms = found.part("validate"), found.part("forms")
     except InputError as unknown:
         yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return
@@ -139,7 +138,7 @@ def _schema_problems(
     shapes[SAMPLES] = (attributes["samples"]["count"],)
     well_formed = True
     for path, info in arrays.items():
-        form = form_of(family, path, arrays)
+        form = forms.of(path, arrays)
         error = next((f"needs the array {need}" for need in form.needs if need not in shapes), None)
         error = error or form.array_error(info, shapes.__getitem__)
         if error is not None:

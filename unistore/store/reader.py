@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.registry import find_family
 from unistore.errors import CorruptionError, NoStoreError, StoreError
 from unistore.remote.client import ObjectClient
 from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage
 from unistore.remote.url import BUCKETS
 from unistore.schemas import indices
+from unistore.schemas.expected import GENERAL, Forms
 from unistore.store.cached_storage import CachedStorage
 from unistore.store.grammar import GrammarError, parse_root, parse_split_names
 from unistore.store.manifest import MANIFEST_LIMIT
@@ -81,6 +84,13 @@ class Store:
     def fork_safe(self) -> bool:
         """Whether it can be read in a child forked from this process: not so in an object store."""
         return self._storage.fork_safe
+
+    @cached_property
+    def forms(self) -> Forms:
+        """What its arrays must be; of a family that is not installed, what those of every store must be."""
+        family = find_family(self.family)
+        forms: Forms = GENERAL if family is None else family.part("forms")
+        return forms
 
     def array(self, path: str) -> Array:
         """Array at `path` (``"points/xyz"``), opened once.

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import unistore.data.kinds
-from unistore.config import Config, load
+from unistore.config import Config, file, load
+from unistore.converters.config_keys import Keys, SampleKeys
+from unistore.converters.registry import Family, families
 from unistore.errors import InputError
 
 FULL = """\
@@ -235,6 +237,51 @@ def test_what_is_refused_in_json(read, text: str, said: str) -> None:
 def test_all_problems_at_once(read) -> None:
     text = "DATA: {CLIP_LEN: 0, CROP_SIZE: x}\nTRAIN: {BATCH_SIZE: -1}"
     assert len(problems_of(read, text).splitlines()) == 3
+
+
+@dataclass(frozen=True)
+class Pings:
+    """Kind of samples of a family from outside."""
+
+    echoes: int = 0
+
+
+def read_pings(keys: Keys) -> dict[str, int | None]:
+    return {"echoes": keys.take("DATA.ECHOES", int, least=1)}
+
+
+PINGS = SampleKeys(
+    kind=f"{__name__}:Pings", read=read_pings, keys=("DATA.ECHOES",), datasets=("Pings", "CTWindowSparseSDF")
+)
+
+
+@pytest.fixture
+def outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two families of packages: one with keys of its own, one whose keys cannot be imported."""
+    references = {"sonar": f"{__name__}:PINGS", "radar": "radar_that_is_missing:CONFIG"}
+    parts = dict.fromkeys(("summary", "description", "options", "converter", "validate"), "")
+    found = {name: Family(name=name, config=config, **parts) for name, config in references.items()}
+    monkeypatch.setattr(file, "families", lambda: {**families(), **found})
+
+
+@pytest.mark.usefixtures("outside")
+def test_keys_of_a_family_from_outside(read, capsys: pytest.CaptureFixture[str]) -> None:
+    assert read("DATA: {ECHOES: 3, K: 1}").train.dataset == {"samples": Pings(3), "seed": 0}
+    assert "unistore: family radar is left out: " in capsys.readouterr().err
+    assert read("DATA: {CLIP_LEN: 5}").train.dataset["samples"] == Clips(5)
+    config = read('{"dataset": {"name": "Pings", "args": {"cache_data": true}}}', "c.json")
+    assert config.train.dataset["samples"] == Pings()
+    assert config.train.loader["cache"] == "all"
+
+
+@pytest.mark.usefixtures("outside")
+def test_keys_of_two_families(read) -> None:
+    said = problems_of(read, "DATA: {ECHOES: 0, CLIP_LEN: 5}")
+    assert "DATA.ECHOES: the file speaks of samples of spike and of sonar" in said
+    said = problems_of(read, CT, "c.json")
+    assert "dataset.name: the file speaks of samples of ct and of sonar" in said
+    said = problems_of(read, CT.replace("CTWindowSparseSDF", "Other"), "c.json")
+    assert said.endswith("is 'Other', expected CTWindowSparseSDF or Pings")
 
 
 def test_missing_file(tmp_path: Path) -> None:
