@@ -103,11 +103,13 @@ def _unused(
 ) -> list[tuple[Path, str]]:
     """Files in given folders that no source uses, and why: none is passed over without a word."""
     known = {real_path(path) for path in used}
+    apart = {path for path in known if path.is_dir()}
     folders = [path for path in paths if path.is_dir()]
     files = list_files(folders, ("",))[0] if folders else []
     found = []
     for path in files:
-        if real_path(path) in known:
+        real = real_path(path)
+        if real in known or not apart.isdisjoint(real.parents):
             continue
         unread = unread_format(path)
         if unread:
@@ -225,6 +227,16 @@ def _converter(family: Family) -> Converter | None:
     return made
 
 
+def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
+    """A problem whose location is named relative to the given folder."""
+    folder = next((root for root in roots if root.is_dir() and path.is_relative_to(root.resolve())), None)
+    name = printable(path.name if folder is None else path.relative_to(folder.resolve()).as_posix())
+    for start in (printable(str(path)), printable(path.name)):
+        if problem.location.startswith(start):
+            return replace(problem, location=name + problem.location.removeprefix(start))
+    return problem
+
+
 def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Converter]]) -> Seen:
     refused: Seen | None = None
     with Candidate(path, roots) as file:
@@ -235,7 +247,7 @@ def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Conv
             elif isinstance(verdict, Taken):
                 return Seen(path, family.name, verdict)
             elif isinstance(verdict, Refused) and refused is None:
-                refused = Seen(path, family.name, verdict)
+                refused = Seen(path, family.name, Refused(_named_as(verdict.problem, path, roots)))
     return refused or Seen(path, "", LeftOut("is of no known format"))
 
 

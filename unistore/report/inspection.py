@@ -16,7 +16,7 @@ from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, plain
 from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
 from unistore.report.sealed import describe_store, store_blocks
-from unistore.report.sources import describe_sources, source_blocks
+from unistore.report.sources import describe_sources, problem_blocks, source_blocks
 from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
 from unistore.store.names import REPAIR, build_folder
 
@@ -39,7 +39,7 @@ class Inspection:
     details
         Everything that is known, as JSON values. A store has ``family``, ``samples``, ``splits``,
         ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
-        ``remarks`` and ``snippet``; a source ``family``, ``layout``, ``reason``, ``command``, ``families``
+        ``remarks`` and ``snippet``; a source that can be read ``family``, ``layout``, ``reason``, ``command``, ``families``
         (these and the number of files, of each family that is there) and, where there is one family and
         nothing is wrong, ``sources``, ``tables``, ``notes``.
     problems
@@ -105,6 +105,9 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         details, problems = describe_sources(target, surveyed)
         blocks = source_blocks(shown, details, problems)
         return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
+    if refused := tuple(surveyed.refused()):
+        blocks = problem_blocks([("source", shown)], refused)
+        return Inspection(kind="source", path=shown, details={}, problems=refused, blocks=tuple(blocks))
     return _unknown(shown, target)
 
 

@@ -14,7 +14,7 @@ from unistore.report.blocks import Block, count_of
 from unistore.report.commands import convert_command
 from unistore.system.sizes import size
 
-__all__ = ["describe_sources", "source_blocks"]
+__all__ = ["describe_sources", "problem_blocks", "source_blocks"]
 
 SHOWN_SOURCES = 5
 SHOWN_PROBLEMS = 50
@@ -60,6 +60,15 @@ def _plan(path: Path, found: Detection, about: dict[str, Any]) -> tuple[dict[str
     }, ()
 
 
+def problem_blocks(facts: Sequence[tuple[str, str]], problems: Sequence[Problem]) -> list[Block]:
+    """What is wrong with sources, for people."""
+    lines = [f"- {problem}" for problem in problems[:SHOWN_PROBLEMS]]
+    if len(problems) > SHOWN_PROBLEMS:
+        lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
+    title = f"{count_of(len(problems), 'problem')} to solve before converting"
+    return [Block(facts=facts), Block(title=title, lines=lines)]
+
+
 def _families(path: str, families: Sequence[Mapping[str, Any]]) -> list[Block]:
     """The families whose files lie at one place, and the command of each."""
     rows = [
@@ -94,11 +103,7 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
         ("because", about["reason"]),
     ]
     if problems:
-        lines = [f"- {problem}" for problem in problems[:SHOWN_PROBLEMS]]
-        if len(problems) > SHOWN_PROBLEMS:
-            lines.append(f"and {len(problems) - SHOWN_PROBLEMS:,} more")
-        wrong = Block(title=f"{count_of(len(problems), 'problem')} to mend before converting", lines=lines)
-        return [Block(facts=facts), wrong, Block(title="then convert it", code=about["command"])]
+        return [*problem_blocks(facts, problems), Block(title="then convert it", code=about["command"])]
     sources = about["sources"]
     names = ", ".join(source["name"] for source in sources["first"])
     more = f" and {sources['count'] - SHOWN_SOURCES:,} more" if sources["count"] > SHOWN_SOURCES else ""

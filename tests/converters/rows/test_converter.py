@@ -9,7 +9,8 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.rows.converter import RowsConverter, detect
+from tests.detection import detect
+from unistore.converters.rows.converter import RowsConverter
 from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 

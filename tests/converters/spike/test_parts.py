@@ -214,7 +214,8 @@ def test_left_out_files_are_remarked(tmp_path: Path, sequences: Callable[..., An
     (tmp_path / "a/blur_gamma").mkdir()
     (tmp_path / "a/blur_gamma/000.png").touch()
     notes = scan_sources(SpikeConverter(**SIZE), [tmp_path]).notes
-    assert "left out: blur_gamma (is none of spike/, spike_vox/, blur/, sharp/)" in notes
+    assert "left out, is none of spike/, spike_vox/, blur/, sharp/: blur_gamma" in notes
+    assert not any("000.png" in note for note in notes)
 
 
 def test_sequences_without_spikes_in_common_have_no_parts(

@@ -214,7 +214,7 @@ def make_sources(folder: Path, *, sources: int = 4, rows: int = 100, seed: int =
         split = "val" if number % 3 == 2 else "train"
         (folder / split).mkdir(parents=True, exist_ok=True)
         n = rows + 37 * number if number != 1 else 1
-        height, width = 10 + number, 20 - number
+        height, width = (16, 20) if number == 1 else (10 + number % 2, 17 + number % 3)
         np.savez(
             folder / split / f"s{number}.npz",
             value=np.rint(rng.normal(0, 3, (n, 3))),

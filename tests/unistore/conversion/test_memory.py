@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from unistore import repair, verify
-from unistore.conversion import planes
+from unistore.conversion import columns
 from unistore.conversion.columns import task_memory
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import PROCESS, ROOM, STEP, check_fits, most_workers, room, shard_memory
@@ -103,7 +103,7 @@ def test_a_shard() -> None:
 
 
 def test_a_shard_of_volumes_goes_out_as_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planes, "AHEAD", 5000)
+    monkeypatch.setattr(columns, "AHEAD", 5000)
     fields = (coords_field("windows/w", 512, 1), values_field("windows/w", "int16", 1, "HU"))
     points = plan_table(Table(name="windows/w", fields=fields), [1 << 26])
     rows, converter = points.shard_rows, CtConverter()
@@ -154,11 +154,11 @@ def test_volumes_written_in_parts_are_the_same_bytes(
         np.save(tmp_path / f"in/case{number}/ct_original.npy", volume)
         mask = np.asarray(volume > 0, np.uint8, order=order)
         np.save(tmp_path / f"in/case{number}/masks/liver_binary.npy", mask)
-    monkeypatch.setattr(planes, "LARGE", 1 << 40)
+    monkeypatch.setattr(columns, "LARGE", 1 << 40)
     options = {"window": ("lung", "bone"), "sparse": "mask"}
     whole = convert(tmp_path / "in", tmp_path / "whole", "ct", **options)
-    monkeypatch.setattr(planes, "LARGE", 0)
-    monkeypatch.setattr(planes, "PART", 1)
+    monkeypatch.setattr(columns, "LARGE", 0)
+    monkeypatch.setattr(columns, "PART", 1)
     monkeypatch.setattr(ct_slabs, "SLAB", 4000)
     monkeypatch.setattr(ct_slabs, "BAND", 9000)
     parts: list[int] = []

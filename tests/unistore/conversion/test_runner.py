@@ -79,6 +79,7 @@ def test_root_attributes(tmp_path: Path, toys: Path, toy: Any, truth: Truth) -> 
     assert attributes["options"] == {
         "tables": ["rows", "points", "windows/low"],
         "brightness": 3,
+        "exclude": [],
         "codec": "fast",
         "split": None,
     }

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unistore.conversion import planes
+from unistore.conversion import columns
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS
@@ -185,8 +185,8 @@ def test_volumes_in_parts_give_the_bytes_of_one_thread(
         volume = np.random.default_rng(number).integers(-1000, 1000, (70, 40, 50), np.int16)
         np.save(folder / "ct_original.npy", volume)
     monkeypatch.setattr("unistore.conversion.layout.SHARD", 64 << 10)
-    monkeypatch.setattr(planes, "LARGE", 1 << 10)
-    monkeypatch.setattr(planes, "PART", 32 << 10)
+    monkeypatch.setattr(columns, "LARGE", 1 << 10)
+    monkeypatch.setattr(columns, "PART", 32 << 10)
     monkeypatch.setattr("unistore.zarr3.writer.RUN", 1 << 10)
     alone = run(CtConverter(tile=(16, 16, 16)), [tmp_path / "ct"], tmp_path / "alone.zarr")
     executor = Threaded(cores=3)

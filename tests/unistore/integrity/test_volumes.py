@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from unistore import repair, verify
-from unistore.conversion import planes
+from unistore.conversion import columns
 from unistore.conversion.convert import convert
 from unistore.converters.ct import export as exported
 
@@ -23,9 +23,9 @@ BYTES = 2 * 96 * 160 * 160
 @pytest.fixture(params=["C", "F"])
 def volume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
     """A case of one volume whose rows and masks are written in parts of one layer of chunks."""
-    monkeypatch.setattr(planes, "LARGE", 64 << 10)
+    monkeypatch.setattr(columns, "LARGE", 64 << 10)
     monkeypatch.setattr("unistore.integrity.remaking.LARGE", 64 << 10)
-    monkeypatch.setattr(planes, "PART", 1)
+    monkeypatch.setattr(columns, "PART", 1)
     monkeypatch.setattr(exported, "_SLAB", 256 << 10)
     monkeypatch.setattr("unistore.integrity.against._PIECE", 256 << 10)
     monkeypatch.setattr("unistore.integrity.files.PIECE", 64 << 10)
