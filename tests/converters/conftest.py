@@ -62,7 +62,7 @@ def _derive(converter: Converter, scan: Scan, source: int) -> tuple[Facts, Spill
     def emit(table: str, column: str, rows: NDArray[Any]) -> None:
         pieces.setdefault((table, column), []).append(np.array(rows))
 
-    facts = converter.derive(scan, source, emit)
+    facts = converter.derive(scan, source, emit, None)
     spilled = {}
     for key, blocks in pieces.items():
         shapes = {block.shape[1:] for block in blocks}

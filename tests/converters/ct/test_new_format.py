@@ -273,7 +273,7 @@ def test_cut_while_it_is_converted(tmp_path: Path) -> None:
     scan = scan_sources(converter, [tmp_path])
     os.truncate(tmp_path / "a.vol", 1000)
     with pytest.raises(InputError, match=r"a\.vol: holds 1000 bytes"):
-        converter.derive(scan, 0, lambda *_: None)
+        converter.derive(scan, 0, lambda *_: None, None)
 
 
 def test_sources_are_plain_values(tmp_path: Path) -> None:
