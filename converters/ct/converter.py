@@ -41,13 +41,7 @@ class CtConverter(CtOptions, Converter):
     planar: ClassVar[bool] = True
 
     def look(self, file: Candidate) -> Verdict:
-        """Take volumes, windows and masks by their names, folders and headers; see `look`.
-
-        Raises
-        ------
-        InputError
-            The header is damaged.
-        """
+        """Take volumes, windows and masks; see `unistore.converters.ct.look.look`."""
         return look(file)
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:

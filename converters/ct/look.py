@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)",
 
 
 def look(file: Candidate) -> Verdict:
-    """Take volumes, windows, masks and points; see `CtConverter.look`.
+    """Take volumes, windows, masks and points, and ``info.json`` of a case folder.
 
     Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or its
     folder's name says ct, hu, volume or scan, since plain arrays may look the same.
@@ -113,13 +114,14 @@ def _has_companions(folder: Path, roots: Sequence[Path]) -> bool:
 
 
 def _has_image(folder: Path, roots: Sequence[Path]) -> bool:
-    return _holds(folder, lambda file: image_resolution(file) is not None, roots)
+    return _holds(folder, lambda file: image_resolution(file) is not None, roots, "ct_original")
 
 
-def _holds(folder: Path, wanted: Callable[[Path], bool], roots: Sequence[Path]) -> bool:
-    """Whether there is such a file in a folder, by names alone, among what was given."""
+def _holds(folder: Path, wanted: Callable[[Path], bool], roots: Sequence[Path], start: str = "") -> bool:
+    """Whether there is such a file in a folder, by names (that begin so) alone, among what was given."""
     try:
-        visible = (file for file in folder.iterdir() if not file.name.startswith("."))
-        return any(wanted(file) and is_inside(file, roots) for file in visible)
+        names = os.listdir(folder)  # noqa: PTH208  a third of the time: asked for many files
     except OSError:
         return False
+    files = (folder / name for name in names if name.startswith(start) and not name.startswith("."))
+    return any(wanted(file) and is_inside(file, roots) for file in files)

@@ -30,7 +30,7 @@ from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.source import Format, Read, VoxelSource
 from unistore.converters.ct.survey import THREADS
-from unistore.converters.survey import scan_sources
+from unistore.converters.survey import scan_sources, survey
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import PRESETS
 
@@ -237,6 +237,9 @@ def test_damaged_files_are_refused_or_skipped(
     (problem,) = error.value.problems
     assert problem.location == problem.source == "bad.vol"
     assert message in problem.message
+    surveyed = survey([folder])
+    assert [message in problem.message for problem in surveyed.refused()] == [True]
+    assert surveyed.counts() == {"ct": 1}
     report = convert(folder, store, on_error="skip")
     assert [entry["file"] for entry in report.skipped] == ["bad.vol"]
     assert names(store) == ["good"]
