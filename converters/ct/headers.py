@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import Collected
 from unistore.converters.common.faults import as_problem
+from unistore.converters.ct.files import VolumeFiles, WindowFile, place_of
 from unistore.converters.ct.layouts import open_voxels
-from unistore.converters.ct.layouts.cases import VolumeFiles, WindowFile
 from unistore.converters.ct.layouts.info import read_info
 from unistore.converters.ct.layouts.npz import SPARSE_MEMBERS, Points, read_points_header
 from unistore.converters.ct.source import VoxelSource
+from unistore.converters.parts import Part, Scanned
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 from unistore.schemas.ct.windows import PRESETS, Window
 
-__all__ = ["Volume", "look"]
+__all__ = ["ScannedVolume", "scan_volume"]
 
 _LONGEST = (1 << 31) - 1
+_ROWS = "plain arrays are converted by unistore convert rows"
 
 
-@dataclass(slots=True)
-class Volume:
+@dataclass(frozen=True, kw_only=True)
+class ScannedVolume(Scanned):
     """One volume as its headers describe it.
 
     Attributes
@@ -54,63 +57,99 @@ class Volume:
     """
 
     files: VolumeFiles
-    image: VoxelSource | None = None
-    extent: tuple[int, int, int] | None = None
-    windows: dict[str, VoxelSource] = field(default_factory=dict)
-    sparse: dict[str, Points] = field(default_factory=dict)
-    sdf: dict[str, Points] = field(default_factory=dict)
-    masks: dict[str, VoxelSource] = field(default_factory=dict)
-    named: dict[str, Window] = field(default_factory=dict)
-    geometry: dict[str, list[float]] = field(default_factory=dict)
-    stated_by: dict[str, str] = field(default_factory=dict)
-    info: str = ""
+    image: VoxelSource | None
+    extent: tuple[int, int, int] | None
+    windows: Mapping[str, VoxelSource]
+    sparse: Mapping[str, Points]
+    sdf: Mapping[str, Points]
+    masks: Mapping[str, VoxelSource]
+    named: Mapping[str, Window]
+    geometry: Mapping[str, list[float]]
+    stated_by: Mapping[str, str]
+    info: str
 
 
-def look(
-    files: VolumeFiles, resolution: int | None, place: Callable[[Path], str]
-) -> tuple[Volume, list[Problem]]:
+def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     """Read every header of one volume.
 
     Parameters
     ----------
+    part
+        Its name and, in ``detail``, its `VolumeFiles`.
     resolution
         Which ``ct_original_N.npy`` to take; None: the only one.
-    place
-        How messages name a file.
 
-    Returns
-    -------
-    Volume, list of Problem
-        All problems of all its files; the volume is only usable if there are none.
+    Raises
+    ------
+    InputError
+        With all problems of all its files.
     """
-    volume = Volume(files)
-    collected = Collected()
-    with collected.attempt(where := place(files.path)):
+    files: VolumeFiles = part.detail
+    place = partial(place_of, volume=files.path, name=part.name)
+    collected = Collected([replace(problem, location=part.name) for problem in files.problems])
+    image: VoxelSource | None = None
+    geometry: dict[str, list[float]] = {}
+    stated_by: dict[str, str] = {}
+    with collected.attempt(part.name):
         if files.images:
-            path = _chosen(files.images, resolution, where)
-            _add_image(volume, _opened(path, "a volume", place(path)))
+            path = _chosen(files.images, resolution, part.name)
+            image = _opened(path, "a volume", place(path))
+            geometry = image.geometry()
+            stated_by = dict.fromkeys(geometry, "the volume's file")
+    windows: dict[str, VoxelSource] = {}
+    named: dict[str, Window] = {}
     for item in files.windows:
         with collected.attempt(where := place(item.path)):
-            if item.name in volume.windows:
-                other = place(volume.windows[item.name].path)
-                message = f"is a second window {item.name!r} of this volume, beside {other}"
+            if item.name in windows:
+                message = (
+                    f"is a second window {item.name!r} of this volume, beside {windows[item.name].location}"
+                )
                 raise InputError(Problem(where, message, "keep one of them", "window"))
-            volume.windows[item.name] = _dense(volume, item.path, "a window", where)
-            volume.named.setdefault(item.name, item.window or PRESETS[item.name])
+            windows[item.name] = _opened(item.path, "a window", where)
+            named.setdefault(item.name, item.window or PRESETS[item.name])
+    masks: dict[str, VoxelSource] = {}
     for name, path in files.masks.items():
         with collected.attempt(where := place(path)):
             if (bad := name_problem(f"masks/{name}")) is not None:
                 raise InputError(Problem(where, f"cannot name a mask: {bad}", "rename it", "name"))
-            volume.masks[name] = _dense(volume, path, "a mask", where)
+            masks[name] = _opened(path, "a mask", where)
+    dense = [*([image] if image else []), *windows.values(), *masks.values()]
+    several = len([size for size in files.images if size]) > 1
+    collected.problems += _differing(dense, several)
+    sparse: dict[str, Points] = {}
+    sdf: dict[str, Points] = {}
     for item in files.archives:
         with collected.attempt(where := place(item.path)):
-            _archive(volume, item, where)
+            points = read_points_header(item.path, where)
+            is_window = points.members == SPARSE_MEMBERS
+            if (window := _window_of_points(item, where, is_window)) is not None:
+                named.setdefault(item.name, window)
+            target = sparse if is_window else sdf
+            if item.name in target:
+                raise InputError(
+                    Problem(where, f"is a second file for {item.name!r}", "keep one of them", "window")
+                )
+            target[item.name] = points
+    info = ""
     if files.info is not None:
         with collected.attempt(where := place(files.info)):
-            volume.info, stated = read_info(files.info, where)
-            volume.geometry |= stated
-            volume.stated_by |= dict.fromkeys(stated, "info.json")
-    return volume, collected.problems
+            info, stated = read_info(files.info, where)
+            geometry |= stated
+            stated_by |= dict.fromkeys(stated, "info.json")
+    collected.check()
+    return ScannedVolume(
+        files=files,
+        image=image,
+        extent=_three(dense[0].shape) if dense else None,
+        windows=windows,
+        sparse=sparse,
+        sdf=sdf,
+        masks=masks,
+        named=named,
+        geometry=geometry,
+        stated_by=stated_by,
+        info=info,
+    )
 
 
 def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> Path:
@@ -128,24 +167,14 @@ def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> P
     return images[sizes[0]] if resolution is None else images.get(resolution, images[sizes[0]])
 
 
-def _add_image(volume: Volume, image: VoxelSource) -> None:
-    volume.image = image
-    volume.extent = _three(image.shape)
-    volume.geometry = image.geometry()
-    volume.stated_by = dict.fromkeys(volume.geometry, "the volume's file")
-
-
-def _dense(volume: Volume, path: Path, what: str, where: str) -> VoxelSource:
-    """A window or mask that fits the volume; the first one gives the extent where there is no image."""
-    source = _opened(path, what, where)
-    if volume.extent is None:
-        volume.extent = _three(source.shape)
-    if source.shape != volume.extent:
-        others = [size for size in volume.files.images if size]
-        cure = "choose the other --resolution" if len(others) > 1 else "make it again from this volume"
-        message = f"has shape {source.shape}, its volume {volume.extent}"
-        raise InputError(Problem(where, message, cure, "shape"))
-    return source
+def _differing(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
+    """Windows and masks of another shape than the image, or the first of them where there is no image."""
+    cure = "choose the other --resolution" if several else "make it again from this volume"
+    return [
+        Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")
+        for each in dense
+        if each.shape != dense[0].shape
+    ]
 
 
 def _opened(path: Path, what: str, where: str) -> VoxelSource:
@@ -162,6 +191,7 @@ def _opened(path: Path, what: str, where: str) -> VoxelSource:
         cure = "save array[0]" if shape[:1] == (1,) else "save one array of three axes a file"
         if len(shape) == 2:
             cure = "stack the slices: np.save(path, np.stack(slices))"
+        cure = f"{cure}; {_ROWS}"
     elif 0 in shape:
         message, cure = f"is empty: shape {shape}", "make it again, or leave it out"
     elif max(shape) > _LONGEST:
@@ -171,21 +201,16 @@ def _opened(path: Path, what: str, where: str) -> VoxelSource:
     return source
 
 
-def _archive(volume: Volume, item: WindowFile, where: str) -> None:
-    """Points of a sparse window or a distance field; their members tell which."""
-    points = read_points_header(item.path, where)
+def _window_of_points(item: WindowFile, where: str, is_window: bool) -> Window | None:
+    """Window that a file of points is of; None for a distance field."""
     if (unnamed := name_problem(f"windows/{item.name}")) is not None:
         raise InputError(Problem(where, f"cannot name a window: {unnamed}", "rename it", "name"))
-    if points.members is SPARSE_MEMBERS:
-        if item.window is None and item.name not in PRESETS:
-            message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
-            raise InputError(Problem(where, message, "rename it", "window"))
-        volume.named.setdefault(item.name, item.window or PRESETS[item.name])
-    target = volume.sparse if points.members is SPARSE_MEMBERS else volume.sdf
-    if item.name in target:
-        message = f"is a second file for {item.name!r}"
-        raise InputError(Problem(where, message, "keep one of them", "window"))
-    target[item.name] = points
+    if not is_window:
+        return None
+    if item.window is None and item.name not in PRESETS:
+        message = "does not say its window: expected a name like lung_w1500_l-600_sparse.npz"
+        raise InputError(Problem(where, message, "rename it", "window"))
+    return item.window or PRESETS[item.name]
 
 
 def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:

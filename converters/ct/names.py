@@ -9,7 +9,11 @@ from pathlib import Path
 from unistore.converters.ct.layouts import format_of, stem_of, without_suffix
 from unistore.schemas.ct.windows import PRESETS, Window
 
-__all__ = ["image_resolution", "mask_id", "window_in", "window_of"]
+__all__ = ["INFO", "POINTS", "image_resolution", "is_case_window", "mask_id", "window_in", "window_of"]
+
+INFO = "info.json"
+POINTS = ".npz"
+"""Ending of files of points: sparse windows and distance fields."""
 
 _IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?")
 _WINDOW = re.compile(
@@ -69,3 +73,12 @@ def window_of(file: Path, known: Collection[str] = ()) -> tuple[str, Window] | N
     """Window that a file's name ends in; in a folder ``windows/`` the whole name is the window's."""
     stem = stem_of(file) if format_of(file) else file.stem.removesuffix("_sparse")
     return window_in(stem, known, whole=file.parent.name == "windows")
+
+
+def is_case_window(file: Path) -> bool:
+    """Whether a file makes the folder above its own a case: a window, or points, in a folder ``windows/``."""
+    if file.parent.name != "windows":
+        return False
+    if format_of(file) is None:
+        return file.name.lower().endswith(POINTS)
+    return window_of(file) is not None

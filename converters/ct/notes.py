@@ -4,30 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from unistore.converters.ct.headers import Volume
+from unistore.converters.ct.agreement import Agreement
+from unistore.converters.ct.headers import ScannedVolume
 from unistore.converters.ct.layouts import suffix_of
-from unistore.converters.ct.scan import Agreement
 from unistore.converters.files.paths import natural_key
 from unistore.errors import printable
 from unistore.schemas.ct.windows import Window
 
 __all__ = ["notes_of"]
 
-_SHOWN = 5
-
 
 def notes_of(
-    volumes: Sequence[Volume],
+    volumes: Sequence[ScannedVolume],
     agreement: Agreement,
     asked: Sequence[Window],
     sparse: str,
-    left_out: Sequence[Path],
 ) -> list[str]:
-    """One-line remarks: what was taken for what, what is missing where, what was left out."""
+    """One-line remarks: what was taken for what, what is missing where."""
     files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
     cases = len(volumes) - len(files)
     notes = []
@@ -60,8 +56,4 @@ def notes_of(
     unused = sum(bool(v.sparse) and bool(v.image or set(v.sparse) & set(v.windows)) for v in volumes)
     if unused:
         notes.append(f"sparse .npz windows of {unused} volumes were not used: what is dense gives them too")
-    if left_out:
-        names = ", ".join(printable(path.name) for path in left_out[:_SHOWN])
-        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-        notes.append(f"left out, no part of a CT volume: {names}{more}")
     return notes

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.ct.layouts import without_suffix
-from unistore.converters.ct.scan import points_table
+from unistore.converters.ct.tables import points_table
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.schemas.ct import fields as schema

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.ct.inside import Inside
+from unistore.converters.ct.inside import Inside, inside
 from unistore.converters.ct.slabs import SLAB, in_one_order, slab_bytes, slabs, together
 from unistore.converters.ct.source import VoxelSource
+from unistore.schemas.ct.windows import Window
 from unistore.system.workers import usable_cores
 
-__all__ = ["Agreed", "Ones", "Survey", "most_shares", "ones_of", "survey"]
+__all__ = [
+    "Agreed",
+    "Ones",
+    "State",
+    "Survey",
+    "kept_ones",
+    "kept_survey",
+    "most_shares",
+    "ones_of",
+    "state_of",
+    "survey",
+]
+
+State = tuple[tuple[int, int], ...]
+"""Size and modification time of files."""
 
 THREADS = 4
 """Threads that look at a volume at the same time, at most."""
@@ -118,6 +135,32 @@ def ones_of(mask: VoxelSource) -> Ones:
         counts[slab.box[0]] += _per_plane(ones)
         others += _others(slab.values)
     return Ones(counts, others)
+
+
+# What was found is kept for the shards of the same volume; `state` notices a changed file.
+
+
+def state_of(paths: Iterable[Path]) -> State:
+    """Tells one content of files from another."""
+    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
+
+
+@lru_cache(maxsize=512)
+def kept_survey(
+    image: VoxelSource,
+    masks: tuple[tuple[str, VoxelSource], ...],
+    windows: tuple[tuple[str, Window], ...],
+    state: State,  # noqa: ARG001
+) -> Survey:
+    """`survey` of an image, kept; `state` is that of its file and those of the masks."""
+    tests = {name: inside(window, image.dtype) for name, window in windows}
+    return survey(image, tests, dict(masks))
+
+
+@lru_cache(maxsize=512)
+def kept_ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
+    """`ones_of` a mask, kept."""
+    return ones_of(mask)
 
 
 def _compare(found: NDArray[np.bool_], given: NDArray[Any], result: Agreed) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.ct.files import place_of
 from unistore.converters.ct.inside import inside
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.npz import (
@@ -23,7 +24,7 @@ from unistore.converters.ct.layouts.npz import (
 )
 from unistore.converters.ct.slabs import read_image
 from unistore.converters.ct.source import VoxelSource
-from unistore.converters.ct.survey import Agreed, Ones, Survey, ones_of, survey
+from unistore.converters.ct.survey import Agreed, State, Survey, kept_ones, kept_survey, state_of
 from unistore.converters.ct.voxels import point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
@@ -33,7 +34,6 @@ from unistore.schemas.ct.windows import Window
 __all__ = ["VolumeReader"]
 
 Extent = tuple[int, int, int]
-State = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class VolumeReader:
     Attributes
     ----------
     source
-        Made by `unistore.converters.ct.scan.make_source`.
+        Made by `unistore.converters.ct.tables.make_source`.
     windows
         Windows of the store, by name.
     """
@@ -147,7 +147,7 @@ class VolumeReader:
         sparse = self.source.detail["sparse"].get(name)
         if sparse is not None and self._image is None:
             index, values = _sparse_points(
-                self._path(sparse), _state([self._path(sparse)]), self._place(sparse)
+                self._path(sparse), state_of([self._path(sparse)]), self._place(sparse)
             )
             out["coords"][...] = index[lo:hi]
             out["values"][...] = values[lo:hi]
@@ -158,7 +158,7 @@ class VolumeReader:
             counts = self._surveyed(file).counts[name] if lo else None
         else:
             file = self._file(self.source.detail["windows"][name])
-            counts = _ones(file, _state([file.path])).counts if lo else None
+            counts = kept_ones(file, state_of([file.path])).counts if lo else None
         test = inside(window, file.dtype)
         for at, first, flat, values in read_points(file, test, lo, hi, counts):
             point_coords(flat, first, file.shape, out["coords"][at])
@@ -191,7 +191,7 @@ class VolumeReader:
     def _check_mask(self, file: int, problems: list[Problem]) -> int:
         """Number of ones in a mask; a Problem if it holds anything but 0 and 1."""
         mask = self._file(file)
-        found = _ones(mask, _state([mask.path]))
+        found = kept_ones(mask, state_of([mask.path]))
         if found.others:
             problems.append(_no_mask(found.others, self._place(file)))
         return int(found.counts.sum())
@@ -199,8 +199,8 @@ class VolumeReader:
     def _surveyed(self, image: VoxelSource) -> Survey:
         """What the image holds of all windows, and how those that also came as files agree with it."""
         masks = tuple((name, self._file(file)) for name, file in self._files("windows"))
-        state = _state([image.path, *(file.path for _, file in masks)])
-        return _survey(image, masks, tuple(self.windows.items()), state)
+        state = state_of([image.path, *(file.path for _, file in masks)])
+        return kept_survey(image, masks, tuple(self.windows.items()), state)
 
     def _check_sparse(self, name: str, file: int, problems: list[Problem]) -> int:
         place = self._place(file)
@@ -239,41 +239,13 @@ class VolumeReader:
         return open_voxels(self._path(file), self._place(file))
 
     def _place(self, file: int) -> str:
-        path = self._path(file)
-        if path == self.source.path:
-            return self.source.name
-        if path.is_relative_to(self.source.path):
-            return f"{self.source.name}/{path.relative_to(self.source.path).as_posix()}"
-        return f"{self.source.name.rpartition('/')[0]}/{path.name}".lstrip("/")
+        return place_of(self._path(file), self.source.path, self.source.name)
 
 
 def _no_mask(others: int, place: str) -> Problem:
     message = f"holds {others} values that are neither 0 nor 1: it is no mask"
     cure = "save (values > 0).astype(np.uint8), or rename it to convert it as an image"
     return Problem(place, message, cure, "values")
-
-
-def _state(paths: Iterable[Path]) -> State:
-    return tuple((status.st_size, status.st_mtime_ns) for status in map(Path.stat, paths))
-
-
-# What was found is kept for the shards of the same volume; `state` notices a changed file.
-
-
-@lru_cache(maxsize=512)
-def _survey(
-    image: VoxelSource,
-    masks: tuple[tuple[str, VoxelSource], ...],
-    windows: tuple[tuple[str, Window], ...],
-    state: State,  # noqa: ARG001
-) -> Survey:
-    tests = {name: inside(window, image.dtype) for name, window in windows}
-    return survey(image, tests, dict(masks))
-
-
-@lru_cache(maxsize=512)
-def _ones(mask: VoxelSource, state: State) -> Ones:  # noqa: ARG001
-    return ones_of(mask)
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ __all__ = [
     "check_range",
     "in_order",
     "load_points",
+    "members_of",
     "point_blocks",
     "read_points_header",
 ]
@@ -44,6 +45,22 @@ class Points:
     resolution: int
 
 
+def members_of(path: Path, location: str) -> tuple[str, str] | None:
+    """Which members of an ``.npz`` file are its points: `SPARSE_MEMBERS`, `SDF_MEMBERS`; None: it has none.
+
+    Raises
+    ------
+    InputError
+        The file is damaged.
+    """
+    return _kind(npz_members(path, location))
+
+
+def _kind(found: Collection[str]) -> tuple[str, str] | None:
+    kinds = [names for names in (SPARSE_MEMBERS, SDF_MEMBERS) if all(name in found for name in names)]
+    return kinds[0] if len(kinds) == 1 else None
+
+
 def read_points_header(path: Path, location: str) -> Points:
     """What an ``.npz`` file of points holds, from the headers of its members.
 
@@ -53,12 +70,11 @@ def read_points_header(path: Path, location: str) -> Points:
         The file is damaged, or holds something else.
     """
     found = npz_members(path, location)
-    kinds = [names for names in (SPARSE_MEMBERS, SDF_MEMBERS) if all(name in found for name in names)]
-    if len(kinds) != 1:
+    members = _kind(found)
+    if members is None:
         wanted = " or ".join(" and ".join(names) for names in (SPARSE_MEMBERS, SDF_MEMBERS))
         message = f"holds {', '.join(found) or 'no arrays'}; expected {wanted}"
         raise InputError(Problem(location, message, "", "layout"))
-    (members,) = kinds
     index, values = (found[name].header for name in members)
     rows, message = index.shape[:1], ""
     if len(index.shape) != 2 or index.shape[1] != 3 or index.dtype.kind not in "iu":

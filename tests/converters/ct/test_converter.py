@@ -116,7 +116,8 @@ def test_real_window_file_beside_its_volume(samples: Path, convert_in_memory: Ca
     np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], lung == 1)
     notes = "\n".join(converted.scan.notes)
     assert f"{LUNG}: taken for windows of {HU}" in notes
-    assert "left out, no part of a CT volume: pydicom_CT_small.dcm, totalseg_ct_cropped.nii.gz" in notes
+    assert "left out: pydicom_CT_small.dcm (is DICOM, which" in notes
+    assert "totalseg_ct_cropped.nii.gz (is NIfTI, which" in notes
 
 
 def test_real_window_file_alone(samples: Path, convert_in_memory: Callable[..., Any]) -> None:
@@ -368,4 +369,4 @@ def test_distance_fields_are_read_in_blocks(
     save(tmp_path / "case/windows/far.npz", sparse_index=index, sparse_sdf=values)
     scan = scan_sources(CtConverter(), [tmp_path])
     with pytest.raises(InputError, match=r"1 points lie outside .* the first is row 44: "):
-        CtConverter().derive(scan, 0, lambda *_: None)
+        CtConverter().derive(scan, 0, lambda *_: None, None)

@@ -26,7 +26,7 @@ def derive_problems(path: Path, **options: object) -> list[Problem]:
     converter = CtConverter(**options)
     scan = scan_sources(converter, [path])
     with pytest.raises(InputError) as error:
-        converter.derive(scan, 0, lambda *_: None)
+        converter.derive(scan, 0, lambda *_: None, None)
     return list(error.value.problems)
 
 
@@ -57,7 +57,7 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
     expected = {
         "flat.npy": ("shape", "has 2 axes (4, 5)", "stack the slices"),
         "four.npy": ("shape", "has 4 axes (1, 3, 4, 5)", "save array[0]"),
-        "many.npy": ("shape", "has 4 axes (2, 3, 4, 5)", "three axes a file"),
+        "many.npy": ("shape", "has 4 axes (2, 3, 4, 5)", "three axes a file; plain arrays are converted by "),
         "empty.npy": ("shape", "is empty: shape (0, 4, 5)", ""),
         "complex.npy": ("dtype", "has dtype complex64", "astype"),
         "text.npy": ("dtype", "has dtype <U1", "astype"),
@@ -243,7 +243,7 @@ def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
     scan = scan_sources(converter, [path])
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(InputError, match=r"a.npy: is truncated: holds 228 of 248 bytes"):
-        converter.derive(scan, 0, lambda *_: None)
+        converter.derive(scan, 0, lambda *_: None, None)
 
 
 def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
@@ -253,3 +253,21 @@ def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
     (problem,) = scan_problems(tmp_path).values()
     assert problem.location == problem.source == "p1"
     assert problem.message == "has liver_binary.npy and p1_liver_binary.npy, which are called the same"
+
+
+def test_problems_and_contradictions_are_told_together(tmp_path: Path) -> None:
+    save(tmp_path / "a.npy", GOOD.astype("i8"))
+    save(tmp_path / "b.npy", GOOD.astype("f4"))
+    save(tmp_path / "flat.npy", GOOD[0])
+    assert set(scan_problems(tmp_path)) == {"volumes", "flat.npy"}
+
+
+def test_masks_beside_files_are_named_with_their_folder(tmp_path: Path) -> None:
+    save(tmp_path / "set" / "a.npy", GOOD)
+    save(tmp_path / "set" / "masks" / "a_binary.npy", GOOD)
+    save(tmp_path / "b.npy", GOOD)
+    converter = CtConverter()
+    scan = scan_sources(converter, [tmp_path])
+    with pytest.raises(InputError) as error:
+        converter.derive(scan, 1, lambda *_: None, None)
+    assert [problem.location for problem in error.value.problems] == ["set/masks/a_binary.npy"]

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from unistore.converters.ct.detect import detect
-from unistore.converters.ct.layouts.cases import find_volumes
+from unistore.converters.ct.find import find_volumes
 from unistore.converters.ct.names import window_in
 
 VOLUME = np.zeros((2, 3, 4), "i2")
@@ -56,15 +56,10 @@ def grouped(root: Path, *given: str) -> dict[str, set[str]]:
     found = find_volumes([root / name for name in given] or [root])
     assert not found.problems, found.problems
     return {
-        volume.path.relative_to(root.resolve()).as_posix(): {
-            path.name
-            for path in (
-                *volume.images.values(),
-                *(w.path for w in (*volume.windows, *volume.archives)),
-                *volume.masks.values(),
-            )
+        part.detail.path.relative_to(root.resolve()).as_posix(): {
+            path.name for path in part.files if path.name != "info.json"
         }
-        for volume in found.volumes
+        for part in found.parts
     }
 
 
@@ -119,7 +114,7 @@ def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
         "extra/plain.npz",
     )
     found = find_volumes([tmp_path])
-    assert sorted(path.name for path in found.left_out) == sorted(
+    assert sorted(path.name for path, _ in found.left_out) == sorted(
         ["notes.npy", "plain.npz", "y_binary.npy", "info.json"]
     )
     assert grouped(tmp_path) == {
@@ -129,7 +124,7 @@ def test_cases_and_files_side_by_side(tmp_path: Path) -> None:
         "processed/case_1": {"ct_original_512.npy", "1_binary.npy"},
         "processed/case_2": {"volume.npy", "odd_name_w40_l1.npy"},
     }
-    by_name = {volume.path.name: volume for volume in found.volumes}
+    by_name = {part.detail.path.name: part.detail for part in found.parts}
     assert list(by_name["x.npy"].masks) == ["binary"]
     assert by_name["case_2"].windows[0].name == "odd_name"
     assert by_name["case_1"].info is not None
@@ -142,45 +137,66 @@ def test_given_windows_folder_is_no_case(tmp_path: Path) -> None:
     }
 
 
-def test_detects_cases_and_names(tmp_path: Path) -> None:
-    for names, layout in [
-        (("s/processed/c/ct_original_512.npy",), "cases"),
-        (("c/windows/lung_w1500_l-600.npy",), "cases"),
-        (("c/windows/lung_w1500_l-600_sparse.npz",), "cases"),
-        (("a/x_lung_w1500_l-600.npy",), "files"),
-    ]:
-        root = lay(tmp_path / layout / names[0].replace("/", "_"), *names)
-        found = detect([root])
-        assert found is not None
-        assert (found.family, found.layout) == ("ct", layout)
-        assert names[0].rpartition("/")[2] in found.reason
+def test_a_windows_folder_without_windows_is_no_case(tmp_path: Path) -> None:
+    lay(tmp_path, "drivers/windows/a.npy", "drivers/windows/b.npy")
+    assert grouped(tmp_path) == {"drivers/windows/a.npy": {"a.npy"}, "drivers/windows/b.npy": {"b.npy"}}
 
 
-@pytest.mark.parametrize(
-    ("arrays", "expected"),
-    [
-        ({"a.npy": VOLUME, "b.npy": VOLUME[:1]}, True),
-        ({"a.npy": VOLUME.astype(">i4")}, True),
-        ({"ct_a.npy": VOLUME.astype("f4")}, True),
-        ({"a.npy": VOLUME.astype("f4")}, False),
-        ({"direct.npy": VOLUME.astype("u1")}, False),
-        ({"data.npy": VOLUME, "label.npy": VOLUME[:, 0, 0]}, False),
-        ({"a.npy": VOLUME, "b.npz": VOLUME}, False),
-        ({"a.npy": VOLUME.astype("c8")}, False),
-        ({"a.txt": VOLUME}, False),
-    ],
-)
-def test_detects_by_headers(tmp_path: Path, arrays: dict[str, np.ndarray], expected: bool) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    for name, array in arrays.items():
-        with (folder / name).open("wb") as file:
-            np.save(file, array) if name.endswith(".npy") else np.savez(file, a=array)
-    assert (detect([folder]) is not None) == expected
+def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        "metadata.csv",
+        "a.nii.gz",
+        "b.dcm",
+        "case/ct_original.npy",
+        "case/notes.npy",
+        "case/windows/odd.npy",
+        "case/masks/odd.npy",
+        "files/x.npy",
+        "files/y.npy",
+        "files/info.json",
+        "files/plain.npz",
+        "files/masks/z_binary.npy",
+    )
+    found = find_volumes([tmp_path])
+    assert [part.name for part in found.parts] == ["case", "files/x.npy", "files/y.npy"]
+    assert {path.relative_to(tmp_path.resolve()).as_posix(): why for path, why in found.left_out} == {
+        "a.nii.gz": "is NIfTI, which this version does not read",
+        "b.dcm": "is DICOM, which this version does not read",
+        "case/masks/odd.npy": "is not called {id}_binary, as masks are",
+        "case/notes.npy": "lies beside the volume of a case folder",
+        "case/windows/odd.npy": "does not say its window, as lung_w1500_l-600 does",
+        "files/info.json": "lies in no case folder",
+        "files/masks/z_binary.npy": "is the mask of no volume",
+        "files/plain.npz": "is no window of a volume",
+        "metadata.csv": "is no .npy file",
+    }
 
 
-def test_detects_what_it_refuses_clearly(samples: Path) -> None:
-    for name in ("totalseg_ct_cropped.nii.gz", "pydicom_CT_small.dcm"):
-        assert detect([samples / "ct" / name]) is not None
-    assert detect([samples / "ct"]) is not None
-    assert detect([samples / "none"]) is None
+def test_parts_name_their_files(tmp_path: Path) -> None:
+    lay(
+        tmp_path,
+        "case/ct_original_512.npy",
+        "case/windows/lung_w1500_l-600.npy",
+        "case/windows/far.npz",
+        "case/masks/1_binary.npy",
+        "case/info.json",
+        "lone_lung_w1500_l-600.npy",
+        "lone_a_w9_l9_sparse.npz",
+    )
+    case, lone = find_volumes([tmp_path]).parts
+    assert case.roots == (tmp_path,)
+    assert case.name == "case"
+    assert [file.name for file in case.files] == [
+        "ct_original_512.npy",
+        "lung_w1500_l-600.npy",
+        "far.npz",
+        "1_binary.npy",
+        "info.json",
+    ]
+    assert [lone.name, *(file.name for file in lone.files)] == [
+        "lone_a_w9_l9_sparse.npz",
+        "lone_a_w9_l9_sparse.npz",
+        "lone_lung_w1500_l-600.npy",
+    ]
+    assert pickle.loads(pickle.dumps((case, lone))) == (case, lone)

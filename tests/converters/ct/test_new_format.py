@@ -30,7 +30,7 @@ from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.source import Format, Read, VoxelSource
 from unistore.converters.ct.survey import THREADS
-from unistore.converters.survey import scan_sources
+from unistore.converters.survey import scan_sources, survey
 from unistore.errors import InputError, Problem
 from unistore.schemas.ct.windows import PRESETS
 
@@ -237,6 +237,9 @@ def test_damaged_files_are_refused_or_skipped(
     (problem,) = error.value.problems
     assert problem.location == problem.source == "bad.vol"
     assert message in problem.message
+    surveyed = survey([folder])
+    assert [message in problem.message for problem in surveyed.refused()] == [True]
+    assert surveyed.counts() == {"ct": 1}
     report = convert(folder, store, on_error="skip")
     assert [entry["file"] for entry in report.skipped] == ["bad.vol"]
     assert names(store) == ["good"]
@@ -273,7 +276,7 @@ def test_cut_while_it_is_converted(tmp_path: Path) -> None:
     scan = scan_sources(converter, [tmp_path])
     os.truncate(tmp_path / "a.vol", 1000)
     with pytest.raises(InputError, match=r"a\.vol: holds 1000 bytes"):
-        converter.derive(scan, 0, lambda *_: None)
+        converter.derive(scan, 0, lambda *_: None, None)
 
 
 def test_sources_are_plain_values(tmp_path: Path) -> None:

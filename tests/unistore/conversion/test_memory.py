@@ -177,7 +177,7 @@ def test_volumes_written_in_parts_are_the_same_bytes(
 
 def test_what_is_known_is_refused_before_sources_are_derived(tmp_path: Path, toys: Path, toy: Any) -> None:
     class Untouched(toy):  # type: ignore[misc]
-        def derive(self, scan: Any, source: int, emit: Any) -> Any:
+        def derive(self, scan: Any, source: int, emit: Any, folder: Any) -> Any:
             raise AssertionError
 
     with pytest.raises(InputError, match="a shard of table 'rows'"):

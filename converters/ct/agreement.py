@@ -1,0 +1,153 @@
+"""What the volumes of one store must agree on, and what they may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unistore.converters.common.columns import promote
+from unistore.converters.ct.headers import ScannedVolume
+from unistore.converters.files.paths import natural_key
+from unistore.errors import InputError, Problem
+from unistore.schemas.ct import fields as schema
+from unistore.schemas.ct.windows import Window
+
+__all__ = ["Agreement", "agree", "sorted_names"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What holds for all volumes of one store.
+
+    Attributes
+    ----------
+    image
+        Native dtype name that holds every image exactly; None where no volume has one.
+    shape
+        Largest extent on each axis.
+    windows
+        Windows of the store: those asked for, then those that files brought.
+    values
+        dtype name of the values of each window's points, and of each ``sdf/<name>``.
+    """
+
+    image: str | None
+    shape: tuple[int, int, int]
+    windows: tuple[Window, ...]
+    values: Mapping[str, str]
+
+
+def agree(
+    volumes: Sequence[ScannedVolume], asked: Sequence[Window], sparse: str, names: Sequence[str]
+) -> Agreement:
+    """Bring all volumes to one form.
+
+    Parameters
+    ----------
+    volumes
+        Their headers.
+    asked
+        Windows of the options.
+    sparse
+        ``"auto"``, ``"coords"`` or ``"mask"``.
+    names
+        How messages name each volume.
+
+    Raises
+    ------
+    InputError
+        With everything that they do not agree on.
+    """
+    problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
+    found = {name: window for volume in volumes for name, window in volume.named.items()}
+    windows = {
+        window.name: window for window in (*asked, *(found[n] for n in sorted(found, key=natural_key)))
+    }
+    dtypes = list(dict.fromkeys(volume.image.dtype for volume in volumes if volume.image))
+    listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
+    image = _promoted(dtypes, listed, "volumes", problems) if dtypes else None
+    values: dict[str, str] = {}
+    for name in windows:
+        points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
+        kinds = [np.dtype(np.uint8) for v in volumes if name in v.windows]
+        kinds += [np.dtype(each.dtype) for each in points]
+        if dtypes:
+            values[name] = image or ""
+            continue
+        problems += _check_window(name, found, sparse if points else "auto")
+        values[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
+    sdf = sorted_names(name for volume in volumes for name in volume.sdf)
+    for name in sdf:
+        kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
+        values[f"{schema.SDF}/{name}"] = _promoted(kinds, map(str, kinds), f"sdf {name!r}", problems) or ""
+    if problems:
+        raise InputError(problems)
+    extents = [volume.extent for volume in volumes if volume.extent is not None]
+    shape = np.array(extents or [(0, 0, 0)]).max(axis=0).tolist()
+    return Agreement(
+        image=image,
+        shape=(shape[0], shape[1], shape[2]),
+        windows=tuple(windows.values()),
+        values=values,
+    )
+
+
+def _promoted(
+    dtypes: Sequence[np.dtype[Any]], listed: Iterable[str], what: str, problems: list[Problem]
+) -> str | None:
+    """Name of the smallest dtype that holds every value of all `dtypes`; a Problem if there is none."""
+    dtype = promote(dtypes)
+    if dtype is not None:
+        return dtype.name
+    message = f"no dtype holds the values of all of them exactly: {', '.join(dict.fromkeys(listed))}"
+    problems.append(Problem(what, message, "convert them apart, or save them in one dtype", "dtype"))
+    return None
+
+
+def _first(volumes: Sequence[ScannedVolume], names: Sequence[str], dtype: np.dtype[Any]) -> str:
+    return next(n for v, n in zip(volumes, names, strict=True) if v.image and v.image.dtype == dtype)
+
+
+def _check_images(volumes: Sequence[ScannedVolume], names: Sequence[str]) -> list[Problem]:
+    without = [name for volume, name in zip(volumes, names, strict=True) if volume.image is None]
+    if not without or len(without) == len(volumes):
+        return []
+    message = f"has no volume of intensities, unlike {len(volumes) - len(without)} others"
+    cure = "add ct_original.npy, leave it out, or convert windows alone apart"
+    return [Problem(name, message, cure, "missing", name) for name in without]
+
+
+def _check_names(
+    volumes: Sequence[ScannedVolume], asked: Sequence[Window], names: Sequence[str]
+) -> list[Problem]:
+    """A window's name must mean one width and level everywhere."""
+    meant: dict[str, tuple[Window, str]] = {window.name: (window, "--window") for window in asked}
+    problems = []
+    for volume, where in zip(volumes, names, strict=True):
+        for name, window in volume.named.items():
+            first, place = meant.setdefault(name, (window, where))
+            if not first.same_range(window):
+                message = f"window {window} of its files differs from {first} of {place}"
+                cure = f"--window {window}, or rename one of them"
+                problems.append(Problem(where, message, cure, "window"))
+    return problems
+
+
+def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[Problem]:
+    """Whether a window can be had although there are no intensities to compute it from."""
+    where = f"window {name!r}"
+    if name not in found:
+        message = "is in no file, and there are no intensities to compute it from"
+        return [Problem(where, message, "add ct_original.npy, or do not ask for it", "missing")]
+    if sparse == "mask":
+        message = "comes from .npz points with values of their own, which a mask would lose"
+        return [Problem(where, message, "--sparse auto or coords", "option")]
+    return []
+
+
+def sorted_names(names: Iterable[str]) -> list[str]:
+    """Each name once, in natural order."""
+    return sorted(set(names), key=natural_key)

@@ -1,0 +1,91 @@
+"""Volumes outside case folders: each file is one, with windows and masks of its name.
+
+A file named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside it that has the same name up to there,
+or stands alone; ``masks/{name}_binary.npy`` is a mask of the volume ``{name}.npy`` beside that folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import chain
+from pathlib import Path
+
+from unistore.converters.common.faults import as_problem
+from unistore.converters.ct.files import Grouped, VolumeFiles
+from unistore.converters.ct.layouts import format_of, open_voxels, stem_of
+from unistore.converters.ct.layouts.foreign import known_formats
+from unistore.converters.ct.names import mask_id, window_of
+from unistore.errors import InputError, Problem, printable
+
+__all__ = ["add_loose"]
+
+Images = dict[tuple[Path, str], list[VolumeFiles]]
+"""Volumes by folder and name."""
+
+
+def add_loose(
+    files: Sequence[Path], given: Collection[Path], known: Collection[str], grouped: Grouped
+) -> None:
+    """Add the volumes of files outside case folders.
+
+    Parameters
+    ----------
+    given
+        Files that the user named one by one: they are volumes wherever they lie.
+    known
+        Names of windows besides the presets.
+    """
+    images: Images = {}
+    parts: dict[tuple[Path, str], list[Path]] = {}
+    masks: list[Path] = []
+    for file in files:
+        is_array = format_of(file) is not None
+        named = window_of(file, known)
+        if named is not None:
+            parts.setdefault((file.parent, named[0]), []).append(file)
+        elif is_array and file.parent.name == "masks" and file not in given:
+            masks.append(file)
+        elif is_array:
+            images.setdefault((file.parent, stem_of(file)), []).append(VolumeFiles(file, {0: file}))
+        elif file in given:
+            message = f"is an .npz file that is no window of a volume; CT volumes are {known_formats()} files"
+            cure = "save the volume with np.save, or convert it as plain arrays: unistore convert rows"
+            grouped.problems.append(Problem(str(file), message, cure, "format"))
+        else:
+            grouped.left_out.append((file, "is no window of a volume"))
+    alone: dict[tuple[Path, str], VolumeFiles] = {}
+    for (folder, stem), windows in parts.items():
+        volume = _beside(images, folder, stem, windows[0])
+        if volume is None:
+            volume = alone.setdefault((folder, stem), VolumeFiles(windows[0]))
+        else:
+            names = ", ".join(printable(file.name) for file in windows)
+            grouped.notes.append(f"{names}: taken for windows of {printable(volume.path.name)}")
+        for file in windows:
+            volume.add_window(file, known)
+    for file in masks:
+        owners = images.get((file.parent.parent, mask_id(file) or ""), [])
+        if len(owners) != 1 or not owners[0].add_mask(file):
+            grouped.left_out.append((file, "is the mask of no volume"))
+    grouped.volumes += [*chain.from_iterable(images.values()), *alone.values()]
+
+
+def _beside(images: Images, folder: Path, stem: str, window: Path) -> VolumeFiles | None:
+    """Volume in the same folder that a window file belongs to: same name, or the one whose name goes on."""
+    near = images.get((folder, stem), [])
+    if len(near) == 1:
+        return near[0]
+    near = near or [
+        volume
+        for (place, name), volumes in images.items()
+        for volume in volumes
+        if place == folder and (name.startswith(f"{stem}_") or not stem)
+    ]
+    if len(near) != 1:
+        return None
+    try:
+        with as_problem(str(window)):
+            fits = open_voxels(near[0].path).shape == open_voxels(window).shape
+    except InputError:  # reported with all other problems when the volume is scanned
+        return None
+    return near[0] if fits else None

@@ -1,0 +1,127 @@
+"""Whether a file is of a CT volume: by its name and folder, its header, and what lies in its case folder."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes
+from unistore.converters.ct.layouts.cases import folder_of
+from unistore.converters.ct.layouts.foreign import FOREIGN_CURE, foreign_message, known_formats
+from unistore.converters.ct.layouts.info import read_info
+from unistore.converters.ct.layouts.npz import members_of
+from unistore.converters.ct.names import INFO, POINTS, image_resolution, is_case_window, mask_id, window_of
+from unistore.converters.ct.source import Format, VoxelSource
+from unistore.converters.files.paths import is_inside
+from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
+from unistore.errors import printable
+
+__all__ = ["look"]
+
+_HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
+
+
+def look(file: Candidate) -> Verdict:
+    """Take volumes, windows, masks and points, and ``info.json`` of a case folder.
+
+    Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or its
+    folder's name says ct, hu, volume or scan, since plain arrays may look the same.
+
+    Raises
+    ------
+    InputError
+        The header is damaged.
+    """
+    path, location = file.path, printable(str(file.path))
+    found = format_of(path)
+    if found is not None:
+        return _of_voxels(path, found, open_voxels(path, location), file.roots)
+    if path.name.lower().endswith(POINTS):
+        return _of_points(path, members_of(path, location), file.roots)
+    if path.name == INFO and _in_case(path.parent, file.roots):
+        read_info(path, location)
+        return Taken("cases", "describes the volume of a case folder")
+    foreign = foreign_message(path)
+    return LeftOut(f"{foreign}: {FOREIGN_CURE}" if foreign else f"is no {known_formats()} file")
+
+
+def _of_voxels(path: Path, found: Format, source: VoxelSource, roots: Sequence[Path]) -> Verdict:
+    if image_resolution(path) is not None:
+        return Taken("cases", "is the volume of a case folder")
+    if is_case_window(path):
+        return Taken("cases", "is a window of a case folder")
+    if window_of(path) is not None:
+        return Taken("files", "names an intensity window")
+    if (mask := _as_mask(path, roots)) is not None:
+        return mask
+    if found.ct_only:
+        return Taken("files", "is a format of CT volumes")
+    if len(source.shape) != 3:
+        return LeftOut(f"has {len(source.shape)} axes {source.shape}, a volume three")
+    if _has_companions(path.parent, roots):
+        if _has_image(path.parent, roots):
+            return LeftOut("lies beside the volume of a case folder")
+        return Taken("cases", "is the volume of a case folder")
+    hinted = _HINT.search(stem_of(path)) or _HINT.search(path.parent.name)
+    if hinted or (source.dtype.kind in "iu" and source.dtype.itemsize > 1):
+        return Taken("files", f"has three axes: {source.dtype} {source.shape}")
+    return LeftOut(
+        f"is {source.dtype} {source.shape}; where no name says ct, hu, volume or scan, "
+        "volumes are integers of two or more bytes"
+    )
+
+
+def _as_mask(path: Path, roots: Sequence[Path]) -> Verdict | None:
+    """Taken where the volume of a mask is there: in the case folder, or of its name beside ``masks/``."""
+    mask = mask_id(path)
+    if path.parent.name != "masks" or mask is None:
+        return None
+    folder = folder_of(path)
+    owners = [folder / f"{mask}{ending}" for ending in suffixes()]
+    owner = next((each for each in owners if each.exists() and is_inside(each, roots)), None)
+    if owner is not None:
+        return Taken("files", f"is the mask of {printable(owner.name)}")
+    return Taken("cases", "is a mask of a case folder") if _in_case(folder, roots) else None
+
+
+def _of_points(path: Path, members: tuple[str, str] | None, roots: Sequence[Path]) -> Verdict:
+    named = window_of(path) is not None
+    if is_case_window(path) and (named or members or _has_image(folder_of(path), roots)):
+        return Taken("cases", "is a window of a case folder")
+    if named and members:
+        return Taken("files", "names an intensity window")
+    return LeftOut("is no window of a volume")
+
+
+def _in_case(folder: Path, roots: Sequence[Path]) -> bool:
+    """Whether a folder is a case: one with a volume, or with windows of one."""
+    return (
+        _has_image(folder, roots)
+        or _holds(folder / "windows", is_case_window, roots)
+        or (
+            _has_companions(folder, roots) and _holds(folder, lambda file: format_of(file) is not None, roots)
+        )
+    )
+
+
+def _has_companions(folder: Path, roots: Sequence[Path]) -> bool:
+    """Whether a folder has what lies beside the volume of a case: windows, or masks and ``info.json``."""
+    return _holds(folder / "windows", is_case_window, roots) or (
+        (folder / INFO).exists() and _holds(folder / "masks", lambda file: mask_id(file) is not None, roots)
+    )
+
+
+def _has_image(folder: Path, roots: Sequence[Path]) -> bool:
+    return _holds(folder, lambda file: image_resolution(file) is not None, roots, "ct_original")
+
+
+def _holds(folder: Path, wanted: Callable[[Path], bool], roots: Sequence[Path], start: str = "") -> bool:
+    """Whether there is such a file in a folder, by names (that begin so) alone, among what was given."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208  a third of the time: asked for many files
+    except OSError:
+        return False
+    files = (folder / name for name in names if name.startswith(start) and not name.startswith("."))
+    return any(wanted(file) and is_inside(file, roots) for file in files)

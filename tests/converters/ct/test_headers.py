@@ -1,0 +1,105 @@
+"""The scan of one volume: by its own files alone, in any process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.ct.converter import CtConverter
+from unistore.converters.parts import Part
+from unistore.errors import InputError
+
+HU = np.arange(60, dtype="i2").reshape(3, 4, 5)
+INDEX = np.array([[0, 1, 2], [2, 3, 4]], "i4")
+
+
+def write_case(folder: Path, image: np.ndarray = HU) -> Path:
+    for name in ("windows", "masks"):
+        (folder / name).mkdir(parents=True)
+    np.save(folder / "ct_original_512.npy", image)
+    np.save(folder / "windows/lung_w1500_l-600.npy", (image <= 150).astype("u1"))
+    np.savez(folder / "windows/bone_w1500_l300_sparse.npz", indices=INDEX, values=np.ones(2, "f2"))
+    np.savez(folder / "windows/far.npz", sparse_index=INDEX, sparse_sdf=np.ones((2, 1), "f4"), resolution=8)
+    np.save(folder / "masks/liver_binary.npy", image > 3)
+    (folder / "info.json").write_text('{"spacing": [1, 2, 3]}')
+    return folder
+
+
+def parts(*paths: Path) -> dict[str, Part]:
+    return {part.name: part for part in CtConverter().find(paths, Exclusion(())).parts}
+
+
+def test_what_the_headers_of_a_case_say(tmp_path: Path) -> None:
+    (part,) = parts(write_case(tmp_path / "case")).values()
+    scanned = CtConverter().scan(part)
+    assert scanned.image is not None
+    assert (scanned.image.path.name, scanned.image.location) == (
+        "ct_original_512.npy",
+        "case/ct_original_512.npy",
+    )
+    assert scanned.extent == HU.shape
+    assert {name: (window.width, window.level) for name, window in scanned.named.items()} == {
+        "lung": (1500, -600),
+        "bone": (1500, 300),
+    }
+    assert {
+        name: (points.count, points.dtype, points.resolution) for name, points in scanned.sdf.items()
+    } == {"far": (2, "<f4", 8)}
+    assert (list(scanned.windows), list(scanned.sparse), list(scanned.masks)) == (
+        ["lung"],
+        ["bone"],
+        ["liver"],
+    )
+    assert (scanned.geometry, scanned.stated_by) == ({"spacing": [1, 2, 3]}, {"spacing": "info.json"})
+    assert (scanned.problems, scanned.excluded) == ((), ())
+
+
+def test_a_pickled_part_gives_the_same_in_another_process(tmp_path: Path) -> None:
+    write_case(tmp_path / "case")
+    np.save(tmp_path / "other.npy", np.asfortranarray(HU.astype(">f4")))
+    np.save(tmp_path / "lone_lung_w1500_l-600.npy", (HU > 3).astype("u1"))
+    found = list(parts(tmp_path).values())
+    converter = CtConverter(window=("brain",))
+    here = [converter.scan(part) for part in found]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        there = list(pool.map(pickle.loads(pickle.dumps(converter)).scan, pickle.loads(pickle.dumps(found))))
+    assert there == here
+    assert len({repr(each) for each in here}) == 3, "they are told apart"
+    images = [number for number, each in enumerate(here) if each.image is not None]
+    scans = [
+        converter.gather([found[n] for n in images], [each[n] for n in images]) for each in (here, there)
+    ]
+    assert len(images) == 2
+    assert scans[0] == scans[1]
+
+
+def test_a_volume_is_scanned_alike_whatever_the_others_are(tmp_path: Path) -> None:
+    write_case(tmp_path / "a")
+    write_case(tmp_path / "b")
+    before = CtConverter().scan(parts(tmp_path)["a"])
+    (tmp_path / "b/ct_original_512.npy").write_bytes(b"damaged")
+    np.save(tmp_path / "b/windows/lung_w1_l1.npy", HU[0])
+    after = parts(tmp_path)
+    assert CtConverter().scan(after["a"]) == before
+    with pytest.raises(InputError, match=r"b/ct_original_512\.npy"):
+        CtConverter().scan(after["b"])
+
+
+def test_the_scan_of_a_volume_tells_all_its_problems(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "case")
+    np.save(case / "windows/lung_w1500_l-600.npy", HU[:2])
+    np.save(case / "masks/case_liver_binary.npy", HU > 3)
+    (case / "info.json").write_text("{")
+    with pytest.raises(InputError) as error:
+        CtConverter().scan(parts(case)["case"])
+    assert [problem.location for problem in error.value.problems] == [
+        "case",
+        "case/windows/lung_w1500_l-600.npy",
+        "case/info.json",
+    ]

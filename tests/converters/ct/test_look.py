@@ -1,0 +1,346 @@
+"""Whether a file is of a CT volume: one verdict a file, whatever unrelated files lie beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.detection import detect
+from unistore.converters.common.faults import as_problem
+from unistore.converters.ct.converter import CtConverter
+from unistore.converters.parts import Candidate, LeftOut, Refused, Taken, Verdict
+from unistore.errors import InputError
+
+HU = np.zeros((2, 3, 4), "i2")
+MASK = HU.astype("u1")
+FLOATS = HU.astype("f4")
+INDEX = np.zeros((1, 3), "i4")
+SPARSE = {"indices": INDEX, "values": np.ones(1)}
+SDF = {"sparse_index": INDEX, "sparse_sdf": np.ones(1)}
+CASE = ("cases", "is the volume of a case folder")
+WINDOW = ("cases", "is a window of a case folder")
+CASE_MASK = ("cases", "is a mask of a case folder")
+NAMED = ("files", "names an intensity window")
+NO_WINDOW = "is no window of a volume"
+
+
+def save(path: Path, content: np.ndarray | dict[str, np.ndarray] | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, str):
+        path.write_text(content)
+    elif isinstance(content, dict):
+        np.savez(path, **content)
+    else:
+        with path.open("wb") as file:
+            np.save(file, content)
+    return path
+
+
+def verdict(path: Path, *roots: Path) -> Verdict:
+    """What the converter says of a file, as the survey of all files asks it."""
+    with Candidate(path, roots) as file:
+        try:
+            with as_problem(str(path)):
+                return CtConverter().look(file)
+        except InputError as error:
+            return Refused(error.problems[0])
+
+
+def taken(path: Path, *roots: Path) -> tuple[str, str]:
+    found = verdict(path, *roots)
+    assert isinstance(found, Taken), found
+    return found.layout, found.reason
+
+
+def left_out(path: Path, *roots: Path) -> str:
+    found = verdict(path, *roots)
+    assert isinstance(found, LeftOut), found
+    return found.reason
+
+
+@pytest.mark.parametrize("dtype", ["i2", "u2", ">i4", "i8"])
+def test_integers_of_three_axes_are_volumes(tmp_path: Path, dtype: str) -> None:
+    path = save(tmp_path / "data/a.npy", HU.astype(dtype))
+    assert taken(path, tmp_path) == ("files", f"has three axes: {np.dtype(dtype)} (2, 3, 4)")
+
+
+@pytest.mark.parametrize("dtype", ["u1", "i1", "?", "f2", ">f4", "f8"])
+@pytest.mark.parametrize(
+    ("name", "hinted"),
+    [
+        ("data/ct_a.npy", True),
+        ("data/a_HU.npy", True),
+        ("data/vol3.npy", True),
+        ("scans/a.npy", True),
+        ("data/a.npy", False),
+        ("data/direct.npy", False),
+        ("scans/data/a.npy", False),
+    ],
+)
+def test_floats_and_bytes_need_a_name_that_says_so(
+    tmp_path: Path, dtype: str, name: str, hinted: bool
+) -> None:
+    path = save(tmp_path / name, HU.astype(dtype))
+    if hinted:
+        assert taken(path, tmp_path)[0] == "files"
+    else:
+        assert left_out(path, tmp_path).startswith(
+            f"is {np.dtype(dtype)} (2, 3, 4); where no name says ct, hu"
+        )
+
+
+def test_other_axes_are_no_volumes(tmp_path: Path) -> None:
+    assert left_out(save(tmp_path / "a.npy", HU[0]), tmp_path) == "has 2 axes (3, 4), a volume three"
+    assert (
+        left_out(save(tmp_path / "ct.npy", HU[None]), tmp_path) == "has 4 axes (1, 2, 3, 4), a volume three"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("c/ct_original.npy", HU, CASE),
+        ("c/ct_original_512.npy", FLOATS, CASE),
+        ("c/windows/lung_w1500_l-600.npy", MASK, WINDOW),
+        ("c/windows/my_own_w9_l-9.5.npy", MASK, WINDOW),
+        ("c/windows/lung_w1500_l-600_sparse.npz", SPARSE, WINDOW),
+        ("c/windows/lung_w1500_l-600_sparse.npz", {"a": HU}, WINDOW),
+        ("c/windows/far.npz", SDF, WINDOW),
+        ("x_lung_w1500_l-600.npy", MASK, NAMED),
+        ("x_lung_w1500_l-600_sparse.npz", SPARSE, NAMED),
+    ],
+)
+def test_names_decide(
+    tmp_path: Path, name: str, content: np.ndarray | dict[str, np.ndarray], expected: tuple[str, str]
+) -> None:
+    assert taken(save(tmp_path / name, content), tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.npz", SPARSE, NO_WINDOW),
+        ("c/windows/odd.npz", {"a": HU}, NO_WINDOW),
+        ("x_lung_w1500_l-600.npz", {"a": HU}, NO_WINDOW),
+        ("a.txt", "text", "is no .npy file"),
+        ("info.json", "{}", "is no .npy file"),
+        ("metadata.csv", "case\n", "is no .npy file"),
+    ],
+)
+def test_what_is_no_volume_is_left_out(
+    tmp_path: Path, name: str, content: str | dict[str, np.ndarray], reason: str
+) -> None:
+    assert left_out(save(tmp_path / name, content), tmp_path) == reason
+
+
+COMPANIONS: list[tuple[str, np.ndarray | dict[str, np.ndarray] | str, tuple[str, str]]] = [
+    ("c/masks/1_binary.npy", MASK, CASE_MASK),
+    ("c/windows/odd.npz", {"a": HU}, WINDOW),
+    ("c/info.json", "{}", ("cases", "describes the volume of a case folder")),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), COMPANIONS)
+def test_companions_belong_to_their_case(
+    tmp_path: Path,
+    name: str,
+    content: np.ndarray | dict[str, np.ndarray] | str,
+    expected: tuple[str, str],
+) -> None:
+    path = save(tmp_path / name, content)
+    left_out(path, tmp_path)
+    partner = save(tmp_path / "c/ct_original_512.npy", HU)
+    assert taken(path, tmp_path) == expected
+    left_out(path, path)  # the volume is not among what was given
+    assert taken(path, path, partner) == expected
+
+
+def test_a_case_is_known_by_its_windows_or_its_mask_and_description(tmp_path: Path) -> None:
+    windows = {
+        "volume": save(tmp_path / "w/any.npy", FLOATS),
+        "mask": save(tmp_path / "w/masks/1_binary.npy", MASK),
+        "info": save(tmp_path / "w/info.json", "{}"),
+    }
+    save(tmp_path / "w/windows/lung_w1500_l-600.npy", MASK)
+    masks = {
+        "volume": save(tmp_path / "m/any.npy", FLOATS),
+        "mask": save(tmp_path / "m/masks/1_binary.npy", MASK),
+        "info": save(tmp_path / "m/info.json", "{}"),
+    }
+    for case in (windows, masks):
+        assert {role: taken(path, tmp_path)[1].split(" of a ")[0] for role, path in case.items()} == {
+            "volume": "is the volume",
+            "mask": "is a mask",
+            "info": "describes the volume",
+        }
+    masks["info"].unlink()
+    assert "float32" in left_out(masks["volume"], tmp_path)
+    left_out(masks["mask"], tmp_path)
+    save(tmp_path / "w/ct_original.npy", HU)
+    assert left_out(windows["volume"], tmp_path) == "lies beside the volume of a case folder"
+
+
+def test_a_mask_beside_its_volume(tmp_path: Path) -> None:
+    mask = save(tmp_path / "set/masks/a_binary.npy", MASK)
+    save(tmp_path / "set/b.npy", HU)
+    left_out(mask, tmp_path)
+    save(tmp_path / "set/a.npy", HU)
+    assert taken(mask, tmp_path) == ("files", "is the mask of a.npy")
+
+
+def test_a_folder_that_has_only_what_case_folders_have_too(tmp_path: Path) -> None:
+    """Images with masks as pictures and a description: nothing of CT."""
+    info = save(tmp_path / "info.json", "{}")
+    arrays = save(tmp_path / "images.npy", FLOATS)
+    save(tmp_path / "masks/1.png", "png")
+    (tmp_path / "windows").mkdir()
+    left_out(info, tmp_path)
+    left_out(arrays, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "called"),
+    [("a.nii.gz", "NIfTI"), ("a.NII", "NIfTI"), ("a.dcm", "DICOM"), ("a.mha", "MHA"), ("ct.nrrd", "NRRD")],
+)
+def test_other_formats_are_named_with_what_to_do(tmp_path: Path, name: str, called: str) -> None:
+    assert left_out(save(tmp_path / name, "voxels"), tmp_path) == (
+        f"is {called}, which this version does not read: load it with its own library and save the voxels: "
+        "np.save('volume.npy', voxels)"
+    )
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def spoil(path: Path) -> None:
+    path.write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': broken")
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut, spoil, empty])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.npy", HU),
+        ("plain.npy", FLOATS),
+        ("c/ct_original.npy", HU),
+        ("c/windows/lung_w1500_l-600.npy", MASK),
+        ("c/windows/lung_w1500_l-600_sparse.npz", SPARSE),
+        ("a.npz", SPARSE),
+    ],
+)
+def test_damaged_headers_are_refused(
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    name: str,
+    content: np.ndarray | dict[str, np.ndarray],
+) -> None:
+    path = save(tmp_path / name, content)
+    damage(path)
+    found = verdict(path, tmp_path)
+    assert isinstance(found, Refused)
+    assert found.problem.location == str(path)
+
+
+def test_a_description_that_is_none_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "c/ct_original.npy", HU)
+    found = verdict(save(tmp_path / "c/info.json", "{not json"), tmp_path)
+    assert isinstance(found, Refused)
+    assert found.problem.kind == "json"
+
+
+def test_python_objects_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "ct.npy", np.array([HU, None], dtype=object), allow_pickle=True)
+    found = verdict(tmp_path / "ct.npy", tmp_path)
+    assert isinstance(found, Refused)
+    assert found.problem.kind == "object"
+
+
+def test_unrelated_files_do_not_change_a_verdict(tmp_path: Path) -> None:
+    """Every file is added, damaged and taken away beside every other that is no partner of it."""
+    contents: dict[str, np.ndarray | dict[str, np.ndarray] | str] = {
+        "a.npy": HU,
+        "b.npy": FLOATS,
+        "flat.npy": HU[0],
+        "ct_c.npy": FLOATS,
+        "x_lung_w1500_l-600.npy": MASK,
+        "points.npz": SPARSE,
+        "d.nii.gz": "voxels",
+        "notes.txt": "text",
+        "case/ct_original.npy": HU,
+        "case/info.json": "{}",
+        "case/windows/lung_w1500_l-600.npy": MASK,
+        "case/windows/far.npz": SDF,
+        "case/masks/1_binary.npy": MASK,
+    }
+    paths = {name: save(tmp_path / name, content) for name, content in contents.items()}
+    before = {name: verdict(path, tmp_path) for name, path in paths.items()}
+    assert {type(found) for found in before.values()} == {Taken, LeftOut}
+
+    def check(changed: str) -> None:
+        for name, path in paths.items():
+            if name != changed:
+                assert verdict(path, tmp_path) == before[name], f"{name} beside {changed}"
+
+    for name, path in paths.items():
+        path.write_bytes(b"damaged")
+        check(name)
+        if name != "case/ct_original.npy":
+            path.unlink()
+            check(name)
+        save(path, contents[name])
+    for number, name in enumerate(
+        ("new.npy", "case/new.npy", "new_bone_w1500_l300.npy", "case/masks/2_binary.npy")
+    ):
+        save(tmp_path / name, [HU, FLOATS, MASK, MASK][number])
+        check(name)
+
+
+def test_each_order_of_files_gives_the_same(tmp_path: Path) -> None:
+    for name, content in (("a.npy", HU), ("b.npy", FLOATS), ("c.npy", HU[0])):
+        save(tmp_path / name, content)
+    found = [
+        {path.name: verdict(path, tmp_path) for path in order}
+        for order in itertools.permutations(sorted(tmp_path.iterdir()))
+    ]
+    assert all(each == found[0] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "layout"),
+    [
+        ("s/processed/c/ct_original_512.npy", HU, "cases"),
+        ("c/windows/lung_w1500_l-600.npy", HU, "cases"),
+        ("c/windows/lung_w1500_l-600_sparse.npz", SPARSE, "cases"),
+        ("a/x_lung_w1500_l-600.npy", HU, "files"),
+        ("a/b.npy", HU, "files"),
+    ],
+)
+def test_detected(
+    tmp_path: Path, name: str, content: np.ndarray | dict[str, np.ndarray], layout: str
+) -> None:
+    save(tmp_path / name, content)
+    found = detect([tmp_path])
+    assert found is not None
+    assert (found.family, found.layout) == ("ct", layout)
+    assert found.reason.startswith(f"{name.rpartition('/')[2]} ")
+
+
+def test_real_files(samples: Path) -> None:
+    folder = samples / "ct"
+    for name, called in (("totalseg_ct_cropped.nii.gz", "NIfTI"), ("pydicom_CT_small.dcm", "DICOM")):
+        assert called in left_out(folder / name, folder)
+    assert taken(folder / "derived_ct_cropped_lung_w1500_l-600.npy", folder) == NAMED
+    assert taken(folder / "derived_ct_cropped_hu_int16_fortran.npy", folder)[0] == "files"
+    found = detect([folder])
+    assert found is not None
+    assert found.family == "ct"
+    assert detect([samples / "none"]) is None
