@@ -116,6 +116,7 @@ def links(tmp_path: Path) -> dict[str, str]:
         assert sorted(set(tree.datasets) - {"raw", "virtual"}) == ["near", "virtual_near"]
         np.testing.assert_array_equal(read_rows(tree.datasets["near"], "near"), np.arange(3))
         np.testing.assert_array_equal(read_rows(tree.datasets["virtual_near"], "v"), np.arange(3))
+        assert sorted(tree.broken) == ["absolute", "chain", "gone", "nowhere", "soft_chain", "up", "virtual"]
         assert inside / "other.h5" in tree.files
         assert not check_dataset(tree.datasets["virtual_near"], "v")
     with open_hdf5(inside / "a.h5") as file:
