@@ -7,32 +7,21 @@ above 1 decides, and it decides once for the whole conversion: a dark recording 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from unistore.converters.spike.geometry import frames_in
-from unistore.errors import InputError, Problem
+from unistore.converters.spike.source import StreamSource
+from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 
-__all__ = ["Layout", "Stream", "decide_layout", "decide_padding", "open_stream"]
+__all__ = ["Layout", "decide_layout", "decide_padding"]
 
 _HEAD = 16 << 10
 _BLOCK = 4 << 20
 _ENOUGH = 16
 """Set bits that decide: packed spikes leave 16 of them all in the lowest bit once in 8**16 times."""
-_LFS = b"version https://git-lfs"
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """A headerless file: where, its name in messages, its size in bytes."""
-
-    path: Path
-    name: str
-    size: int
 
 
 class Layout(NamedTuple):
@@ -51,30 +40,8 @@ class _Bytes(NamedTuple):
     largest: int
 
 
-def open_stream(path: Path, name: str) -> Stream:
-    """Size of a file, once it has shown that it is no placeholder.
-
-    Raises
-    ------
-    InputError
-        Empty, a Git LFS pointer, or unreadable.
-    """
-    try:
-        with path.open("rb") as file:
-            head = file.read(len(_LFS))
-        size = path.stat().st_size
-    except OSError as error:
-        raise InputError(_unreadable(name, error)) from error
-    if not size:
-        raise InputError(Problem(name, "is empty (0 bytes)", "copy or record it again", "empty"))
-    if head == _LFS:
-        message = "is a Git LFS pointer, not the recording itself"
-        raise InputError(Problem(name, message, "run `git lfs pull`", "format"))
-    return Stream(path, name, size)
-
-
 def decide_layout(
-    streams: Sequence[Stream], wanted: str, height: int | None, width: int | None
+    streams: Sequence[StreamSource], wanted: str, height: int | None, width: int | None
 ) -> tuple[Layout | None, list[Problem]]:
     """Decide the layout of all streams together.
 
@@ -101,7 +68,9 @@ def decide_layout(
     if bright:
         stream, seen = bright[0]
         share = 100 * seen.above_one / seen.looked
-        reason = f"{share:.0f} % of the first bytes of {stream.name} are above 1 (up to {seen.largest}): bits"
+        reason = (
+            f"{share:.0f} % of the first bytes of {stream.location} are above 1 (up to {seen.largest}): bits"
+        )
         pixels = [
             stream
             for stream, seen in zip(streams, heads, strict=True)
@@ -112,13 +81,13 @@ def decide_layout(
 
 
 def _decide_by_every_byte(
-    streams: Sequence[Stream], height: int | None, width: int | None
+    streams: Sequence[StreamSource], height: int | None, width: int | None
 ) -> tuple[Layout | None, list[Problem]]:
     looked = ones = 0
     for stream in streams:
         seen = _count(stream)
         if seen.above_one:
-            return Layout("packed", f"{stream.name} holds bytes above 1 (up to {seen.largest}): bits"), []
+            return Layout("packed", f"{stream.location} holds bytes above 1 (up to {seen.largest}): bits"), []
         looked, ones = looked + seen.looked, ones + seen.ones
     if ones >= _ENOUGH:
         return Layout("bytes", f"all {looked:,} bytes are 0 or 1, {ones:,} of them 1: one byte a pixel"), []
@@ -132,11 +101,13 @@ def _decide_by_every_byte(
         return Layout(fitting[0], f"too dark to tell, but {height} x {width} fits no other layout"), []
     message = f"only {ones} of {looked:,} bytes are not 0: too dark to tell packed bits from bytes"
     more = f" and {len(streams) - 1} more" if len(streams) > 1 else ""
-    problem = Problem(f"{streams[0].name}{more}", message, "give --layout packed or --layout bytes", "dark")
+    problem = Problem(
+        f"{streams[0].location}{more}", message, "give --layout packed or --layout bytes", "dark"
+    )
     return None, [problem]
 
 
-def decide_padding(stream: Stream, width: int) -> Layout | None:
+def decide_padding(stream: StreamSource, width: int) -> Layout | None:
     """Tell padded rows from an unpadded bit stream by the bits that padding would fill with zeros.
 
     Returns
@@ -145,11 +116,8 @@ def decide_padding(stream: Stream, width: int) -> Layout | None:
         ``"packed"`` or ``"stream"``; None if the recording is too dark to tell.
     """
     stored = row_bytes(width)
-    try:
-        with stream.path.open("rb") as file:
-            head = np.frombuffer(file.read(_BLOCK // stored * stored), np.uint8)
-    except OSError as error:
-        raise InputError(_unreadable(stream.name, error)) from error
+    with stream.open() as read:
+        head = read(_BLOCK // stored * stored)
     rows = head[: len(head) // stored * stored].reshape(-1, stored)
     filled = int(np.count_nonzero(rows[:, -1] >> (width % 8)))
     spikes = int(np.bitwise_count(rows).sum(dtype=np.int64))
@@ -160,39 +128,32 @@ def decide_padding(stream: Stream, width: int) -> Layout | None:
     return Layout("packed", f"rows of {width} pixels are padded to {stored} bytes: all padding bits are 0")
 
 
-def _not_pixels(streams: Sequence[Stream]) -> list[Problem]:
+def _not_pixels(streams: Sequence[StreamSource]) -> list[Problem]:
     problems = []
     for stream in streams:
         seen = _count(stream)
         if seen.above_one:
             message = f"holds bytes above 1 (up to {seen.largest}): packed bits, not one byte a pixel"
             cure = "take --layout packed or auto"
-            problems.append(Problem(stream.name, message, cure, "values", stream.name))
+            problems.append(Problem(stream.location, message, cure, "values", stream.location))
     return problems
 
 
-def _mixed(stream: Stream, bright: Stream) -> Problem:
-    message = f"holds one byte a pixel (0 or 1), but {bright.name} holds packed bits"
-    return Problem(stream.name, message, "convert the two kinds apart", "layout", stream.name)
+def _mixed(stream: StreamSource, bright: StreamSource) -> Problem:
+    message = f"holds one byte a pixel (0 or 1), but {bright.location} holds packed bits"
+    return Problem(stream.location, message, "convert the two kinds apart", "layout", stream.location)
 
 
-def _count(stream: Stream, most: int | None = None) -> _Bytes:
+def _count(stream: StreamSource, most: int | None = None) -> _Bytes:
     """Count over the first `most` bytes, or over all until one is above 1."""
     looked = above = ones = largest = 0
-    try:
-        with stream.path.open("rb", buffering=0) as file:
-            while not above and (most is None or looked < most):
-                block = np.frombuffer(file.read(most or _BLOCK), np.uint8)
-                if not block.size:
-                    break
-                looked += block.size
-                largest = max(largest, int(block.max()))
-                above += int(np.count_nonzero(block > 1))
-                ones += int(np.count_nonzero(block == 1))
-    except OSError as error:
-        raise InputError(_unreadable(stream.name, error)) from error
+    with stream.open() as read:
+        while not above and (most is None or looked < most):
+            block = read(most or _BLOCK)
+            if not block.size:
+                break
+            looked += block.size
+            largest = max(largest, int(block.max()))
+            above += int(np.count_nonzero(block > 1))
+            ones += int(np.count_nonzero(block == 1))
     return _Bytes(looked, above, ones, largest)
-
-
-def _unreadable(name: str, error: OSError) -> Problem:
-    return Problem(name, f"cannot be read: {error.strerror}", "check the file and its rights", "unreadable")

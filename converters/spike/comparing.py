@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from unistore.converters.spike.frames import file_name
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.streams import Extent
+from unistore.converters.spike.source import Extent
 from unistore.errors import Problem
 
 __all__ = ["compare"]

@@ -16,7 +16,7 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, Part, Verdict
 from unistore.converters.protocol import Converter, Facts, Scan, Settled
 from unistore.converters.spike.folders import find_recordings
-from unistore.converters.spike.frames import ROLES, SUFFIXES, Place, common_roles
+from unistore.converters.spike.frames import ROLES, Place, common_roles, suffixes_of
 from unistore.converters.spike.gather import gather_frames
 from unistore.converters.spike.index import index_arrays, sequence_of_frames
 from unistore.converters.spike.left_out import find_left_out
@@ -33,7 +33,7 @@ class SpikeConverter(SpikeOptions, Converter):
     """Converts spike recordings; see `SpikeOptions`."""
 
     family: ClassVar[str] = FAMILY_NAME
-    suffixes: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(s for each in SUFFIXES.values() for s in each))
+    suffixes: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys(s for role in ROLES for s in suffixes_of(role)))
     concurrent: ClassVar[bool] = True
 
     def look(self, file: Candidate) -> Verdict:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.spike.frames import file_name
-from unistore.converters.spike.reading import load_array
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.streams import Extent
+from unistore.converters.spike.source import FrameSource
 from unistore.errors import Problem
-from unistore.schemas.spike.bits import voxelize
+from unistore.schemas.spike.bits import row_bytes, voxelize
 
 __all__ = ["existing_orientation"]
 
@@ -23,8 +22,7 @@ _JUDGED = 8
 
 def existing_orientation(
     frames: Sequence[ScannedFrame],
-    extents: Mapping[str, Extent],
-    read_spikes: Callable[[ScannedFrame, NDArray[np.uint8]], None],
+    spikes: Mapping[str, FrameSource],
 ) -> tuple[bool, list[str], list[Problem]]:
     """Compare the first voxel grid of some recordings with its spikes.
 
@@ -32,10 +30,8 @@ def existing_orientation(
     ----------
     frames
         All frames, with voxel grids.
-    extents
-        Extent of each frame's spikes by its name; empty where there are none.
-    read_spikes
-        Fills packed spikes (T, H, bytes) of a frame, row 0 = top.
+    spikes
+        Each frame's by its name; empty where there are none.
 
     Returns
     -------
@@ -44,16 +40,17 @@ def existing_orientation(
     """
     firsts: dict[str, ScannedFrame] = {}
     for each in frames:
-        if each.frame.name in extents:
+        if each.frame.name in spikes:
             firsts.setdefault(each.place.sequence, each)
     seen: dict[str, str] = {}
     for each in list(firsts.values())[:_JUDGED]:
-        extent = extents[each.frame.name]
-        packed = np.zeros((extent.length, extent.height, -(-extent.width // 8)), np.uint8)
-        read_spikes(each, packed)
+        source = spikes[each.frame.name]
+        extent = source.extent
+        packed = np.zeros((extent.length, extent.height, row_bytes(extent.width)), np.uint8)
+        source.read(packed)
         name = file_name(each.frame, "voxel")
         assert each.voxel is not None
-        found = load_array(each.frame.files["voxel"], name, each.voxel.key)
+        found = each.voxel.values()
         seen.setdefault(_judge(found, voxelize(packed, extent.width, each.voxel.bins)), name)
     seen.pop("either way", None)
     if set(seen) == {"top first", "bottom first"}:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values
+from unistore.converters.spike.layouts import ARRAY_SUFFIX, STREAM_SUFFIX, format_of, stem_of
 from unistore.schemas.indices import Column
 from unistore.schemas.spike.bits import row_bytes, unpack
 from unistore.schemas.spike.fields import (
@@ -52,7 +53,7 @@ class Frame:
     @property
     def is_stream(self) -> bool:
         """Whether its spikes came from a headerless stream."""
-        return self.path.suffix.lower() not in (".npy", ".npz")
+        return format_of(self.path).headerless
 
     def packed(self) -> NDArray[np.uint8]:
         """Its spikes as packed bits, (T, H, ⌈W/8⌉) u1, row 0 = top."""
@@ -70,7 +71,7 @@ class Frame:
         return height, width
 
     def stream(self) -> NDArray[np.uint8]:
-        """The bytes of its ``.dat`` stream."""
+        """The bytes of its stream."""
         packed = self.packed()
         if self.how["source_rows"] == "bottom first":
             packed = packed[:, ::-1]
@@ -103,7 +104,7 @@ class Frame:
 
     def beside(self, folder: str) -> str:
         """Its place in another folder of the sequence, without an ending."""
-        return (self.path.parent.parent / folder / self.path.stem).as_posix()
+        return (self.path.parent.parent / folder / stem_of(self.path)).as_posix()
 
     def _row(self, path: str) -> Any:
         return Column(self.store, path).take(np.array([self.number]))[0]
@@ -129,24 +130,31 @@ def files(store: StoreView) -> Iterator[File]:
         if store.has(SPIKE):
             yield _spikes(frame)
         for path in existing:
-            inside = {"": array_values(frame.voxels(path))}
-            name = f"{frame.beside(options['voxel_dir'])}.npy" if store.has(SPIKE) else str(frame.path)
-            if name.lower().endswith(".npz"):
-                yield File(name=name, form="npz", source=frame.number, values={"voxel": inside[""]})
-            else:
-                yield File(name=name, form="npy", source=frame.number, values=inside)
+            beside = PurePosixPath(f"{frame.beside(options['voxel_dir'])}{ARRAY_SUFFIX}")
+            yield _array(frame, beside if store.has(SPIKE) else frame.path, "voxel", frame.voxels(path))
         for image in images:
             yield _image(frame, image, options[f"{image}_dir"])
 
 
 def _spikes(frame: Frame) -> File:
-    name = str(frame.path)
-    if frame.is_stream:
-        return File(name=name, form="raw", source=frame.number, values={"": array_values(frame.stream())})
-    spikes = array_values(frame.spikes())
-    if name.lower().endswith(".npz"):
-        return File(name=name, form="npz", source=frame.number, values={"spk": spikes})
-    return File(name=name, form="npy", source=frame.number, values={"": spikes})
+    if not frame.is_stream:
+        return _array(frame, frame.path, "spk", frame.spikes())
+    name = frame.path if format_of(frame.path).form else _renamed(frame.path, STREAM_SUFFIX)
+    values = {"": array_values(frame.stream())}
+    return File(name=str(name), form="raw", source=frame.number, values=values)
+
+
+def _array(frame: Frame, name: PurePosixPath, key: str, values: NDArray[Any]) -> File:
+    """An array in a file of its own format, or, where that is not written, in a ``.npy`` file."""
+    form = format_of(name).form
+    if form not in ("npy", "npz"):
+        name, form = _renamed(name, ARRAY_SUFFIX), "npy"
+    inside = {key if form == "npz" else "": array_values(values)}
+    return File(name=str(name), form=form, source=frame.number, values=inside)
+
+
+def _renamed(name: PurePosixPath, suffix: str) -> PurePosixPath:
+    return name.parent / f"{stem_of(name)}{suffix}"
 
 
 def _image(frame: Frame, image: str, folder: str) -> File:

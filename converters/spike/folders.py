@@ -18,7 +18,7 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import natural_key
-from unistore.converters.spike.frames import SUFFIXES, Recording
+from unistore.converters.spike.frames import Recording, suffixes_of
 from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
 
@@ -85,7 +85,7 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
         problems.append(Problem(f"{len(roots)} path(s)", "everything in them is left out", kind="empty"))
     if not recordings and not problems:
         where = ", ".join(printable(str(path)) for path in paths)
-        message = f"no {folders['spike']}/ folder and no {', '.join(SUFFIXES['spike'])} file"
+        message = f"no {folders['spike']}/ folder and no {', '.join(suffixes_of('spike'))} file"
         problems.append(Problem(where, message, "name the folder with --spike-dir", "missing"))
     return Recordings(
         recordings=tuple(recordings),

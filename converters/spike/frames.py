@@ -11,31 +11,46 @@ from pathlib import Path
 from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.common.options import Columns
 from unistore.converters.files.paths import natural_key
+from unistore.converters.spike.images import IMAGE_SUFFIXES
+from unistore.converters.spike.layouts import spike_suffixes, stem_of, voxel_suffixes
 from unistore.errors import Problem, printable
 
 __all__ = [
     "IMAGE_ROLES",
     "ROLES",
-    "SUFFIXES",
     "Frame",
     "Place",
     "Recording",
     "common_roles",
     "file_name",
+    "is_known",
+    "is_of",
     "pair",
     "runs_of",
+    "suffixes_of",
 ]
 
 ROLES = ("spike", "voxel", "blur", "sharp")
 """What a file of a frame is; the first one present names the frame."""
-SUFFIXES: Mapping[str, tuple[str, ...]] = {
-    "spike": (".dat", ".npy", ".npz"),
-    "voxel": (".npy", ".npz"),
-    "blur": (".png", ".jpg", ".jpeg"),
-    "sharp": (".png", ".jpg", ".jpeg"),
-}
 IMAGE_ROLES = ("blur", "sharp")
 _LISTED = 4
+
+
+def suffixes_of(role: str) -> tuple[str, ...]:
+    """Lower-case endings of the files of a role."""
+    if role in IMAGE_ROLES:
+        return IMAGE_SUFFIXES
+    return spike_suffixes() if role == "spike" else voxel_suffixes()
+
+
+def is_of(path: Path, role: str) -> bool:
+    """Whether a file's name has an ending of a role."""
+    return path.name.lower().endswith(suffixes_of(role))
+
+
+def is_known(path: Path) -> bool:
+    """Whether a file's name has an ending of any role."""
+    return any(is_of(path, role) for role in ROLES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +154,7 @@ def pair(
         return [], problems
     frames = {
         key: Frame(name(wanted[key]), {role: keyed[role][key] for role in keyed})
-        for key in sorted(wanted, key=lambda key: natural_key(wanted[key].stem))
+        for key in sorted(wanted, key=lambda key: natural_key(stem_of(wanted[key])))
     }
     return runs_of(frames, gone), []
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unistore.converters.protocol import Scan, Source
-from unistore.converters.spike.bytes import Stream
 from unistore.converters.spike.comparing import compare
 from unistore.converters.spike.existing import existing_orientation
 from unistore.converters.spike.frames import ROLES
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.rows import frame_detail, read_spikes
+from unistore.converters.spike.rows import frame_detail
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.streams import Extent, Resolved, resolve_streams
+from unistore.converters.spike.shaped import ShapedStream
+from unistore.converters.spike.source import Extent, FrameSource, StreamSource
+from unistore.converters.spike.streams import Resolved, resolve_streams
 from unistore.converters.spike.tables import (
     frame_sizes,
     image_bytes,
@@ -49,8 +47,8 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     """
     roles = tuple(role for role in ROLES if all(role in each.place.roles for each in frames))
     resolved = _resolve(frames, options)
-    extents = {each.frame.name: each.extent for each in frames if each.extent is not None}
-    extents |= resolved.extents
+    spikes = _spikes(frames, resolved, options.flip)
+    extents = {name: each.extent for name, each in spikes.items()}
     problems = [*resolved.problems, *compare(frames, extents)]
     if options.voxel_bins and "spike" not in roles:
         message = "cannot be counted: there are no spikes, only existing voxels"
@@ -61,7 +59,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         return Scan(family=FAMILY_NAME, sources=(), tables=(), sample_table=FRAMES, main_table=FRAMES)
     upside_down, remarks = False, list[str]()
     if "voxel" in roles:
-        upside_down, remarks = _existing(frames, extents, resolved.layout, options)
+        upside_down, remarks = _existing(frames, spikes, options)
     sources = tuple(
         Source(
             path=each.frame.files[roles[0]],
@@ -70,7 +68,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             rows=source_rows(each, roles, options.frames),
             split=each.place.split,
             reading=reading_memory(each),
-            detail=frame_detail(each, roles, extents.get(each.frame.name), resolved.layout, upside_down),
+            detail=frame_detail(each, roles, spikes.get(each.frame.name), upside_down),
         )
         for each in frames
     )
@@ -95,7 +93,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
 
 def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Resolved:
     """Extents of the headerless streams among the frames."""
-    by_sequence: dict[str, list[Stream]] = {}
+    by_sequence: dict[str, list[StreamSource]] = {}
     for each in frames:
         if each.stream is not None:
             by_sequence.setdefault(each.place.sequence, []).append(each.stream)
@@ -104,19 +102,26 @@ def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Resolved:
     return resolve_streams(by_sequence, options.layout, options.height, options.width, options.flip)
 
 
+def _spikes(frames: Sequence[ScannedFrame], resolved: Resolved, flip: bool) -> dict[str, FrameSource]:
+    """Spikes of known extent by name of the frame."""
+    found: dict[str, FrameSource] = {}
+    for each in frames:
+        name = each.frame.name
+        if isinstance(each.spikes, FrameSource):
+            found[name] = each.spikes
+        elif each.spikes is not None and name in resolved.extents:
+            found[name] = ShapedStream.of(each.spikes, resolved.extents[name], resolved.layout, flip)
+    return found
+
+
 def _existing(
-    frames: Sequence[ScannedFrame], extents: Mapping[str, Extent], layout: str, options: SpikeOptions
+    frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource], options: SpikeOptions
 ) -> tuple[bool, list[str]]:
     """Whether existing voxels are upside down, and what becomes of them."""
     voxel = frames[0].voxel
     if voxel is not None and voxel.bins in options.voxel_bins:
         return False, [f"existing voxels are left: sets of {voxel.bins} bins are counted from the spikes"]
-
-    def fill(each: ScannedFrame, out: NDArray[np.uint8]) -> None:
-        form = layout if each.stream is not None else "array"
-        read_spikes(each.frame, form, each.key, extents[each.frame.name].width, options.flip, out)
-
-    upside_down, notes, problems = existing_orientation(frames, extents, fill)
+    upside_down, notes, problems = existing_orientation(frames, spikes)
     if problems:
         raise InputError(problems)
     return upside_down, notes

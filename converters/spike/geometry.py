@@ -1,6 +1,6 @@
 """How many frames of how many pixels a headerless recording holds: known cameras, layouts, and the choice.
 
-A ``.dat`` stream has no header. Its size must be a whole number of frames; their resolution is given by the
+A stream has no header. Its size must be a whole number of frames; their resolution is given by the
 user or found among the cameras in use, and refused where several fit. Pure functions: no file is touched.
 
 Layouts

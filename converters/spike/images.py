@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["ImageForm", "decode", "image_form", "read_image"]
+__all__ = ["IMAGE_SUFFIXES", "ImageForm", "decode", "image_form", "read_image"]
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"\x00\x00\x00\x00IEND\xaeB`\x82"

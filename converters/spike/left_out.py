@@ -9,7 +9,7 @@ from pathlib import Path
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import is_store, natural_key
 from unistore.converters.spike.folders import Recordings
-from unistore.converters.spike.frames import IMAGE_ROLES, SUFFIXES
+from unistore.converters.spike.frames import IMAGE_ROLES, is_known, is_of, suffixes_of
 from unistore.converters.spike.search import relative_name
 from unistore.errors import printable
 
@@ -125,15 +125,15 @@ class _Walk:
         return f"no {spikes} beside it" if role is not None else "holds no spikes"
 
     def _reason(self, path: Path) -> str:
-        suffix, above = path.suffix.lower(), path.parent
+        above = path.parent
         role = self._role_of.get(above.name)
-        if suffix not in SUFFIXES.get(role or "", _ANY_SUFFIX):
-            return f"is no {', '.join(SUFFIXES.get(role or '', SUFFIXES['spike']))} file"
+        if not (is_known(path) if role is None else is_of(path, role)):
+            return f"is no {', '.join(suffixes_of(role or 'spike'))} file"
         if self._followed:
             return "no link leads to it"
         if role is not None and role not in self._roles:
             return f"not every sequence has {printable(above.name)}/"
-        if role is None and suffix in SUFFIXES["blur"]:
+        if role is None and any(is_of(path, each) for each in IMAGE_ROLES):
             return f"lies in no {' or '.join(f'{self._folders[each]}/' for each in IMAGE_ROLES)} folder"
         if role is None and self._spikes_in(above):
             return f"lies beside {self._folders['spike']}/, not in it"
@@ -141,9 +141,6 @@ class _Walk:
 
     def _spikes_in(self, folder: Path) -> bool:
         return any((folder / self._folders[role]).is_dir() for role in ("spike", "voxel"))
-
-
-_ANY_SUFFIX = tuple(dict.fromkeys(suffix for each in SUFFIXES.values() for suffix in each))
 
 
 def _entries(folder: Path) -> list[tuple[Path, bool, bool]]:

@@ -1,4 +1,4 @@
-"""Spike recordings beside their files: by ``np.fromfile``, ``np.load`` and OpenCV."""
+"""Spike recordings beside their files: by the `Format.original` of each, and OpenCV."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared
 from unistore.converters.protocol import Scan
 from unistore.converters.spike.export import frames
+from unistore.converters.spike.layouts import format_of
 from unistore.schemas.spike.fields import voxel_path
 from unistore.schemas.store_view import StoreView
 
@@ -42,7 +43,7 @@ class Originals:
             yield compared(files["spike"], frame.spikes(), original)
         if "voxel" in files and self._ingested(detail["voxel"]["bins"]):
             stored = frame.voxels(voxel_path(detail["voxel"]["bins"]))
-            yield compared(files["voxel"], stored, _array(files["voxel"], detail["voxel"]["key"]))
+            yield compared(files["voxel"], stored, _original(files["voxel"], detail["voxel"]["key"]))
         for image in ("blur", "sharp"):
             if image in files:
                 stored = frame.image(image)
@@ -62,9 +63,9 @@ class Originals:
     def _spikes(self, path: Path, form: Mapping[str, Any]) -> NDArray[np.uint8]:
         """Spikes as pixels (T, H, W), row 0 = top, by the definition of each layout."""
         length, height, width = form["extent"]
+        raw = _original(path, form["key"])
         if form["layout"] == "array":
-            return np.asarray(_array(path, form["key"]) != 0, np.uint8)
-        raw: NDArray[np.uint8] = np.fromfile(path, np.uint8)
+            return np.asarray(raw != 0, np.uint8)
         if form["layout"] == "bytes":
             pixels = raw.reshape(length, height, width)
         elif form["layout"] == "stream":
@@ -76,12 +77,8 @@ class Originals:
         return pixels[:, ::-1] if self._flip else pixels
 
 
-def _array(path: Path, key: str) -> NDArray[Any]:
-    if path.suffix.lower() == ".npy":
-        array: NDArray[Any] = np.load(path, allow_pickle=False)
-        return array
-    with np.load(path, allow_pickle=False) as members:
-        return np.asarray(members[key])
+def _original(path: Path, key: str) -> NDArray[Any]:
+    return format_of(path).original(path, key)
 
 
 def _image(path: Path, as_bytes: bool) -> NDArray[np.uint8]:

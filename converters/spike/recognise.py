@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from unistore.converters.files.npy.archive import npz_members
-from unistore.converters.files.npy.array import read_header
 from unistore.converters.parts import LeftOut, Taken, Verdict
-from unistore.converters.spike.bytes import open_stream
-from unistore.converters.spike.frames import IMAGE_ROLES, SUFFIXES
+from unistore.converters.spike.frames import IMAGE_ROLES, is_of, suffixes_of
 from unistore.converters.spike.images import image_form
+from unistore.converters.spike.layouts import format_of
 from unistore.errors import printable
 
 __all__ = ["recognise"]
@@ -31,16 +29,16 @@ def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
     InputError
         It is damaged.
     """
-    suffix, above, name = path.suffix.lower(), path.parent, printable(path.name)
-    role = next((role for role, folder in folders.items() if folder == above.name), None)
-    if suffix in SUFFIXES["blur"]:
+    name = printable(path.name)
+    role = next((role for role, folder in folders.items() if folder == path.parent.name), None)
+    if any(is_of(path, each) for each in IMAGE_ROLES):
         return _image(path, name, role, folders)
-    if suffix not in SUFFIXES["spike"]:
-        return LeftOut(f"is no {', '.join(SUFFIXES['spike'])} file, and no image")
-    held = _held(path, name, suffix)
-    if role in ("spike", "voxel") and suffix in SUFFIXES[role]:
+    if not is_of(path, "spike"):
+        return LeftOut(f"is no {', '.join(suffixes_of('spike'))} file, and no image")
+    verdict = format_of(path).look(path, name)
+    if role in ("spike", "voxel") and is_of(path, role):
         return Taken("sequences", f"lies in a {folders[role]}/ folder")
-    return held
+    return verdict
 
 
 def _image(path: Path, name: str, role: str | None, folders: Mapping[str, str]) -> Verdict:
@@ -53,17 +51,3 @@ def _image(path: Path, name: str, role: str | None, folders: Mapping[str, str]) 
         return LeftOut(f"lies in {folders[role]}/ without {' or '.join(f'{e}/' for e in spikes)} beside it")
     image_form(path, name)
     return Taken("sequences", f"lies in {folders[role]}/ beside {beside}/")
-
-
-def _held(path: Path, name: str, suffix: str) -> Verdict:
-    """What a file of spikes shows wherever it lies; its header is read."""
-    if suffix == ".npy":
-        read_header(path, name)
-        return LeftOut("is an array outside of a sequence's folders")
-    if suffix == ".npz":
-        members = npz_members(path, name)
-        if "spk" not in members:
-            return LeftOut("holds no spk")
-        return Taken("array", f"holds spk {members['spk'].header.shape}")
-    open_stream(path, name)
-    return Taken("stream", "is a headerless .dat stream")

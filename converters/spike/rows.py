@@ -11,20 +11,21 @@ from numpy.typing import NDArray
 from unistore.converters.protocol import Source
 from unistore.converters.spike.frames import Frame, file_name
 from unistore.converters.spike.images import decode, read_image
-from unistore.converters.spike.reading import load_array, read_array, read_dat
+from unistore.converters.spike.layouts import open_spikes, open_voxels
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.streams import Extent
+from unistore.converters.spike.shaped import ShapedStream
+from unistore.converters.spike.source import Extent, FrameSource, StreamSource
+from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import row_bytes, voxelize
 from unistore.schemas.spike.fields import IMAGES
 
-__all__ = ["frame_detail", "read_file_bytes", "read_frame", "read_spikes"]
+__all__ = ["frame_detail", "read_file_bytes", "read_frame"]
 
 
 def frame_detail(
     scanned: ScannedFrame,
     roles: tuple[str, ...],
-    extent: Extent | None,
-    layout: str,
+    spikes: FrameSource | None,
     upside_down: bool,
 ) -> dict[str, Any]:
     """What has to be known of a frame to read it again; plain JSON values."""
@@ -32,11 +33,11 @@ def frame_detail(
     detail: dict[str, Any] = {"sequence": place.sequence, "roles": list(roles)}
     if place.sequence != place.recording:
         detail["recording"] = place.recording
-    if extent is not None:
+    if spikes is not None:
         detail["spike"] = {
-            "layout": layout if scanned.stream is not None else "array",
-            "key": scanned.key,
-            "extent": [extent.length, extent.height, extent.width],
+            "layout": spikes.layout if isinstance(spikes, ShapedStream) else "array",
+            "key": spikes.key,
+            "extent": [spikes.extent.length, spikes.extent.height, spikes.extent.width],
         }
     if scanned.voxel is not None:
         voxel = scanned.voxel
@@ -69,7 +70,7 @@ def read_frame(source: Source, counted: Sequence[int], flip: bool, out: Mapping[
     if "spike" in out:
         length, height, width = detail["spike"]["extent"]
         packed = out["spike"][0, :length, :height, : row_bytes(width)]
-        read_spikes(frame, detail["spike"]["layout"], detail["spike"]["key"], width, flip, packed)
+        _spikes_of(frame, detail["spike"], flip).read(packed)
         for bins in counted:
             voxelize(packed, width, bins, out=out[f"voxel/{bins}"][0, :, :height, :width])
     existing = detail.get("voxel")
@@ -86,18 +87,21 @@ def _frame_of(source: Source) -> Frame:
     return Frame(source.name, dict(zip(source.detail["roles"], source.files, strict=True)))
 
 
-def read_spikes(frame: Frame, layout: str, key: str, width: int, flip: bool, out: NDArray[np.uint8]) -> None:
-    """Fill packed spikes (T, H, ⌈W/8⌉), row 0 = top, from a stream or (layout ``"array"``) an array."""
-    name = file_name(frame, "spike")
-    if layout == "array":
-        read_array(frame.files["spike"], name, key, out)
-    else:
-        read_dat(frame.files["spike"], name, layout, width, flip, out)
+def _spikes_of(frame: Frame, form: Mapping[str, Any], flip: bool) -> FrameSource:
+    """Spikes of a frame as it was scanned."""
+    name, extent = file_name(frame, "spike"), Extent(*form["extent"])
+    opened = open_spikes(frame.files["spike"], name)
+    if isinstance(opened, StreamSource):
+        return ShapedStream.of(opened, extent, form["layout"], flip)
+    if opened.extent != extent:
+        message = f"is {opened.extent} now, and was {extent} when it was scanned"
+        raise InputError(Problem(name, message, "it changed during the conversion: run again", "changed"))
+    return opened
 
 
 def _read_existing(frame: Frame, form: Mapping[str, Any], out: NDArray[Any]) -> None:
     height, width = form["extent"]
-    values = load_array(frame.files["voxel"], file_name(frame, "voxel"), form["key"])
+    values = open_voxels(frame.files["voxel"], file_name(frame, "voxel")).values()
     out[:, :height, :width] = values[:, ::-1] if form["upside_down"] else values
 
 

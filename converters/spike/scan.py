@@ -10,48 +10,36 @@ import numpy as np
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import Collected, about
 from unistore.converters.parts import Scanned
-from unistore.converters.spike.bytes import Stream, open_stream
 from unistore.converters.spike.frames import IMAGE_ROLES, Frame, Place, file_name
 from unistore.converters.spike.images import ImageForm, image_form
-from unistore.converters.spike.reading import array_form, check_spikes
-from unistore.converters.spike.streams import Extent
+from unistore.converters.spike.layouts import open_spikes, open_voxels
+from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
 from unistore.errors import InputError, Problem
 
-__all__ = ["ScannedFrame", "VoxelForm", "scan_frame"]
-
-_SPIKE_KEYS = ("spk",)
-_VOXEL_KEYS = ("voxel", "voxels", "spike_vox", "vox", "arr_0")
-
-
-@dataclass(frozen=True, slots=True)
-class VoxelForm:
-    """An existing voxel grid: its name in a ``.npz`` (else ``""``), bins, pixels, dtype."""
-
-    key: str
-    bins: int
-    height: int
-    width: int
-    dtype: str
+__all__ = ["ScannedFrame", "scan_frame"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFrame(Scanned):
-    """One frame: a stream of still unknown extent, or an array of spikes, and what stands beside it.
+    """One frame: its spikes, and what stands beside them.
 
     Where it has problems, some of its files may be missing here.
     """
 
     place: Place
-    stream: Stream | None = None
-    key: str = ""
-    extent: Extent | None = None
-    voxel: VoxelForm | None = None
+    spikes: FrameSource | StreamSource | None = None
+    voxel: VoxelGrid | None = None
     images: Mapping[str, ImageForm] = field(default_factory=dict)
 
     @property
     def frame(self) -> Frame:
         """Its name and files."""
         return self.place.frame
+
+    @property
+    def stream(self) -> StreamSource | None:
+        """Its spikes, if they are a stream of still unknown extent."""
+        return self.spikes if isinstance(self.spikes, StreamSource) else None
 
 
 def scan_frame(place: Place, *, convert_images: bool) -> ScannedFrame:
@@ -70,7 +58,7 @@ def scan_frame(place: Place, *, convert_images: bool) -> ScannedFrame:
         If none of its files can be read.
     """
     frame = place.frame
-    stream, key, extent, voxel = None, "", None, None
+    spikes, voxel = None, None
     images: dict[str, ImageForm] = {}
     problems: list[Problem] = []
     collected = Collected(problems)
@@ -82,22 +70,16 @@ def scan_frame(place: Place, *, convert_images: bool) -> ScannedFrame:
                 images[role] = image_form(path, name)
                 problems += [] if convert_images else _colour_problems(images[role], name)
             elif role == "voxel":
-                key_of, shape, dtype = array_form(path, name, _VOXEL_KEYS)
-                voxel = VoxelForm(key_of, *shape, dtype.str)
-                problems += _voxel_problems(dtype, name)
-            elif path.suffix.lower() in {".npy", ".npz"}:
-                key, shape, dtype = array_form(path, name, _SPIKE_KEYS)
-                extent = Extent(*shape)
-                problems += check_spikes(path, name, key, dtype)
+                voxel = open_voxels(path, name)
+                problems += _voxel_problems(voxel.dtype, name)
             else:
-                stream = open_stream(path, name)
+                spikes = open_spikes(path, name)
+                problems += spikes.check() if isinstance(spikes, FrameSource) else []
     problems += _size_problems(images, file_name(frame, "sharp")) if len(images) > 1 else []
     problems = about(frame.name, problems)
-    if not (stream or extent or voxel or images):
+    if not (spikes or voxel or images):
         raise InputError(problems)
-    return ScannedFrame(
-        place=place, stream=stream, key=key, extent=extent, voxel=voxel, images=images, problems=problems
-    )
+    return ScannedFrame(place=place, spikes=spikes, voxel=voxel, images=images, problems=problems)
 
 
 def _size_problems(images: Mapping[str, ImageForm], name: str) -> list[Problem]:

@@ -7,12 +7,20 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
 from unistore.converters.files.paths import is_special, is_store, natural_key, special, split_of
-from unistore.converters.spike.frames import ROLES, SUFFIXES, Frame, Recording, pair, runs_of
+from unistore.converters.spike.frames import (
+    ROLES,
+    Frame,
+    Recording,
+    is_known,
+    is_of,
+    pair,
+    runs_of,
+    suffixes_of,
+)
+from unistore.converters.spike.layouts import stem_of
 from unistore.errors import Problem, printable
 
 __all__ = ["Search", "relative_name"]
-
-_ANY_SUFFIX = frozenset(suffix for each in SUFFIXES.values() for suffix in each)
 
 
 def relative_name(path: Path, base: Path) -> str:
@@ -64,7 +72,7 @@ class Search:
         if roles:
             self._recording(folder, roles)
         else:
-            self._loose(folder, [path for path in entries if path.suffix.lower() in SUFFIXES["spike"]])
+            self._loose(folder, [path for path in entries if is_of(path, "spike")])
         for path in inside.values():
             real = path.resolve()
             if path not in roles.values() and real not in above and not is_store(path):
@@ -87,13 +95,13 @@ class Search:
         ]
 
     def _is_special(self, path: Path) -> bool:
-        found = path.suffix.lower() in _ANY_SUFFIX and is_special(path)
+        found = is_known(path) and is_special(path)
         if found:
             self.problems += about(self._name(path), [special(self._name(path))])
         return found
 
     def _may_follow(self, link: Path) -> bool:
-        wanted = link.suffix.lower() in _ANY_SUFFIX
+        wanted = is_known(link)
         if not link.exists():
             if wanted or link.name in self._folders.values():
                 target = printable(str(link.readlink()))
@@ -138,31 +146,32 @@ class Search:
         """Stems of a role's files that are left out."""
         if not self._exclusion:
             return []
-        paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES[role]]
-        return [path.stem for path in paths if self._exclusion.covers(self._name(path))]
+        paths = [path for path in folder.iterdir() if is_of(path, role)]
+        return [stem_of(path) for path in paths if self._exclusion.covers(self._name(path))]
 
     def _files(self, folder: Path, role: str) -> dict[str, Path]:
         """Files of one role by stem."""
         files: dict[str, Path] = {}
         for path in self._entries(folder):
-            if path.suffix.lower() not in SUFFIXES[role] or path.is_dir():
+            if not is_of(path, role) or path.is_dir():
                 continue
-            if path.stem in files:
-                message = f"and {printable(files[path.stem].name)} are both frame {printable(path.stem)}"
+            stem = stem_of(path)
+            if stem in files:
+                message = f"and {printable(files[stem].name)} are both frame {printable(stem)}"
                 self._problem(path, message, "remove one of them", "count")
-            files[path.stem] = path
+            files[stem] = path
         if not files:
-            message = f"holds no {' or '.join(SUFFIXES[role])} file"
+            message = f"holds no {' or '.join(suffixes_of(role))} file"
             above = self._name(folder.parent)
             self.problems.append(Problem(self._name(folder), message, kind="missing", source=above))
         return files
 
     def _loose(self, folder: Path, files: Sequence[Path]) -> None:
         """Spike files beside each other: numbered ones are consecutive frames, others stand alone."""
-        numbered = [path for path in files if path.stem.isdigit()]
+        numbered = [path for path in files if stem_of(path).isdigit()]
         if len(numbered) > 1:
             gone = {stem for stem in self._gone(folder, "spike") if stem.isdigit()}
-            frames = {path.stem: Frame(self._name(path), {"spike": path}) for path in numbered}
+            frames = {stem_of(path): Frame(self._name(path), {"spike": path}) for path in numbered}
             self._add(folder, runs_of(frames, gone), ("spike",))
             files = [path for path in files if path not in numbered]
         for path in files:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.converters.spike.bytes import Layout, Stream, decide_layout, decide_padding
+from unistore.converters.spike.bytes import Layout, decide_layout, decide_padding
 from unistore.converters.spike.geometry import (
     CAMERAS,
     Choice,
@@ -16,26 +16,15 @@ from unistore.converters.spike.geometry import (
     misread_as,
     row_correlation,
 )
-from unistore.converters.spike.reading import read_dat
+from unistore.converters.spike.shaped import ShapedStream
+from unistore.converters.spike.source import Extent, StreamSource
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 
-__all__ = ["Extent", "Resolved", "resolve_streams"]
+__all__ = ["Resolved", "resolve_streams"]
 
 _LOOKED_AT = 64
 _CORRELATED = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """True size of a recording: time steps, height and width in pixels."""
-
-    length: int
-    height: int
-    width: int
-
-    def __str__(self) -> str:
-        return f"{self.length} x {self.height} x {self.width}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +48,7 @@ class Resolved:
 
 
 def resolve_streams(
-    recordings: Mapping[str, Sequence[Stream]],
+    recordings: Mapping[str, Sequence[StreamSource]],
     wanted: str,
     height: int | None,
     width: int | None,
@@ -84,7 +73,8 @@ def resolve_streams(
         return Resolved({}, wanted, (), tuple(problems))
     refused = {problem.location for problem in problems}
     left = {
-        name: [stream for stream in each if stream.name not in refused] for name, each in recordings.items()
+        name: [stream for stream in each if stream.location not in refused]
+        for name, each in recordings.items()
     }
     left = {name: each for name, each in left.items() if each}
     sizes = {name: [stream.size for stream in each] for name, each in left.items()}
@@ -98,18 +88,18 @@ def resolve_streams(
         notes.append(padding.reason)
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
     extents: dict[str, Extent] = {}
-    firsts: dict[tuple[int, int], Stream] = {}
+    firsts: dict[tuple[int, int], StreamSource] = {}
     for name, choice in choices.items():
         for stream in left[name]:
             frames = frames_in(stream.size, choice.height, choice.width, padding.layout)
             if frames is None:
                 more.append(_remainder(stream, choice, padding.layout))
                 continue
-            extents[stream.name] = Extent(frames, choice.height, choice.width)
+            extents[stream.location] = Extent(frames, choice.height, choice.width)
             firsts.setdefault((choice.height, choice.width), stream)
     if not problems and not more:
         for stream in firsts.values():
-            notes += _doubts(stream, extents[stream.name], padding.layout, flip)
+            notes += _doubts(stream, extents[stream.location], padding.layout, flip)
     return Resolved(extents, padding.layout, tuple(notes), (*problems, *more))
 
 
@@ -121,7 +111,12 @@ _FORM = {
 
 
 def _given(
-    recordings: Mapping[str, Sequence[Stream]], decided: Layout, height: int, width: int, *, suspicious: bool
+    recordings: Mapping[str, Sequence[StreamSource]],
+    decided: Layout,
+    height: int,
+    width: int,
+    *,
+    suspicious: bool,
 ) -> tuple[dict[str, Choice], Layout, list[Problem]]:
     """One resolution for all, given by the user: how its rows are padded, and whether it is a misreading."""
     streams = [stream for each in recordings.values() for stream in each]
@@ -133,7 +128,7 @@ def _given(
             f"{height} x {width} they only divide by chance: {decided.reason}"
         )
         cure = f"give --height {camera.height} --width {camera.width}, or --layout packed to insist"
-        return {}, decided, [Problem(streams[0].name, message, cure, "geometry")]
+        return {}, decided, [Problem(streams[0].location, message, cure, "geometry")]
     choices = {name: Choice(height, width, "") for name in recordings}
     if decided.layout == "bytes" or width % 8 == 0:
         return choices, decided, []
@@ -154,12 +149,12 @@ def _given(
         f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding; too dark to tell"
     )
     cure = (
-        f"cut or pad the recordings to a width that 8 divides, or save them as (T, {height}, {width}) in .npy"
+        f"cut or pad the recordings to a width that 8 divides, or save them as arrays (T, {height}, {width})"
     )
-    return {}, decided, [Problem(streams[0].name, message, cure, "dark")]
+    return {}, decided, [Problem(streams[0].location, message, cure, "dark")]
 
 
-def _remainder(stream: Stream, choice: Choice, layout: str) -> Problem:
+def _remainder(stream: StreamSource, choice: Choice, layout: str) -> Problem:
     """A size that is no whole number of frames: by how much, and what would fit."""
     pixels = choice.height * choice.width
     frame = {"packed": choice.height * row_bytes(choice.width), "stream": pixels / 8, "bytes": pixels}[layout]
@@ -176,18 +171,19 @@ def _remainder(stream: Stream, choice: Choice, layout: str) -> Problem:
     ]
     cure = "cut short? or another camera, with other --height and --width"
     cure += f"; these fit: {', '.join(others)}" if others else ""
-    return Problem(stream.name, message, cure, "size", stream.name)
+    return Problem(stream.location, message, cure, "size", stream.location)
 
 
-def _doubts(stream: Stream, extent: Extent, layout: str, flip: bool) -> list[str]:
+def _doubts(stream: StreamSource, extent: Extent, layout: str, flip: bool) -> list[str]:
     """A remark if rows of the mean image do not go together, as they do in any lit scene."""
     frames = np.empty((min(extent.length, _LOOKED_AT), extent.height, row_bytes(extent.width)), np.uint8)
-    read_dat(stream.path, stream.name, layout, extent.width, flip, frames)
+    ShapedStream.of(stream, extent, layout, flip).read(frames)
     correlation = row_correlation(frames, extent.width)
     if np.isnan(correlation) or correlation >= _CORRELATED:
         return []
     note = (
-        f"careful: neighbouring rows of {stream.name} hardly go together as {extent.height} x {extent.width} "
-        f"(correlation {correlation:.2f}; lit scenes reach 0.7 and more): check --height and --width"
+        f"careful: neighbouring rows of {stream.location} hardly go together as "
+        f"{extent.height} x {extent.width} (correlation {correlation:.2f}; lit scenes reach 0.7 and more): "
+        "check --height and --width"
     )
     return [note]

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-import numpy as np
-
 from unistore.converters.common.columns import promote
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.streams import Extent
+from unistore.converters.spike.source import Extent, FrameSource
 from unistore.schemas.spike.bits import count_dtype
 from unistore.schemas.spike.fields import (
     FRAMES,
@@ -77,7 +75,7 @@ def voxel_sets(wanted: Sequence[int], scanned: Sequence[ScannedFrame], length: i
     sets = [Voxels(bins, count_dtype(length, bins), counted=True) for bins in wanted]
     found = [each.voxel for each in scanned if each.voxel is not None]
     if found and found[0].bins not in wanted:
-        dtype = promote([np.dtype(voxel.dtype) for voxel in found])
+        dtype = promote([voxel.dtype for voxel in found])
         if dtype is not None:
             sets.append(Voxels(found[0].bins, dtype.name, counted=False))
     return sorted(sets, key=lambda each: each.bins)
@@ -145,8 +143,7 @@ def image_bytes(scanned: Sequence[ScannedFrame]) -> dict[str, int]:
 
 
 def reading_memory(scanned: ScannedFrame) -> int:
-    """Bytes held while a frame is read: the whole array of spikes in a ``.npz``; an image with its file."""
-    extent = scanned.extent
-    spikes = extent.length * extent.height * extent.width if scanned.key and extent is not None else 0
+    """Bytes held while a frame is read: what its spikes ask for; an image with its file."""
+    spikes = scanned.spikes.memory if isinstance(scanned.spikes, FrameSource) else 0
     images = [2 * 3 * form.height * form.width + form.size for form in scanned.images.values()]
     return max([spikes, *images])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -215,15 +216,15 @@ def test_a_mistake_of_the_converter_shows(
     make_case: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A converter that reads wrongly, when converting and now, is caught by the plain readers."""
-    from unistore.converters.spike import rows as spike_rows
+    from unistore.converters.spike.shaped import ShapedStream
 
     case, _ = make_case("spike_tiles")
-    right = spike_rows.read_dat
+    right = ShapedStream.read
 
-    def wrong(path: Path, name: str, layout: str, width: int, flip: bool, out: np.ndarray) -> None:
-        right(path, name, layout, width, not flip, out)
+    def wrong(self: ShapedStream, out: np.ndarray) -> None:
+        right(replace(self, flip=not self.flip), out)
 
-    monkeypatch.setattr(spike_rows, "read_dat", wrong)
+    monkeypatch.setattr(ShapedStream, "read", wrong)
     store = case.convert(tmp_path / "wrong.zarr")
     verified = verify(store, against=case.sources)
     assert verified.receipt is None

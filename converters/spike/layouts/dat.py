@@ -1,0 +1,64 @@
+"""Headerless streams, ``.dat``: bits or bytes of one frame after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.parts import Taken, Verdict
+from unistore.converters.spike.source import Format, ReadBytes, StreamSource
+from unistore.errors import InputError, Problem
+
+__all__ = ["FORMAT", "DatSource"]
+
+_LFS = b"version https://git-lfs"
+
+
+class DatSource(StreamSource):
+    """A ``.dat`` file."""
+
+    @contextmanager
+    def open(self) -> Iterator[ReadBytes]:
+        """Read the file's bytes as they are."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                yield lambda count: np.fromfile(file, np.uint8, count)
+        except OSError as error:
+            raise InputError(_unreadable(self.location, error)) from error
+
+
+def _open(path: Path, location: str) -> DatSource:
+    """Size of a file, once it has shown that it is no placeholder."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(_LFS))
+        size = path.stat().st_size
+    except OSError as error:
+        raise InputError(_unreadable(location, error)) from error
+    if not size:
+        raise InputError(Problem(location, "is empty (0 bytes)", "copy or record it again", "empty"))
+    if head == _LFS:
+        message = "is a Git LFS pointer, not the recording itself"
+        raise InputError(Problem(location, message, "run `git lfs pull`", "format"))
+    return DatSource(path=path, location=location, size=size)
+
+
+def _look(path: Path, location: str) -> Verdict:
+    _open(path, location)
+    return Taken("stream", "is a headerless .dat stream")
+
+
+def _original(path: Path, _key: str) -> NDArray[Any]:
+    return np.fromfile(path, np.uint8)
+
+
+def _unreadable(name: str, error: OSError) -> Problem:
+    return Problem(name, f"cannot be read: {error.strerror}", "check the file and its rights", "unreadable")
+
+
+FORMAT = Format(suffixes=(".dat",), look=_look, open=_open, original=_original, headerless=True, form="raw")
