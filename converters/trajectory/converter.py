@@ -9,18 +9,19 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.hdf5.file import SUFFIXES, open_hdf5
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
+from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.derive import derive_memory, derive_source
 from unistore.converters.trajectory.index import Index
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import Reader
-from unistore.converters.trajectory.recognise import EVIDENCE, recognise
+from unistore.converters.trajectory.recognise import recognise
 from unistore.converters.trajectory.scan import ScannedFile, scan_file
 from unistore.converters.trajectory.settle import possible_tables, settle_episodes
+from unistore.converters.trajectory.source import Look
 from unistore.converters.trajectory.tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
@@ -32,16 +33,17 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
     """Converts robot trajectories; see `TrajectoryOptions`."""
 
     family: ClassVar[str] = FAMILY_NAME
-    suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
+    suffixes: ClassVar[tuple[str, ...]] = layouts.suffixes()
 
     def look(self, file: Candidate) -> Verdict:
-        """Take HDF5 files by the names at their top."""
+        """Take files by what they hold."""
         if not file.path.name.lower().endswith(self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        layout = recognise(file.opened(open_hdf5))
-        if layout is None:
-            return LeftOut(f"holds no {', no '.join(EVIDENCE.values())}")
-        return Taken(layout, f"holds {EVIDENCE[layout]}")
+        found = recognise(Look(file))
+        if found is None:
+            asked = layouts.formats_for(file.path)
+            return LeftOut(f"holds no {', no '.join(each.EVIDENCE for each in asked)}")
+        return Taken(found.NAME, f"holds {found.EVIDENCE}")
 
     def scan(self, part: Part) -> ScannedFile:
         """Look at a file's headers, its flags and its actions; see `Converter.scan`.

@@ -6,19 +6,19 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.file import place
 from unistore.converters.protocol import Emit, Facts, Source
-from unistore.converters.trajectory.attributes import plain_attributes, small_values
-from unistore.converters.trajectory.features import Feature
-from unistore.converters.trajectory.files import flags
+from unistore.converters.trajectory.attributes import small_values
+from unistore.converters.trajectory.features import Feature, flags
 from unistore.converters.trajectory.images import whole
 from unistore.converters.trajectory.index import Index, Span
+from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.read import BLOCK, blocks, frames
+from unistore.converters.trajectory.source import Array, EpisodeSource
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import JPEG_SUFFIX, OBSERVATION
 
@@ -62,11 +62,12 @@ def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit)
         ``summary``: JSON as u1 (see `summary_of`); ``sizes/<n>``: bytes of each step's frame in table n of
         `kept`, (steps,) i8.
     """
-    with open_hdf5(source.path, source.name) as file:
+    layout = format_named(index.layout)
+    with layout.open_episodes(source) as file:
         summary = {
             "following": _following(file, source.name, index),
-            "cut": _cut(file, source.name, index),
-            **_attributes(file, source.name, index),
+            "cut": _cut(file, index),
+            **_attributes(file, index, joined=layout.JOINED),
         }
         sizes = {f"sizes/{n}": _keep(file, source.name, index, table, emit) for n, table in enumerate(kept)}
     return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}
@@ -91,7 +92,7 @@ def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:
     return np.asarray(facts[f"sizes/{number}"], np.int64)
 
 
-def _following(file: h5py.File, name: str, index: Index) -> dict[str, bool]:
+def _following(file: EpisodeSource, name: str, index: Index) -> dict[str, bool]:
     """By key: whether, inside every episode, the next observation is bit for bit the following step's."""
     result: dict[str, bool] = {}
     last = np.zeros(int(index.offsets[-1]), bool)
@@ -106,36 +107,34 @@ def _following(file: h5py.File, name: str, index: Index) -> dict[str, bool]:
                 if result.get(key, True):
                     now = features.get(f"observation/{key}")
                     with collected.attempt(place(name, f"{span.group}/{following.dataset}")):
-                        result[key] = now is not None and _follows(file, name, span, ends, now, following)
+                        result[key] = now is not None and _follows(file, span, ends, now, following)
     collected.check()
     return result
 
 
 def _follows(
-    file: h5py.File, name: str, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
+    file: EpisodeSource, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
 ) -> bool:
     if (now.kind, now.form) != (following.kind, following.form):
         return False
     for lo, hi in blocks(now, span.length - 1):
         first = span.first + lo
-        later = _row_bytes(file, name, span, now, first + 1, span.first + hi + 1)
-        said = _row_bytes(file, name, span, following, first, span.first + hi)
+        later = _row_bytes(file, span, now, first + 1, span.first + hi + 1)
+        said = _row_bytes(file, span, following, first, span.first + hi)
         if any(a != b and not end for a, b, end in zip(later, said, ends[lo:hi].tolist(), strict=True)):
             return False
     return True
 
 
-def _row_bytes(file: h5py.File, name: str, span: Span, feature: Feature, lo: int, hi: int) -> list[bytes]:
-    item = f"{span.group}/{feature.dataset}".strip("/")
-    dataset, location = file[item], place(name, item)
+def _row_bytes(file: EpisodeSource, span: Span, feature: Feature, lo: int, hi: int) -> list[bytes]:
+    array = file.array(span.group, feature.dataset)
     if feature.encoded:
-        return [frame.tobytes() for frame in frames(dataset, location, feature, lo, hi)]
-    rows = read_rows(dataset, location, lo, hi)
-    flat = rows.reshape(hi - lo, -1).view(np.uint8)
+        return [frame.tobytes() for frame in frames(array, feature, lo, hi)]
+    flat = array.read(lo, hi).reshape(hi - lo, -1).view(np.uint8)
     return [row.tobytes() for row in flat]
 
 
-def _cut(file: h5py.File, name: str, index: Index) -> list[int]:
+def _cut(file: EpisodeSource, index: Index) -> list[int]:
     """Episodes that end because the recording does: only the last one of a group can be unmarked."""
     last = {group: episode for episode, group in enumerate(index.groups)}
     cut = []
@@ -146,14 +145,14 @@ def _cut(file: h5py.File, name: str, index: Index) -> list[int]:
         row = index.firsts[episode] + index.lengths[episode] - 1
         marks = []
         for column in {"terminated", "truncated"} & features.keys():
-            item = f"{group}/{features[column].dataset}".strip("/")
-            marks.append(flags(read_rows(file[item], place(name, item), row, row + 1), item, row).any())
+            array = file.array(group, features[column].dataset)
+            marks.append(flags(array.read(row, row + 1), array.location, row).any())
         if not any(marks):
             cut.append(episode)
     return cut
 
 
-def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> NDArray[np.int64]:
+def _keep(file: EpisodeSource, name: str, index: Index, table: str, emit: Emit) -> NDArray[np.int64]:
     """Emit the compressed frames of one key, and return their sizes."""
     column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
     sizes = np.zeros(int(index.offsets[-1]), np.int64)
@@ -163,48 +162,41 @@ def _keep(file: h5py.File, name: str, index: Index, table: str, emit: Emit) -> N
         feature = span.variant.features.get(column)
         if feature is None:
             continue
-        item = f"{span.group}/{feature.dataset}".strip("/")
         for lo, hi in blocks(feature, span.length):
             first, stop = span.first + lo, span.first + hi
-            with collected.attempt(place(name, item)):
-                block = _whole_frames(file[item], place(name, item), feature, first, stop)
+            with collected.attempt(place(name, f"{span.group}/{feature.dataset}")):
+                block = _whole_frames(file.array(span.group, feature.dataset), feature, first, stop)
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))
     collected.check()
     return sizes
 
 
-def _whole_frames(
-    dataset: h5py.Dataset, location: str, feature: Feature, lo: int, hi: int
-) -> list[NDArray[np.uint8]]:
+def _whole_frames(array: Array, feature: Feature, lo: int, hi: int) -> list[NDArray[np.uint8]]:
     """Compressed frames of rows ``lo:hi``, none of them cut short."""
     block: list[NDArray[np.uint8]] = []
-    for frame in frames(dataset, location, feature, lo, hi):
+    for frame in frames(array, feature, lo, hi):
         if not whole(frame):
             message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-            where = f"{location} row {lo + len(block)}"
+            where = f"{array.location} row {lo + len(block)}"
             raise InputError(Problem(where, message, "get or write the file again", "damaged"))
         block.append(frame)
     return block
 
 
-def _attributes(file: h5py.File, source: str, index: Index) -> dict[str, Any]:
+def _attributes(file: EpisodeSource, index: Index, *, joined: bool) -> dict[str, Any]:
     """Attributes and small arrays, of the file and of each episode."""
-    parts = [
-        {
-            **plain_attributes(file[group] if group else file),
-            **_values(file, source, group, index.variants[number].values),
-        }
-        for group, number in dict.fromkeys(zip(index.groups, index.variant, strict=True))
+    source = dict(file.attributes())
+    if joined:
+        for group, number in dict.fromkeys(zip(index.groups, index.variant, strict=True)):
+            source |= _values(file, group, index.variants[number].values)
+        return {"source": source, "episodes": [{} for _ in index.names]}
+    episodes = [
+        {**file.group_attributes(group), **_values(file, group, index.variants[number].values)}
+        for group, number in zip(index.groups, index.variant, strict=True)
     ]
-    if index.layout == "act":
-        return {"source": {}, "episodes": parts}
-    if index.layout == "robomimic":
-        own = {**plain_attributes(file), **plain_attributes(file["data"])}
-        return {"source": own, "episodes": parts}
-    return {"source": parts[0], "episodes": [{} for _ in index.names]}
+    return {"source": source, "episodes": episodes}
 
 
-def _values(file: h5py.File, source: str, group: str, names: Sequence[str]) -> dict[str, Any]:
-    paths = {name: f"{group}/{name}".strip("/") for name in names}
-    return {name: small_values(file[path], place(source, path)) for name, path in paths.items()}
+def _values(file: EpisodeSource, group: str, names: Sequence[str]) -> dict[str, Any]:
+    return {name: small_values(file.array(group, name)) for name in names}

@@ -1,11 +1,11 @@
-"""Trajectories given back as their sources had them: robomimic groups, or the rows of a file at its root."""
+"""Trajectories given back as their sources had them: the arrays of each group, in files of their format."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values, converted
 from unistore.converters.common.stored import row_blocks, row_values
+from unistore.converters.trajectory.layouts import format_named
+from unistore.converters.trajectory.source import Format, Restored
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.store_view import ArrayView, StoreView
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
 
 __all__ = ["Run", "files", "runs"]
 
-_GROUPED = "robomimic"
-"""Layout whose files hold one group an episode, ``data/<episode>``."""
 _FLAGS = ("steps/terminated", "steps/truncated")
 
 
@@ -114,54 +114,49 @@ class Run:
 
 def runs(store: StoreView) -> Iterator[tuple[int, str, list[Run]]]:
     """Number and name of every source, and its runs."""
-    grouped = _is_grouped(store)
+    layout = _format(store)
     owner, bounds = whole(store, f"{EPISODES}/source"), whole(store, f"{EPISODES}/offsets")
-    names = store.text(f"{EPISODES}/name")
+    groups = [layout.group_of(name) for name in store.text(f"{EPISODES}/name")]
     for number, source in enumerate(store.text("sources/path")):
         first, last = (int(np.searchsorted(owner, number, side)) for side in ("left", "right"))
-        cuts = list(range(first, last + 1)) if grouped else [first, last]
-        yield (
-            number,
-            source,
-            [
-                Run(
-                    store=store,
-                    group=f"data/{names[lo]}" if grouped else "",
-                    first=lo,
-                    last=hi,
-                    bounds=bounds[lo : hi + 1],
-                )
-                for lo, hi in pairwise(cuts)
-            ],
-        )
+        parts = []
+        for group, members in groupby(range(first, last), lambda episode: groups[episode]):
+            lo, *rest = members
+            hi = lo + len(rest) + 1
+            parts.append(Run(store=store, group=group, first=lo, last=hi, bounds=bounds[lo : hi + 1]))
+        yield number, source, parts
 
 
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a trajectory store."""
+    layout = _format(store)
     columns = _columns(store)
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
     own = _texts(store, "sources/attributes")
     each = _texts(store, f"{EPISODES}/attributes")
     for number, name, parts in runs(store):
-        values: dict[str, Values] = {}
-        attributes: dict[str, Mapping[str, Any]] = {}
-        if own:
-            attributes["data" if _is_grouped(store) else ""] = own[number]
+        groups: dict[str, dict[str, Values]] = {}
         for part in parts:
-            for path, dataset in columns.items():
-                values[f"{part.group}/{dataset}".strip("/")] = part.values(path)
+            arrays = {dataset: part.values(path) for path, dataset in columns.items()}
             for dataset, dtype in empty.items():
-                nothing = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
-                values[f"{part.group}/{dataset}".strip("/")] = nothing
-            if each and (_is_grouped(store) or part.last == part.first + 1):
-                attributes[part.group] = {**attributes.get(part.group, {}), **each[part.first]}
-        if _is_grouped(store):
-            values |= _masks(store, parts)
-        yield File(name=name, form="hdf5", source=number, values=values, attributes=attributes)
+                arrays[dataset] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
+            groups[part.group] = arrays
+        alone = [part for part in parts if part.last == part.first + 1]
+        yield layout.file(
+            Restored(
+                name=name,
+                source=number,
+                groups=groups,
+                attributes=own[number] if own else {},
+                group_attributes={part.group: each[part.first] for part in alone} if each else {},
+                masks=_masks(store, parts),
+            )
+        )
 
 
-def _is_grouped(store: StoreView) -> bool:
-    return bool(store.group(EPISODES)["source_layout"] == _GROUPED)
+def _format(store: StoreView) -> Format:
+    """Format that the store's episodes came in."""
+    return format_named(str(store.group(EPISODES)["source_layout"]))
 
 
 def _columns(store: StoreView) -> dict[str, str]:
@@ -182,20 +177,19 @@ def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in store.text(path)] if store.has(f"{path}/data") else []
 
 
-def _masks(store: StoreView, parts: Sequence[Run]) -> dict[str, Values]:
-    """Names of the episodes that each mask lists, as the robomimic layout keeps them."""
+def _masks(store: StoreView, parts: Sequence[Run]) -> dict[str, list[str]]:
+    """Names of the episodes of a source that each mask lists, if it lists any."""
     group = f"{EPISODES}/mask/"
-    found: dict[str, Values] = {}
-    for path in store.paths():
-        if path.startswith(group) and parts:
-            listed = store.array(path).read(parts[0].first, parts[-1].last)
-            names = [
-                p.group.removeprefix("data/").encode()
-                for p, chosen in zip(parts, listed, strict=True)
-                if chosen
-            ]
-            if names:
-                found[f"mask/{path.removeprefix(group)}"] = array_values(np.array(names))
+    paths = [path for path in store.paths() if path.startswith(group)] if parts else []
+    if not paths:
+        return {}
+    first, last = parts[0].first, parts[-1].last
+    names = store.text(f"{EPISODES}/name")[first:last]
+    found = {}
+    for path in paths:
+        listed = store.array(path).read(first, last)
+        if chosen := [name for name, member in zip(names, listed, strict=True) if member]:
+            found[path.removeprefix(group)] = chosen
     return found
 
 

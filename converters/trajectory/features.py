@@ -6,23 +6,23 @@ arrays that are not per step are kept as attributes.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Literal
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, storable
-from unistore.converters.files.hdf5.file import check_dataset
 from unistore.converters.trajectory.images import decode_frame, encoding_of, frame_of
 from unistore.converters.trajectory.naming import RESERVED, Naming, column_of, is_core
 from unistore.converters.trajectory.options import Colour
+from unistore.converters.trajectory.source import Array, Group
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["Episode", "Feature", "describe", "not_per_step"]
+__all__ = ["Episode", "Feature", "describe", "flags", "not_per_step"]
 
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
 """How a dataset's rows become a column's.
@@ -89,42 +89,39 @@ class Episode:
     problems: list[Problem] = field(default_factory=list)
 
 
-def not_per_step(datasets: Mapping[str, h5py.Dataset], naming: Naming) -> set[str]:
-    """Datasets of one episode that rightly have another number of rows than it has steps.
+def not_per_step(group: Group, naming: Naming) -> set[str]:
+    """Datasets of a group that rightly have another number of rows than it has steps.
 
     What is not per step in one episode of a file is so in none, whatever lengths happen to coincide.
     """
-    columns = _columns(datasets, naming)
-    length = _length(datasets, columns)
+    columns = _columns(group.arrays, naming)
+    length = _length(group.arrays, columns)
     return {
         path
         for path, column in columns.items()
-        if not _must_match(datasets[path], path, column) and not _per_step(datasets[path], length)
+        if not _must_match(group.arrays[path], path, column) and not _per_step(group.arrays[path], length)
     }
 
 
-def _columns(datasets: Mapping[str, h5py.Dataset], naming: Naming) -> dict[str, str]:
-    return {path: column for path in datasets if (column := column_of(path, naming)) is not None}
+def _columns(arrays: Mapping[str, Array], naming: Naming) -> dict[str, str]:
+    return {path: column for path in arrays if (column := column_of(path, naming)) is not None}
 
 
 def describe(
-    datasets: Mapping[str, h5py.Dataset],
-    where: Mapping[str, str],
+    group: Group,
     whole: str,
     naming: Naming,
     colour: Colour,
     apart: Collection[str] = (),
 ) -> Episode:
-    """Judge the datasets of one episode.
+    """Judge the datasets of one group.
 
     Parameters
     ----------
-    datasets
-        Open datasets by path inside the episode.
-    where
-        Location of each for messages.
+    group
+        Of an open file.
     whole
-        Location of the episode.
+        Location of the group for messages.
     naming
         Which column a dataset becomes.
     colour
@@ -133,21 +130,21 @@ def describe(
         Datasets that are not per step in some episode of the file.
     """
     episode = Episode()
-    columns = _columns(datasets, naming)
-    episode.length = _length(datasets, columns)
-    episode.problems += _length_problems(datasets, columns, episode.length, whole)
+    columns = _columns(group.arrays, naming)
+    episode.length = _length(group.arrays, columns)
+    episode.problems += _length_problems(group.arrays, columns, episode.length, whole)
     taken: dict[str, str] = {}
     for path, column in columns.items():
-        dataset, location = datasets[path], where[path]
-        if path in apart or not _per_step(dataset, episode.length):
-            _keep_small(episode, path, dataset, location)
-        elif 0 in dataset.shape[1:]:
-            episode.empty[path] = str(dataset.dtype)
-        elif (problem := _name_problem(column, location, taken.get(column))) is not None:
+        array = group.arrays[path]
+        if path in apart or not _per_step(array, episode.length):
+            _keep_small(episode, path, array)
+        elif 0 in array.shape[1:]:
+            episode.empty[path] = str(array.dtype)
+        elif (problem := _name_problem(column, array.location, taken.get(column))) is not None:
             episode.problems.append(problem)
         else:
             taken[column] = path
-            found = _feature(path, column, dataset, location, colour)
+            found = _feature(path, column, array, colour)
             if isinstance(found, Feature):
                 episode.features[column] = found
             else:
@@ -155,31 +152,31 @@ def describe(
     return episode
 
 
-def _per_step(dataset: h5py.Dataset, length: int) -> bool:
-    return bool(dataset.shape) and dataset.shape[0] == length
+def _per_step(array: Array, length: int) -> bool:
+    return bool(array.shape) and array.shape[0] == length
 
 
-def _must_match(dataset: h5py.Dataset, path: str, column: str) -> bool:
+def _must_match(array: Array, path: str, column: str) -> bool:
     """Whether another number of rows is an error: roles, observations, and large data beside them."""
-    return is_core(path, column) or ("/" not in path and _bytes(dataset) > SMALL)
+    return is_core(path, column) or ("/" not in path and _bytes(array) > SMALL)
 
 
-def _length(datasets: Mapping[str, h5py.Dataset], columns: Mapping[str, str]) -> int:
+def _length(arrays: Mapping[str, Array], columns: Mapping[str, str]) -> int:
     """Steps: what the datasets that must have one row a step agree on, the commonest where they do not."""
-    sized = {path: datasets[path].shape[0] for path in columns if datasets[path].shape}
+    sized = {path: arrays[path].shape[0] for path in columns if arrays[path].shape}
     core = [rows for path, rows in sized.items() if is_core(path, columns[path])]
     counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
     return max(counted, key=lambda rows: (counted.count(rows), rows), default=0)
 
 
 def _length_problems(
-    datasets: Mapping[str, h5py.Dataset], columns: Mapping[str, str], length: int, whole: str
+    arrays: Mapping[str, Array], columns: Mapping[str, str], length: int, whole: str
 ) -> list[Problem]:
     """One Problem with the table of lengths where datasets that belong together have different ones."""
     lengths = {
-        path: datasets[path].shape[0]
+        path: arrays[path].shape[0]
         for path, column in columns.items()
-        if datasets[path].shape and _must_match(datasets[path], path, column)
+        if arrays[path].shape and _must_match(arrays[path], path, column)
     }
     if all(rows == length for rows in lengths.values()):
         return []
@@ -189,16 +186,14 @@ def _length_problems(
     return [Problem(whole, f"datasets have different numbers of steps:\n{table}\n   ", cure, "length")]
 
 
-def _bytes(dataset: h5py.Dataset) -> int:
-    return int((dataset.size or 0) * dataset.dtype.itemsize)
+def _bytes(array: Array) -> int:
+    return prod(array.shape) * array.dtype.itemsize
 
 
-def _keep_small(episode: Episode, path: str, dataset: h5py.Dataset, location: str) -> None:
-    if dataset.shape is None:
-        return
-    if _bytes(dataset) > SMALL:
+def _keep_small(episode: Episode, path: str, array: Array) -> None:
+    if _bytes(array) > SMALL:
         episode.dropped.append(path)
-    elif problems := check_dataset(dataset, location, allow_object=True):
+    elif problems := array.problems(objects=True):
         episode.problems += problems
     else:
         episode.values.append(path)
@@ -214,58 +209,72 @@ def _name_problem(column: str, location: str, taken: str | None) -> Problem | No
     return Problem(location, f"cannot be stored under the name {printable(column)!r}: {reason}", cure, "name")
 
 
-def _feature(
-    path: str, column: str, dataset: h5py.Dataset, location: str, colour: Colour
-) -> Feature | list[Problem]:
-    if dataset.dtype.kind in "OS" or (dataset.dtype == np.uint8 and dataset.ndim == 2):
-        encoded = _encoded(path, dataset, location, colour)
+def _feature(path: str, column: str, array: Array, colour: Colour) -> Feature | Sequence[Problem]:
+    location = array.location
+    if array.dtype.kind in "OS" or (array.dtype == np.uint8 and len(array.shape) == 2):
+        encoded = _encoded(path, array, colour)
         if encoded is not None:
             return encoded
-    if problems := check_dataset(dataset, location):
+    if problems := array.problems():
         return problems
-    if not storable(dataset.dtype):
-        return [Problem(location, f"has dtype {dataset.dtype}, which cannot be stored", kind="dtype")]
-    shape = dataset.shape[1:]
+    if not storable(array.dtype):
+        return [Problem(location, f"has dtype {array.dtype}, which cannot be stored", kind="dtype")]
+    shape = array.shape[1:]
     if column in ("terminated", "truncated"):
         if shape not in ((), (1,)):
-            return [Problem(location, f"has shape {dataset.shape}, expected one flag a step", kind="shape")]
+            return [Problem(location, f"has shape {array.shape}, expected one flag a step", kind="shape")]
         return Feature(path, "flag", Column("|b1"))
     if column == "reward" and shape == (1,):
-        return Feature(path, "squeezed", Column(dataset.dtype.str))
-    if dataset.dtype == np.uint8 and len(shape) == 3 and shape[-1] != 3 and shape[0] == 3:
+        return Feature(path, "squeezed", Column(array.dtype.str))
+    if array.dtype == np.uint8 and len(shape) == 3 and shape[-1] != 3 and shape[0] == 3:
         return Feature(path, "channels_first", Column("|u1", (shape[1], shape[2], 3)))
-    return Feature(path, "plain", Column(_plain(dataset.dtype), shape))
+    return Feature(path, "plain", Column(_plain(array.dtype), shape))
 
 
 def _plain(dtype: np.dtype[Any]) -> str:
     return "|b1" if dtype.kind == "b" else dtype.str
 
 
-def _encoded(
-    path: str, dataset: h5py.Dataset, location: str, colour: Colour
-) -> Feature | list[Problem] | None:
+def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Problem] | None:
     """A feature of compressed frames, or None if the dataset holds none."""
-    kind: Kind = "padded" if dataset.dtype == np.uint8 else "variable"
-    if kind == "variable" and dataset.ndim != 1:
+    kind: Kind = "padded" if array.dtype == np.uint8 else "variable"
+    if kind == "variable" and len(array.shape) != 1:
         return None
-    if check_dataset(dataset, location, allow_object=True):
+    if array.problems(objects=True):
         return None
     try:
-        first = _first_frame(dataset, location, kind)
+        first = _first_frame(array, kind)
     except InputError as error:
         return list(error.problems)
     if first is None or encoding_of(first) is None:
         return None
     image = decode_frame(first, colour)
     if image is None:
-        return [Problem(location, "its first frame cannot be decoded", "get the file again", "damaged")]
+        return [Problem(array.location, "its first frame cannot be decoded", "get the file again", "damaged")]
     return Feature(path, kind, Column(image.dtype.str, image.shape))
 
 
-def _first_frame(dataset: h5py.Dataset, location: str, kind: Kind) -> NDArray[np.uint8] | None:
+def _first_frame(array: Array, kind: Kind) -> NDArray[np.uint8] | None:
     """The first row among a few that is not empty: a recorder's first frame may be missing."""
-    for row in range(min(FEW, dataset.shape[0])):
-        frame = frame_of(dataset, location, row, kind)
+    for row in range(min(FEW, array.shape[0])):
+        frame = frame_of(array, row, kind)
         if frame is None or frame.size:
             return frame
     return None
+
+
+def flags(values: NDArray[Any], location: str, lo: int) -> NDArray[np.bool_]:
+    """Rows of a flag dataset, (n,) or (n, 1), as bool.
+
+    Raises
+    ------
+    InputError
+        If a value is neither 0 nor 1, naming its row.
+    """
+    flat = values.reshape(len(values))
+    wrong = np.flatnonzero((flat != 0) & (flat != 1))
+    if wrong.size:
+        message = f"row {lo + int(wrong[0])} is {flat[wrong[0]]}, expected 0 or 1"
+        cure = "choose another dataset with --map terminated=DATASET, or --ignore it"
+        raise InputError(Problem(location, message, cure, "value"))
+    return np.asarray(flat != 0)

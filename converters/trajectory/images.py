@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5.file import read_objects, read_rows
 from unistore.converters.trajectory.options import Colour
+from unistore.converters.trajectory.source import Array
 
 __all__ = ["decode_frame", "encoding_of", "frame_of", "resize", "whole"]
 
@@ -72,7 +71,7 @@ def resize(images: NDArray[np.uint8], size: int, out: NDArray[np.uint8]) -> None
         cv2.resize(image, (size, size), dst=target, interpolation=cv2.INTER_LINEAR)
 
 
-def frame_of(dataset: h5py.Dataset, location: str, row: int, kind: str) -> NDArray[np.uint8] | None:
+def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
     """One compressed frame, padding removed; None if the row is no byte string.
 
     Raises
@@ -81,8 +80,8 @@ def frame_of(dataset: h5py.Dataset, location: str, row: int, kind: str) -> NDArr
         If the row cannot be read.
     """
     if kind == "padded":
-        return trimmed(read_rows(dataset, location, row, row + 1)[0])
-    value = read_objects(dataset, location, row)
+        return trimmed(array.read(row, row + 1)[0])
+    value = array.value(row)
     if isinstance(value, np.ndarray):
         return value if value.dtype == np.uint8 and value.ndim == 1 else None
     return np.frombuffer(value, np.uint8) if isinstance(value, bytes) else None

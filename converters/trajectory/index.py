@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.trajectory.episodes import name_episodes
 from unistore.converters.trajectory.features import Feature
-from unistore.converters.trajectory.files import EPISODES_APART, Part
 from unistore.errors import InputError
 
-__all__ = ["Index", "Span"]
+__all__ = ["Index", "Span", "Variant"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,13 @@ class Index:
     Attributes
     ----------
     layout
-        Name of the file's layout.
-    names, groups, firsts, lengths
-        One an episode, as in `Part`.
+        Name of the file's format.
+    names
+        One an episode: ``"demo_1"``, or made from the file's name.
+    groups
+        Its group in the file; ``""`` for the root.
+    firsts, lengths
+        Its rows in the group's datasets.
     variant
         Index into `variants`, one an episode.
     masks
@@ -93,34 +96,6 @@ class Index:
     variant: Sequence[int]
     variants: Sequence[Variant]
     masks: Mapping[str, Sequence[int]]
-
-    @classmethod
-    def of(cls, layout: str, parts: Sequence[Part], masks: Mapping[str, Sequence[str]]) -> Index:
-        """Index of the episodes found in a file."""
-        variants: list[Variant] = []
-        variant: list[int] = []
-        for number, part in enumerate(parts):
-            if number and part.found is parts[number - 1].found:
-                variant.append(variant[-1])
-                continue
-            own = Variant(part.found.features, tuple(part.found.values), part.found.empty)
-            if own not in variants:
-                variants.append(own)
-            variant.append(variants.index(own))
-        numbers = {part.name: number for number, part in enumerate(parts)}
-        return cls(
-            layout=layout,
-            names=tuple(part.name for part in parts),
-            groups=tuple(part.group for part in parts),
-            firsts=tuple(part.first for part in parts),
-            lengths=tuple(part.length for part in parts),
-            variant=tuple(variant),
-            variants=tuple(variants),
-            masks={
-                mask: tuple(numbers[name] for name in names if name in numbers)
-                for mask, names in masks.items()
-            },
-        )
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -157,8 +132,6 @@ class Index:
         try:
             yield
         except InputError as error:
-            if self.layout != EPISODES_APART:
-                raise
             raise InputError(name_episodes(error.problems, name, self.groups)) from error
 
     @property

@@ -1,4 +1,4 @@
-"""Trajectories beside their files: every dataset that was taken, by h5py; compressed frames by OpenCV."""
+"""Trajectories beside their files: every dataset, as `Format.open_original` reads it; frames by OpenCV."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import blocks_difference
 from unistore.converters.common.exported import Values
-from unistore.converters.common.originals import Compared, datasets_of, open_plain, summary
+from unistore.converters.common.originals import Compared, summary
 from unistore.converters.protocol import Scan
 from unistore.converters.trajectory.export import Run, runs
+from unistore.converters.trajectory.layouts import format_named
+from unistore.converters.trajectory.source import Format, Rows
 from unistore.schemas.store_view import StoreView
 from unistore.schemas.trajectory.fields import FINAL, JPEG_SUFFIX, NEXT, OBSERVATION, STEPS
 
@@ -35,19 +37,20 @@ class Originals:
     def compare(self, number: int) -> Iterator[Compared]:
         """Every dataset of every episode that the store holds."""
         source = self._scan.sources[number]
-        with open_plain(source.path) as file:
+        with self._format(number).open_original(source.path) as file:
             for run in self._runs[number]:
                 for column, (dataset, kind, _, _) in self._features(number, run).items():
                     path = self._path_of(column)
                     if path is None:
                         continue
                     name = f"{run.group}/{dataset}".strip("/")
+                    rows = file.rows(name)
                     if path.endswith(f"{JPEG_SUFFIX}/data"):
-                        count, found = _frames_difference(run.frames(path), file[name], kind)
+                        count, found = _frames_difference(run.frames(path), rows, kind)
                     else:
                         values = run.values(path, own_dtype=False)
                         count = prod(values.shape)
-                        found = blocks_difference(values, partial(self._rows, file[name], kind, values))
+                        found = blocks_difference(values, partial(self._rows, rows, kind, values))
                     yield Compared(f"{source.name}: {name}", source.path, count, found)
 
     def left_out(self, number: int) -> list[str]:
@@ -58,8 +61,11 @@ class Originals:
             for column, (dataset, *_) in self._features(number, run).items()
             if self._path_of(column) is not None
         }
-        with open_plain(self._scan.sources[number].path) as file:
-            return summary(name for name in datasets_of(file) if name not in taken)
+        with self._format(number).open_original(self._scan.sources[number].path) as file:
+            return summary(name for name in file.names if name not in taken)
+
+    def _format(self, number: int) -> Format:
+        return format_named(self._scan.sources[number].detail["layout"])
 
     def _features(self, number: int, run: Run) -> Mapping[str, list[Any]]:
         """Dataset, kind and form of every column of a run's first episode, from the scan."""
@@ -83,7 +89,7 @@ class Originals:
                 return path
         return None
 
-    def _rows(self, dataset: Any, kind: str, values: Values, lo: int, hi: int) -> NDArray[Any]:
+    def _rows(self, dataset: Rows, kind: str, values: Values, lo: int, hi: int) -> NDArray[Any]:
         """Rows of a dataset as they stand in the file, compressed frames decoded."""
         rows: NDArray[Any] = dataset[lo:hi]
         if kind in _ENCODED:
@@ -101,7 +107,7 @@ class Originals:
 
 
 def _frames_difference(
-    frames: Iterator[NDArray[np.uint8]], dataset: Any, kind: str
+    frames: Iterator[NDArray[np.uint8]], dataset: Rows, kind: str
 ) -> tuple[int, str | None]:
     """Bytes of kept frames, and where they differ from those of the file, zeros that pad them left out."""
     count = 0

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import native, open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.file import place
 from unistore.converters.protocol import Source
-from unistore.converters.trajectory.features import Feature
-from unistore.converters.trajectory.files import flags
+from unistore.converters.trajectory.features import Feature, flags
 from unistore.converters.trajectory.images import decode_frame, frame_of, resize, whole
 from unistore.converters.trajectory.index import Index, Span
+from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.options import Colour
+from unistore.converters.trajectory.source import Array, EpisodeSource
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import FINAL, NEXT, OBSERVATION, STEPS
 
@@ -50,7 +49,7 @@ class Reader:
 
     def read(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
-        with open_hdf5(self.source.path, self.source.name) as file:
+        with format_named(self.index.layout).open_episodes(self.source) as file:
             if table == STEPS:
                 self._mark(lo, hi, out)
             collected = Collected()
@@ -85,7 +84,9 @@ class Reader:
         out["next_valid"][rows] = known[here]
         out["truncated"][rows] |= ~out["terminated"][rows]
 
-    def _read_span(self, file: h5py.File, table: str, span: Span, out: Mapping[str, NDArray[Any]]) -> None:
+    def _read_span(
+        self, file: EpisodeSource, table: str, span: Span, out: Mapping[str, NDArray[Any]]
+    ) -> None:
         resized: dict[str, list[NDArray[Any]]] = {}
         for column, base in self.resized.items():
             if column in out:
@@ -98,37 +99,33 @@ class Reader:
                     if table != STEPS or column not in ("terminated", "truncated", "next_valid"):
                         values[...] = missing_value(values.dtype.name)
                 continue
-            item = f"{span.group}/{feature.dataset}".strip("/")
-            dataset, location = file[item], place(self.source.name, item)
+            array = file.array(span.group, feature.dataset)
             for lo, hi in blocks(feature, span.length) if small else [(0, span.length)]:
                 first = span.first + lo
                 if column in out:
                     full = out[column][lo:hi]
                 else:
                     full = np.empty((hi - lo, *feature.form.row_shape), np.dtype(feature.form.dtype))
-                self._read_rows(dataset, location, feature, first, full)
+                self._read_rows(array, feature, first, full)
                 for values in small:
                     resize(full, values.shape[1], values[lo:hi])
 
-    def _read_rows(
-        self, dataset: h5py.Dataset, location: str, feature: Feature, first: int, out: NDArray[Any]
-    ) -> None:
-        """Rows from `first` on of one dataset, in the column's form."""
-        stop = first + len(out)
+    def _read_rows(self, array: Array, feature: Feature, first: int, out: NDArray[Any]) -> None:
+        """Rows from `first` on of one array, in the column's form."""
+        stop, location = first + len(out), array.location
         if feature.encoded:
-            for row, frame in enumerate(frames(dataset, location, feature, first, stop)):
+            for row, frame in enumerate(frames(array, feature, first, stop)):
                 out[row] = self._decoded(frame, f"{location} row {first + row}", out.shape[1:])
         elif feature.kind == "flag":
-            out[...] = flags(read_rows(dataset, location, first, stop), location, first)
+            out[...] = flags(array.read(first, stop), location, first)
         elif feature.kind == "channels_first":
             for lo, hi in blocks(feature, len(out)):
-                rows = read_rows(dataset, location, first + lo, first + hi)
-                np.copyto(out[lo:hi], rows.transpose(0, 2, 3, 1))
-        elif native(dataset.dtype) == out.dtype:
-            _read_direct(dataset, location, first, stop, out.reshape(len(out), *dataset.shape[1:]))
+                np.copyto(out[lo:hi], array.read(first + lo, first + hi).transpose(0, 2, 3, 1))
+        elif array.dtype.newbyteorder("=") == out.dtype:
+            array.read(first, stop, out.reshape(len(out), *array.shape[1:]))
         else:
             for lo, hi in blocks(feature, len(out)):
-                rows = read_rows(dataset, location, first + lo, first + hi)
+                rows = array.read(first + lo, first + hi)
                 np.copyto(out[lo:hi], rows.reshape(hi - lo, *out.shape[1:]), casting="same_kind")
 
     def _decoded(self, frame: NDArray[np.uint8], location: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -140,18 +137,6 @@ class Reader:
             message = f"the frame is {image.shape}, the first one {shape}"
             raise InputError(Problem(location, message, "keep frames of mixed sizes apart", "shape"))
         return image
-
-
-def _read_direct(dataset: h5py.Dataset, location: str, lo: int, hi: int, out: NDArray[Any]) -> None:
-    """Read rows straight into place; where that fails, find the chunk whose rows cannot be read."""
-    try:
-        read_rows(dataset, location, lo, hi, out)
-    except InputError:
-        rows = dataset.chunks[0] if dataset.chunks else hi
-        bounds = [lo, *range(lo - lo % rows + rows, hi, rows), hi]
-        for start, stop in pairwise(bounds):
-            read_rows(dataset, location, start, stop)
-        raise
 
 
 def feature_column(table: str, column: str) -> str:
@@ -167,9 +152,7 @@ def blocks(feature: Feature, length: int) -> Iterator[tuple[int, int]]:
     return ((lo, min(lo + step, length)) for lo in range(0, length, step))
 
 
-def frames(
-    dataset: h5py.Dataset, location: str, feature: Feature, lo: int, hi: int
-) -> Iterator[NDArray[np.uint8]]:
+def frames(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[NDArray[np.uint8]]:
     """Compressed frames of rows ``lo:hi``, padding removed.
 
     Raises
@@ -178,7 +161,7 @@ def frames(
         If a row cannot be read or is no byte string.
     """
     for row in range(lo, hi):
-        frame = frame_of(dataset, location, row, feature.kind)
+        frame = frame_of(array, row, feature.kind)
         if frame is None:
-            raise InputError(Problem(f"{location} row {row}", "is no compressed frame", kind="dtype"))
+            raise InputError(Problem(f"{array.location} row {row}", "is no compressed frame", kind="dtype"))
         yield frame

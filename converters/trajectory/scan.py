@@ -1,17 +1,30 @@
-"""What the scan of one trajectory file gives: flat, since files have thousands of episodes."""
+"""Episodes of one trajectory file: where they begin and end, and what their arrays are.
+
+What a scan gives is flat, since files have thousands of episodes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.parts import Part, Scanned
-from unistore.converters.trajectory.files import inspect
-from unistore.converters.trajectory.index import Index
+import numpy as np
+
+from unistore.converters.common.exclusion import Collected, Exclusion
+from unistore.converters.files.hdf5.file import place
+from unistore.converters.parts import Candidate, Part, Scanned
+from unistore.converters.trajectory.episodes import inside_group, name_episodes
+from unistore.converters.trajectory.features import Episode, describe, flags, not_per_step
+from unistore.converters.trajectory.index import Index, Variant
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import Colour
-from unistore.errors import InputError
+from unistore.converters.trajectory.recognise import format_of
+from unistore.converters.trajectory.source import Contents, Group, Look, Mask
+from unistore.errors import InputError, Problem
+from unistore.schemas.arrays import name_problem
 
 __all__ = ["ScannedFile", "scan_file"]
 
@@ -29,9 +42,9 @@ class ScannedFile(Scanned):
     notes
         What was decided or left out.
     files
-        Further files that links lead to.
+        Further files that are read.
     reading
-        Bytes that HDF5 holds while it reads rows, besides the rows.
+        Bytes held while rows are read, besides the rows.
     """
 
     index: Index
@@ -60,15 +73,156 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
     InputError
         With all problems of the file, if no episode of it is sound.
     """
-    found = inspect(part.files[0], part.name, part.roots, naming, colour, exclusion)
-    if found.problems and not found.parts:
-        raise InputError(found.problems)
+    with Candidate(part.files[0], part.roots) as file:
+        look = Look(file, part.name)
+        layout = format_of(look, mapped=bool(naming.renamed))
+        contents = layout.describe(look)
+        groups = [each for each in contents.groups if not exclusion.covers(place(part.name, each.path))]
+        found = _Episodes(part.name, joined=layout.JOINED)
+        inside = found.sort_problems(contents, groups)
+        masks = found.masks(contents.masks, {group.name for group in groups})
+        namings = [replace(naming, bare=group.bare) for group in groups]
+        apart = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
+        collected = Collected(found.problems)
+        for group, own in zip(groups, namings, strict=True):
+            location = place(part.name, group.path)
+            with collected.attempt(location):
+                episode = describe(group, location, own, colour, apart)
+                episode.problems += inside[group.path]
+                found.add(group, episode, location)
+    problems = name_episodes(found.problems, part.name, [group.path for group in groups])
+    if problems and not found.sound:
+        raise InputError(problems)
     return ScannedFile(
-        index=Index.of(found.layout, found.parts, found.masks),
-        dropped=tuple(dict.fromkeys(path for each in found.parts for path in each.found.dropped)),
-        notes=tuple(found.notes),
-        files=tuple(sorted(found.files)),
-        reading=found.reading,
-        problems=tuple(found.problems),
+        index=found.index(layout.NAME, masks),
+        dropped=tuple(found.dropped),
+        notes=tuple(found.remarks()),
+        files=tuple(sorted(contents.files)),
+        reading=contents.memory,
+        problems=tuple(problems),
         excluded=exclusion.covered,
     )
+
+
+class _Sound(NamedTuple):
+    """One episode, as `Index` has it."""
+
+    name: str
+    group: str
+    first: int
+    length: int
+    variant: int
+
+
+class _Episodes:
+    """Episodes of a file as they are found."""
+
+    def __init__(self, name: str, *, joined: bool) -> None:
+        self._name, self._joined = name, joined
+        self.sound: list[_Sound] = []
+        self.variants: list[Variant] = []
+        self.dropped: dict[str, None] = {}
+        self.problems: list[Problem] = []
+        self._notes: list[str] = []
+        self._without_steps: list[str] = []
+        self._unfinite = 0
+
+    def sort_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
+        """Problems of the format, by the group that they are inside of; the others are the file's."""
+        found: dict[str, list[Problem]] = {group.path: [] for group in groups}
+        starts = {group.path: inside_group(self._name, group.path) for group in contents.groups if group.path}
+        for problem in contents.problems:
+            owner = next((path for path, start in starts.items() if problem.location.startswith(start)), None)
+            if owner is None:
+                self.problems.append(problem)
+            elif owner in found:
+                found[owner].append(problem)
+        return found
+
+    def masks(self, masks: Sequence[Mask], known: Collection[str]) -> dict[str, list[str]]:
+        """Names of the episodes that each mask lists, of those that the file has."""
+        listed = {}
+        for mask in masks:
+            if (reason := name_problem(f"mask/{mask.name}")) is not None:
+                message = f"cannot name a mask of the store: {reason}"
+                self.problems.append(Problem(mask.location, message, "rename it", "name"))
+                continue
+            absent = [entry for entry in mask.episodes if entry not in known]
+            if absent:
+                message = f"lists episodes that the file does not have: {', '.join(map(str, absent[:5]))}"
+                self._notes.append(f"{mask.location}: {message}")
+            listed[mask.name] = [entry for entry in mask.episodes if entry in known]
+        return listed
+
+    def add(self, group: Group, episode: Episode, location: str) -> None:
+        """Take the episodes of a group if they are sound and have steps."""
+        if episode.problems:
+            self.problems += episode.problems
+            return
+        firsts = self._cut(group, episode, location) if self._joined else [0]
+        self._unfinite += _unfinite(group, episode)
+        if episode.length == 0:
+            self._without_steps.append(location)
+            return
+        self.dropped |= dict.fromkeys(episode.dropped)
+        variant = Variant(episode.features, tuple(episode.values), episode.empty)
+        if variant not in self.variants:
+            self.variants.append(variant)
+        number = self.variants.index(variant)
+        for count, (first, stop) in enumerate(pairwise([*firsts, episode.length])):
+            name = f"{group.name}:{count}" if len(firsts) > 1 else group.name
+            self.sound.append(_Sound(name, group.path, first, stop - first, number))
+
+    def _cut(self, group: Group, episode: Episode, location: str) -> list[int]:
+        """First rows of the episodes that are joined in a group."""
+        ends = np.zeros(episode.length, bool)
+        said = []
+        for column in ("terminated", "truncated"):
+            feature = episode.features.get(column)
+            if feature is not None:
+                array = group.arrays[feature.dataset]
+                ends |= flags(array.read(0, episode.length), array.location, 0)
+                said.append(feature.dataset)
+        stops = (np.flatnonzero(ends) + 1).tolist()
+        firsts = [0, *(stop for stop in stops if stop < episode.length)]
+        if not said:
+            self._notes.append(f"{location}: no terminals or timeouts: taken as one episode")
+        else:
+            cut = "" if stops and stops[-1] == episode.length else ", the last one cut by the end of the file"
+            self._notes.append(f"{location}: {len(firsts)} episodes by {' and '.join(said)}{cut}")
+        return firsts
+
+    def index(self, layout: str, masks: Mapping[str, Sequence[str]]) -> Index:
+        """The sound episodes, and which of them each mask lists."""
+        numbers = {each.name: number for number, each in enumerate(self.sound)}
+        return Index(
+            layout=layout,
+            names=tuple(each.name for each in self.sound),
+            groups=tuple(each.group for each in self.sound),
+            firsts=tuple(each.first for each in self.sound),
+            lengths=tuple(each.length for each in self.sound),
+            variant=tuple(each.variant for each in self.sound),
+            variants=tuple(self.variants),
+            masks={
+                mask: tuple(numbers[name] for name in listed if name in numbers)
+                for mask, listed in masks.items()
+            },
+        )
+
+    def remarks(self) -> list[str]:
+        """What was decided or left out."""
+        steps = f"{self._unfinite} steps have an action that is not finite; kept as they are"
+        return [
+            *self._notes,
+            *([f"{self._name}: {steps}"] if self._unfinite else []),
+            *(f"left out: {location} has no step" for location in self._without_steps),
+        ]
+
+
+def _unfinite(group: Group, episode: Episode) -> int:
+    """Steps whose action is not finite."""
+    feature = episode.features.get("action")
+    if feature is None or not episode.length or np.dtype(feature.form.dtype).kind != "f":
+        return 0
+    values = group.arrays[feature.dataset].read(0, episode.length)
+    return int((~np.isfinite(values)).reshape(len(values), -1).any(axis=1).sum())
