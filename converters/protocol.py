@@ -137,8 +137,14 @@ class Converter(Protocol):
         return {}
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
-        """Index arrays and final spilled tables; ``facts`` in source order (empty if nothing is derived)."""
-        ...
+        """Index arrays and final spilled tables; ``facts`` in source order (empty if nothing is derived).
+
+        Here for families without any of both: each row of the main table is a sample.
+        """
+        rows = np.array([source.rows[scan.main_table] for source in scan.sources], np.int64)
+        return Settled(
+            arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
+        )
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]

@@ -59,11 +59,12 @@ class Family:
         command line needs it.
     converter
         Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
-    validate
-        ``validate(arrays, attributes) -> list[Problem]``: where a store's arrays break the family's schema.
     forms
         `unistore.schemas.expected.Forms`: what the arrays of its stores must be; without it, readers and
         ``verify`` know only the arrays that every store has.
+    validate
+        ``validate(arrays, attributes) -> list[Problem]``: what else is wrong with a store's arrays that have
+        their forms; empty: nothing.
     rules
         Tuple of rules that the values of its stores obey; empty: none but those of every store.
     export
@@ -90,8 +91,8 @@ class Family:
     examples: tuple[str, ...] = ()
     options: str
     converter: str
-    validate: str
     forms: str = "unistore.schemas.expected:GENERAL"
+    validate: str = ""
     rules: str = ""
     export: str = ""
     originals: str = ""
@@ -124,6 +125,21 @@ class Family:
             message = f"{reference} cannot be imported: {type(error).__name__}: {error}"
             cure = "install what it needs, or remove its package"
             raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
+
+    def schema_problems(self, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Problem]:
+        """Every way in which the arrays of a store are none of the family's.
+
+        Parameters
+        ----------
+        arrays
+            `ArrayInfo` of every array, by path.
+        attributes
+            The root's ``unistore`` object.
+        """
+        found: list[Problem] = self.part("forms").problems(arrays, attributes["samples"]["count"])
+        if not found and self.validate:
+            found = self.part("validate")(arrays, attributes)
+        return found
 
 
 def resolve(reference: str) -> Any:

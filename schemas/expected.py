@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from unistore.errors import Problem
+from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.forms import SAMPLES, Form
 
 __all__ = ["BYTES", "GENERAL", "Forms"]
@@ -23,9 +25,11 @@ class Forms:
 
     Attributes
     ----------
+    arrays
+        Form by path of the arrays that every store of the family has.
     own
-        ``own(path, paths) -> Form``: what the array at `path` must be in a store that has arrays at `paths`;
-        ``Form()`` asks for nothing.
+        ``own(path, paths) -> Form``: what another array, at `path`, must be in a store that has arrays at
+        `paths`; ``Form()`` asks for nothing.
     main_rows
         What the rows of the sources count: an array whose rows they are, or `SAMPLES`. None: the columns of
         the table that the root names as the main one.
@@ -34,6 +38,7 @@ class Forms:
         offsets have: ``{"volumes": (SAMPLES, 1)}``, one more than there are samples.
     """
 
+    arrays: Mapping[str, Form] = field(default_factory=dict)
     own: Callable[[str, Collection[str]], Form] = _any
     main_rows: str | None = None
     text: Mapping[str, tuple[str, int]] = field(default_factory=dict)
@@ -48,7 +53,27 @@ class Forms:
         paths
             Of all arrays of the store.
         """
-        return self._common(path, paths) or self.own(path, paths)
+        return self._common(path, paths) or self.arrays.get(path) or self.own(path, paths)
+
+    def problems(self, arrays: Mapping[str, ArrayInfo], samples: int) -> list[Problem]:
+        """Arrays that are missing, and those of other axes, dtype or rows than their form.
+
+        Parameters
+        ----------
+        arrays
+            Shape and dtype of every array of a store, by path.
+        samples
+            Samples that its root counts.
+        """
+        shapes = {SAMPLES: (samples,), **{path: info.shape for path, info in arrays.items()}}
+        found = [Problem(path, "is missing", kind="schema") for path in self.arrays if path not in arrays]
+        for path, info in arrays.items():
+            form = self.of(path, arrays)
+            error = next((f"needs the array {need}" for need in form.needs if need not in shapes), None)
+            error = error or form.array_error(info, shapes.__getitem__)
+            if error is not None:
+                found.append(Problem(path, error, kind="schema"))
+        return found
 
     def is_text(self, path: str, paths: Collection[str]) -> bool:
         """Whether an array holds the bytes of a column of text."""

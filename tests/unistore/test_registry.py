@@ -26,9 +26,11 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.converters import registry
 from unistore.converters.options import RESERVED, Options, declared, option
 from unistore.converters.registry import families, get_family, own_families
-from unistore.errors import InputError, StoreError
+from unistore.errors import InputError, Problem, StoreError
 from unistore.report.commands import convert_command
-from unistore.schemas.expected import GENERAL
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.expected import GENERAL, Forms
+from unistore.schemas.forms import SAMPLES, Form
 
 ROOT = Path(unistore.__file__).parent
 OURS = ("ct", "point_cloud", "rows", "spike", "trajectory")
@@ -388,6 +390,56 @@ def test_a_store_of_a_family_that_is_not_installed(make_store: Any, tmp_path: Pa
 
     with pytest.raises(StoreError, match="cannot be exported: family sonar: is not known"):
         export(path, tmp_path / "out")
+
+
+ECHOES = Forms(arrays={"rows/echo": Form(dtypes=("uint16",), row_shape=(), rows=(SAMPLES, 0))})
+
+
+def with_forms(monkeypatch: pytest.MonkeyPatch, forms: str) -> None:
+    """Install a family whose forms are at a reference."""
+    sonar = replace(SONAR, forms=forms, validate="")
+    monkeypatch.setattr(registry, "_installed", lambda point: sonar if point.name == "sonar" else None)
+
+
+@pytest.mark.usefixtures("installed")
+def test_readers_hold_arrays_against_the_forms_of_a_family_from_outside(
+    make_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_forms(monkeypatch, f"{__name__}:ECHOES")
+    good = make_store("sonar", {"rows/echo": np.arange(6, dtype=np.uint16)}, count=6)
+    assert unistore.Store(good).array("rows/echo").read().tolist() == [*range(6)]
+    wide = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
+    with pytest.raises(StoreError, match="rows/echo: is int64, expected uint16"):
+        unistore.Store(wide).array("rows/echo")
+    short = make_store("sonar", {"rows/echo": np.arange(6, dtype=np.uint16)}, count=7)
+    with pytest.raises(StoreError, match="rows/echo: has 6 rows, expected 7"):
+        unistore.Store(short).array("rows/echo")
+
+
+@pytest.mark.usefixtures("installed")
+def test_forms_that_cannot_be_imported_are_not_passed_over(
+    make_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_forms(monkeypatch, "sonar_that_is_missing:FORMS")
+    path = make_store("sonar", {"rows/echo": np.arange(6)}, count=6)
+    with pytest.raises(InputError, match=r"family sonar: sonar_that_is_missing:FORMS cannot be imported"):
+        unistore.Store(path).array("rows/echo")
+
+
+def test_schema_problems_are_those_of_forms_then_those_of_validate() -> None:
+    def problems(arrays: Mapping[str, ArrayInfo], validate: str = "") -> list[str]:
+        sonar = replace(SONAR, forms=f"{__name__}:ECHOES", validate=validate)
+        return [str(each) for each in sonar.schema_problems(arrays, {"samples": {"count": 6}})]
+
+    good = {"rows/echo": ArrayInfo((6,), "uint16")}
+    assert problems(good) == []
+    assert problems(good, f"{__name__}:discontent") == ["rows: never"]
+    assert problems({}, f"{__name__}:discontent") == ["rows/echo: is missing"]
+    assert problems({"rows/echo": ArrayInfo((5,), "int8")}) == ["rows/echo: is int8, expected uint16"]
+
+
+def discontent(arrays: Any, attributes: Any) -> list[Problem]:
+    return [Problem("rows", "never")]
 
 
 def test_signatures_are_what_the_command_writes() -> None:

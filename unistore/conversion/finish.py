@@ -21,7 +21,7 @@ from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Scan, Settled
 from unistore.converters.registry import get_family
-from unistore.errors import ConversionError, Problem
+from unistore.errors import ConversionError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
@@ -117,7 +117,7 @@ def check_schema(plan: Plan, attributes: Mapping[str, Any]) -> None:
         Naming every rule that the planned store breaks: a fault of the converter, never sealed.
     """
     arrays = {a.field.path: ArrayInfo(shape=a.shape, dtype=a.field.dtype) for a in plan.arrays()}
-    problems: list[Problem] = get_family(plan.family).part("validate")(arrays, attributes)
+    problems = get_family(plan.family).schema_problems(arrays, attributes)
     if problems:
         listed = "\n  ".join(str(problem) for problem in problems)
         msg = f"this would be no {plan.family} store; please report it:\n  {listed}"

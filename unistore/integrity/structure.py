@@ -11,7 +11,6 @@ from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.indexes import index_problem
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.forms import SAMPLES
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
@@ -129,20 +128,9 @@ def _schema_problems(
 ) -> Iterator[Problem]:
     arrays = {path: ArrayInfo(array.shape, array.dtype.name) for path, array in metadata.items()}
     try:
-        found = get_family(attributes["family"])
-        validate, forms = found.part("validate"), found.part("forms")
+        problems = get_family(attributes["family"]).schema_problems(arrays, attributes)
     except InputError as unknown:
         yield from (Problem(ROOT, str(each), each.cure, "family") for each in unknown.problems)
         return
-    shapes = {path: info.shape for path, info in arrays.items()}
-    shapes[SAMPLES] = (attributes["samples"]["count"],)
-    well_formed = True
-    for path, info in arrays.items():
-        form = forms.of(path, arrays)
-        error = next((f"needs the array {need}" for need in form.needs if need not in shapes), None)
-        error = error or form.array_error(info, shapes.__getitem__)
-        if error is not None:
-            well_formed = False
-            yield _wrong(path, error, "schema")
-    for problem in validate(arrays, attributes) if well_formed else ():
+    for problem in problems:
         yield Problem(problem.location, problem.message, problem.cure or _CURE, "schema")
