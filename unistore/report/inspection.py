@@ -39,8 +39,9 @@ class Inspection:
     details
         Everything that is known, as JSON values. A store has ``family``, ``samples``, ``splits``,
         ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
-        ``remarks`` and ``snippet``; a source ``family``, ``layout``, ``reason``, ``command`` and, where
-        nothing is wrong with it, ``sources``, ``tables``, ``notes``.
+        ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or not: files are not read. A
+        source has ``family``, ``layout``, ``reason``, ``command`` and, where nothing is wrong with it,
+        ``sources``, ``tables``, ``notes``.
     problems
         What is wrong with sources.
     blocks
@@ -56,8 +57,8 @@ class Inspection:
     @property
     def is_good(self) -> bool:
         """Whether it is something known with nothing wrong."""
-        intact = self.kind != "store" or self.details["seal"]["intact"]
-        return self.kind != "unknown" and not self.problems and intact
+        agrees = self.kind != "store" or self.details["seal"]["agrees"]
+        return self.kind != "unknown" and not self.problems and agrees
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""
