@@ -78,7 +78,7 @@ def conversions() -> list[Conversion]:
             "REAL human teleoperation in simulation (robosuite)",
             "trajectory",
             [DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5"],
-            samples=unistore.Windows(history=2, horizon=8),
+            samples=unistore.Windows(history=2, horizon=8, pad="edge"),
         ),
         Conversion(
             "robot-cameras",

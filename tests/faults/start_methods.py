@@ -45,7 +45,7 @@ SEED, BATCH, WORKERS = 3, 8, 2
 FAMILIES: dict[str, tuple[tuple[str, ...], Any]] = {
     "point_cloud": (("pointcloud/thin_a.h5", "pointcloud/thin_b.h5"), unistore.Segments(max_points=64)),
     "spike": (("spike/reds_frames_140_162.dat",), unistore.Clips(length=1, crop=64)),
-    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), unistore.Windows(2, 4)),
+    "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), unistore.Windows(2, 4, pad="edge")),
     "ct": (("ct/totalseg_a_hu.npy", "ct/totalseg_b_hu.npy"), unistore.Patches(16, per_volume=8)),
 }
 """Real files, and what a sample of each is; repetitions take turns."""

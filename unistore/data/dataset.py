@@ -216,6 +216,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         picks = WatchedPicks(self._picks(indices))
         return self._read(picks, allocate), picks.drawn
 
+    def drawn(self, indices: Sequence[Index] | NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which samples depend on the epoch, (B,) bool, without reading them: those are never cached."""
+        picks = WatchedPicks(self._picks(indices))
+        bind_parts(self.parts, ()).read(picks, np.empty)
+        return picks.drawn
+
     def _read(self, picks: Picks, allocate: Allocate) -> Batch:
         try:
             batch = self.reader.read(picks, allocate)

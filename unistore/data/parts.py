@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from unistore.converters.registry import get_family
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.protocol import SOURCE, Picks, SampleKind, SampleReader
+from unistore.data.kinds.reach import check_reach
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
 from unistore.zarr3.storage import AbsentError
@@ -190,10 +191,17 @@ def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
 
 
 def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
-    """Reader of all samples, store after store."""
-    if len(parts) == 1:
-        return parts[0].bind(fields)
-    return JoinedReader([part.bind(fields) for part in parts], [part.name for part in parts])
+    """Reader of all samples, store after store.
+
+    Raises
+    ------
+    InputError
+        If samples reach beyond their data and their kind does not say what stands there; if its limits leave
+        no samples; or if the stores do not go together.
+    """
+    readers = [part.bind(fields) for part in parts]
+    check_reach(readers, [part.store.path for part in parts])
+    return readers[0] if len(parts) == 1 else JoinedReader(readers, [part.name for part in parts])
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -19,9 +20,11 @@ from unistore.errors import InputError, Problem
 from unistore.loader.cache import ALIGNMENT, CacheRegion
 from unistore.loader.fetch import BatchFetch, Fetch, SampleFetch
 
-__all__ = ["cached", "check_cacheable", "shared_name"]
+__all__ = ["cached", "check_cacheable", "shared_name", "warn_of_random"]
 
 _LENGTH = struct.Struct("<Q")
+_LOOKED_AT = 16
+"""Samples, spread over the dataset, by which it is told whether any can be cached."""
 _VERSION = 1
 """Of how samples lie in the file."""
 
@@ -61,6 +64,21 @@ def check_cacheable(fetch: Fetch) -> None:
         return
     message = "keeps samples as they are stored, and here a transform or collate_fn makes others of them"
     raise InputError(Problem("cache", message, kind="option"))
+
+
+def warn_of_random(dataset: Any) -> None:
+    """Warn that a cache stays empty where all samples are random; some are looked at, none is read."""
+    drawn = getattr(dataset, "drawn", None)
+    if drawn is None or not len(dataset):
+        return
+    some = np.unique(np.linspace(0, len(dataset) - 1, _LOOKED_AT).astype(np.int64))
+    if drawn(some).all():
+        kind = getattr(dataset, "samples", "samples")
+        warnings.warn(
+            f"cache: nothing will be kept: every sample of {kind} is random, another one the next epoch; "
+            "leave cache out, or take samples that are not random (random=False, no max_points)",
+            stacklevel=3,
+        )
 
 
 def shared_name(fetch: Fetch, dataset: Any, capacity: int) -> str | None:

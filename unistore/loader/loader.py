@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from unistore.data.presentation import pin, present
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
-from unistore.loader.cached import check_cacheable
+from unistore.loader.cached import check_cacheable, warn_of_random
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Positions
 from unistore.loader.options import Placement, place, refuse_torch_alone, workers_for
@@ -99,8 +99,8 @@ class Loader:
     cache
         Bytes (``"4GB"``) or ``"all"``: keep decoded samples in a file, in the folder for temporary files,
         that all workers map, and all ranks of the machine, until it is full. Samples for which anything
-        random was drawn are not kept. Those of a plain dataset are kept as they are the first time, by this
-        loader alone. None: no cache.
+        random was drawn are not kept; if that is so for all, a warning says it. Those of a plain dataset are
+        kept as they are the first time, by this loader alone. None: no cache.
     log_every
         Report one line every so many batches; 0: never.
 
@@ -175,6 +175,7 @@ class Loader:
         self._packed = fetch.packed
         if cache is not None:
             check_cacheable(fetch)
+            warn_of_random(dataset)
         self.dataset = dataset
         self.batch_size, self.seed = int(batch_size), int(seed)
         self.sampler, self._told_epoch = sampler, 0

@@ -12,7 +12,7 @@ from unistore.report.speed import Speed
 from unistore.system.sizes import size
 from unistore.system.workers import environment_number, plan
 
-__all__ = ["Advice", "StoreFacts", "advise", "remarks"]
+__all__ = ["Advice", "Misfit", "StoreFacts", "advise", "remarks"]
 
 FASTER = 1.3
 """Block shuffle is recommended where it reads this many times faster; less is within the noise."""
@@ -26,6 +26,28 @@ CONTAINER_SHM = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """A kind of samples, suggested for all stores of a family, that does not go with this one as it is.
+
+    Attributes
+    ----------
+    kind
+        As Python code.
+    share
+        Of its samples, how many would be padded; 0 where it has none.
+    why
+        What reaches beyond what, or which limit leaves no samples.
+    fitting
+        The kind as it goes with the store, as Python code.
+    """
+
+    kind: str
+    share: float
+    why: str
+    fitting: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
     """A store, as far as loading depends on it.
 
@@ -33,6 +55,10 @@ class StoreFacts:
     ----------
     path, family, samples
         Of the store; samples of its natural kind.
+    samples_as
+        Their kind as Python code where the natural one does not go with the store; else empty.
+    misfits
+        Suggested kinds that do not go with the store.
     place
         Where it lies.
     fits_page_cache
@@ -50,6 +76,8 @@ class StoreFacts:
     path: str
     family: str
     samples: int
+    samples_as: str = ""
+    misfits: Sequence[Misfit] = ()
     place: Place
     fits_page_cache: bool | None
     samples_a_chunk: float
@@ -191,6 +219,9 @@ def _store_remarks(store: StoreFacts) -> list[str]:
     found = []
     if store.speed is None:
         found.append("the store has no samples: nothing was measured")
+    for misfit in store.misfits:
+        first = f"{100 * misfit.share:.3g} % of its samples would be padded" if misfit.share else "no samples"
+        found.append(f"{misfit.kind}: {first} ({misfit.why}); {misfit.fitting} goes with this store")
     if store.fits_page_cache is False and not store.place.network:
         found.append("the store does not fit into the page cache: samples come from the disk in every epoch")
     if store.place.network:

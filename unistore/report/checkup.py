@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from unistore.data.kinds.locality import samples_of_a_chunk
-from unistore.report.advice import Advice, StoreFacts, advise, remarks
+from unistore.report.advice import Advice, Misfit, StoreFacts, advise, remarks
 from unistore.report.blocks import Block, count_of, plain
 from unistore.report.machine import Machine, look_at_machine
 from unistore.report.place import look_at_place
 from unistore.report.speed import forks_safely, measure
+from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
+from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 from unistore.system.sizes import size
 
@@ -44,7 +46,10 @@ class Checkup:
     @property
     def line(self) -> str:
         """A line of Python that makes the Loader."""
-        dataset = "dataset" if self.store is None else f"unistore.Dataset({json.dumps(self.store.path)})"
+        dataset = "dataset"
+        if self.store is not None:
+            kind = f", {self.store.samples_as}" if self.store.samples_as else ""
+            dataset = f"unistore.Dataset({json.dumps(self.store.path)}{kind})"
         return f"unistore.Loader({dataset}, {', '.join(map(str, self.advice))})"
 
     @property
@@ -106,8 +111,10 @@ def doctor(store: str | os.PathLike[str] | None = None) -> Checkup:
 def _look_at_store(path: str, machine: Machine) -> StoreFacts:
     from unistore.data.dataset import Dataset  # takes torch
 
-    dataset = Dataset(path)
-    store, count = dataset.store, len(dataset)
+    store = Store(path)
+    natural = natural_suggestion(store)
+    dataset = Dataset(path, natural.kind)
+    count = len(dataset)
     place = look_at_place(store)
     speed = measure(dataset) if count else None
     forked = None
@@ -117,6 +124,8 @@ def _look_at_store(path: str, machine: Machine) -> StoreFacts:
         path=path,
         family=store.family,
         samples=count,
+        samples_as=natural.text if natural.changed else "",
+        misfits=_misfits([natural, *suggestions(store)]),
         place=place,
         fits_page_cache=None if place.stored is None else place.stored < machine.available_memory,
         samples_a_chunk=samples_of_a_chunk(store, count)[0],
@@ -124,6 +133,19 @@ def _look_at_store(path: str, machine: Machine) -> StoreFacts:
         fork_seconds=forked,
         speed=speed,
     )
+
+
+def _misfits(suggested: Sequence[Suggestion]) -> list[Misfit]:
+    return [
+        Misfit(
+            kind=each.said,
+            share=each.reach.beyond / each.reach.samples if each.reach.samples else 0.0,
+            why=each.reach.what,
+            fitting=each.text,
+        )
+        for each in suggested
+        if each.changed
+    ]
 
 
 def _machine_facts(machine: Machine) -> list[tuple[str, str]]:

@@ -39,9 +39,10 @@ class Inspection:
     details
         Everything that is known, as JSON values. A store has ``family``, ``samples``, ``splits``,
         ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
-        ``remarks`` and ``snippet``; a source that can be read ``family``, ``layout``, ``reason``, ``command``, ``families``
-        (these and the number of files, of each family that is there) and, where there is one family and
-        nothing is wrong, ``sources``, ``tables``, ``notes``.
+        ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or not: files are not read. A
+        source that can be read has ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and
+        the number of files, of each family that is there) and, where there is one family and nothing is
+        wrong, ``sources``, ``tables``, ``notes``.
     problems
         What is wrong with sources.
     blocks
@@ -57,8 +58,8 @@ class Inspection:
     @property
     def is_good(self) -> bool:
         """Whether it is something known with nothing wrong."""
-        intact = self.kind != "store" or self.details["seal"]["intact"]
-        return self.kind != "unknown" and not self.problems and intact
+        agrees = self.kind != "store" or self.details["seal"]["agrees"]
+        return self.kind != "unknown" and not self.problems and agrees
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: ``kind``, ``path``, the details, ``problems``."""

@@ -40,7 +40,7 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
         If it is not one, is unfinished, of another format, or damaged.
     """
     store = Store(path)
-    entries, intact = _manifest(store)
+    entries, agrees = _manifest(store)
     shards: dict[str, list[Entry]] = defaultdict(list)
     for entry in entries or ():
         array_path, found, _ = entry.key.partition("/c/")
@@ -66,8 +66,8 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
         "options": about.get("options", {}),
         "created_with": about.get("created_with", {}),
         "statistics": about.get("statistics", {}),
-        "seal": {**about["seal"], "intact": intact},
-        "remarks": _remarks(store, arrays, intact=intact),
+        "seal": {**about["seal"], "agrees": agrees},
+        "remarks": _remarks(store, arrays, agrees=agrees),
         "snippet": snippet(store, splits),
     }
 
@@ -152,9 +152,9 @@ def _sources(store: Store) -> dict[str, Any]:
     return {"count": len(names), "bytes": total, "first": first}
 
 
-def _remarks(store: Store, arrays: list[dict[str, Any]], *, intact: bool) -> list[str]:
+def _remarks(store: Store, arrays: list[dict[str, Any]], *, agrees: bool) -> list[str]:
     remarks = []
-    if not intact:
+    if not agrees:
         remarks.append(f"seal, manifest and root disagree: damaged? Run 'unistore verify {store.path}'")
     if left_out := store.attributes.get("skipped"):
         remarks.append(f"left out because of problems: {left_out} (listed in {REPORT})")
@@ -229,8 +229,11 @@ def _array_table(arrays: list[dict[str, Any]]) -> Block:
 
 
 def _seal_text(seal: dict[str, Any]) -> str:
-    state = "intact" if seal["intact"] else "DAMAGED"
-    return f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: {state}"
+    """What was checked: the files themselves are not read."""
+    said = f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: "
+    if not seal["agrees"]:
+        return said + "DAMAGED: seal, manifest and root disagree"
+    return said + "agrees with manifest and root; files not read: unistore verify"
 
 
 def _shape(shape: list[int] | None) -> str:

@@ -7,12 +7,12 @@ import textwrap
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
-from unistore.data.kinds import Clips, SampleKind
-from unistore.data.parts import natural_kind
 from unistore.errors import InputError, printable
 from unistore.remote.storage import local_path
+from unistore.report.suggestions import natural_suggestion, suggestions
 from unistore.store.reader import Store
 
 __all__ = ["snippet"]
@@ -35,6 +35,8 @@ _WIDTH = 74
 def snippet(store: Store, splits: Mapping[str, int]) -> str:
     """Code that loads batches of the store's natural samples; empty if it has none or its family is unknown.
 
+    Kinds whose sizes do not go with the store are written in sizes that do.
+
     Parameters
     ----------
     splits
@@ -48,32 +50,33 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     arguments = _quoted(store.path if folder is None else str(folder.absolute()))
     if split is not None:
         arguments += f", split={_quoted(split)}"
+    units = _units(store, split)
     try:
-        known, kind = get_family(store.family), natural_kind(store)
+        known, natural = get_family(store.family), natural_suggestion(store, units)
     except InputError:
         return ""
-    count = _count(store, kind, split)
-    if count == 0 and isinstance(kind, Clips):  # no sequence of five frames
-        kind, arguments = Clips(length=1), f"{arguments}, samples=unistore.Clips(length=1)"
-        count = _count(store, kind, split)
-    if count == 0:
+    if not natural.samples or natural.kind is None:
         return ""
-    about = printable(f"{count:,} samples; each has: {', '.join(('index', *kind.select(store, None)))}")
+    if natural.changed:
+        arguments += f", samples={natural.text}"
+    others = [each.text for each in suggestions(store, units) if each.samples != 0]
+    about = printable(
+        f"{natural.samples:,} samples; each has: {', '.join(('index', *natural.kind.select(store, None)))}"
+    )
     return _TEMPLATE.format(
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),
-        others="".join(f"\n    # or: samples={other}" for other in known.other_kinds),
+        others="".join(f"\n    # or: samples={other}" for other in others),
         batch=known.batch_size,
     )
 
 
-def _count(store: Store, kind: SampleKind, split: str | None) -> int:
-    """Samples that a Dataset of this kind has."""
-    units = None
-    if split is not None:
-        codes, names = store.splits()
-        units = np.flatnonzero(codes == names.index(split))
-    return len(kind.bind(store, kind.select(store, None), units))
+def _units(store: Store, split: str | None) -> NDArray[np.int64] | None:
+    """Rows of the sample table in a split; None: all."""
+    if split is None:
+        return None
+    codes, names = store.splits()
+    return np.flatnonzero(codes == names.index(split))
 
 
 def _quoted(text: str) -> str:

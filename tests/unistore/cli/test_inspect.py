@@ -157,7 +157,7 @@ def test_a_terminal_gets_tables(store: Path, columns: int) -> None:
     assert process.returncode == 0, error
     text = shown.decode()
     assert "\x1b[" in text
-    for expected in ("rows/data", "1000 × 4", "float32", "intact", "unistore"):
+    for expected in ("rows/data", "1000 × 4", "float32", "agrees with manifest", "unistore"):
         assert expected in text
     assert ("blosc lz4" in text) == (columns == 160)
     assert ("the terminal being narrow: codec" in text) == (columns == 80)

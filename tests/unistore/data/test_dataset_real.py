@@ -100,7 +100,9 @@ def test_robosuite_demonstrations(tmp_path: Path) -> None:
     batch = unistore.collate(dataset.__getitems__(range(len(dataset))))
     assert np.array_equal(batch["action"].numpy(), actions)
     assert np.array_equal(batch["states"].numpy(), states)
-    windows = unistore.Dataset(tmp_path / "robot.zarr", unistore.Windows(1, 16), ["action", "horizon_valid"])
+    windows = unistore.Dataset(
+        tmp_path / "robot.zarr", unistore.Windows(1, 16, pad="edge"), ["action", "horizon_valid"]
+    )
     assert np.array_equal(windows[100]["action"].numpy(), actions[100:116])
     assert windows[-1]["horizon_valid"].tolist() == [True] + [False] * 15
     with unistore.ReplayBuffer(tmp_path / "robot.zarr") as replay:

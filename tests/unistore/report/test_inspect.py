@@ -80,7 +80,7 @@ def test_a_store(stores: dict[str, Path], family: str) -> None:
         if array["stored_bytes"]:
             assert array["ratio"] == pytest.approx(array["raw_bytes"] / array["stored_bytes"], abs=1e-3)
     assert about["stored_bytes"] == sum(array["stored_bytes"] for array in about["arrays"])
-    assert about["seal"]["intact"] is True
+    assert about["seal"]["agrees"] is True
     assert about["seal"]["files"] == sum(file.is_file() for file in path.rglob("*")) - 2
     assert json.loads(json.dumps(about)) == about
 
@@ -111,7 +111,7 @@ def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
         "--voxel-size 20.0",
         "points/xyz",
         "blosc lz4 5 shuffle, crc32c",
-        "intact",
+        "agrees with manifest and root; files not read: unistore verify",
         "unistore.Dataset(",
         "# or: samples=unistore.Segments(max_points=4096)",
     ):
@@ -163,7 +163,7 @@ def test_damage_to_the_seal_is_remarked(tmp_path: Path, damage: str) -> None:
     else:
         manifest.unlink()
     found = unistore.inspect(store)
-    assert found.details["seal"]["intact"] is False
+    assert found.details["seal"]["agrees"] is False
     assert "DAMAGED" in str(found)
     assert any("unistore verify" in remark for remark in found.details["remarks"])
     assert not found.is_good

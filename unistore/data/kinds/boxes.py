@@ -18,7 +18,21 @@ __all__ = ["BitBox", "BoxSource", "ImageBox", "box_source", "box_sources", "volu
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
-_OWN = frozenset({INDEX, SOURCE, "image", "coords", "values", "corner", "extent", "name", *_COLUMNS})
+_OWN = frozenset(
+    (
+        INDEX,
+        SOURCE,
+        "image",
+        "coords",
+        "values",
+        "corner",
+        "extent",
+        "name",
+        "valid",
+        "valid_extent",
+        *_COLUMNS,
+    )
+)
 """Keys that a volume has for itself; a mask of that name is handed out as ``windows.<name>``."""
 
 
@@ -26,8 +40,6 @@ class BoxSource(Protocol):
     """One value a voxel, read by box."""
 
     dtype: np.dtype[Any]
-    fill: Any
-    """Value beyond the volume."""
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
         """Read voxels ``lo:hi`` (depth, height, width) of a volume into `out`, C-contiguous."""
@@ -40,7 +52,6 @@ class ImageBox:
     def __init__(self, array: Array) -> None:
         self._array = array
         self.dtype = array.dtype
-        self.fill = array.metadata.fill_value
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
         """See `BoxSource.read`."""
@@ -51,7 +62,6 @@ class BitBox:
     """0 or 1 a voxel from a packed mask (V, D, H, ⌈W/8⌉), lowest bit first."""
 
     dtype = np.dtype(np.uint8)
-    fill = 0
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -75,7 +85,6 @@ class PointBox:
     """0 or 1 a voxel from points: coords (M, 3) in C order of their volume, offsets (V + 1)."""
 
     dtype = np.dtype(np.uint8)
-    fill = 0
 
     def __init__(self, store: Store, group: str) -> None:
         self._coords = store.array(f"{group}/coords")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.crops import Boxes, Crop
-from unistore.data.kinds.frames import Box, FrameField, frame_field, frame_fields
+from unistore.data.kinds.cropped import CroppedField, CroppedMask, same_size
+from unistore.data.kinds.crops import Crop
+from unistore.data.kinds.frames import frame_field, frame_fields
+from unistore.data.kinds.padding import Pad, as_pad, check_pad, fills
 from unistore.data.kinds.protocol import SOURCE, Picks, chosen, require
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
+from unistore.data.kinds.reach import Reach
+from unistore.data.kinds.runs import runs_of_frames, starts_in_runs
+from unistore.data.packed import Allocate, Batch, placed
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.spike.fields import (
     IMAGE_EXTENT,
+    IMAGES,
     SEQUENCE_NAME,
     SEQUENCE_OFFSETS,
     SPIKE_EXTENT,
@@ -28,8 +31,10 @@ from unistore.system.arguments import Arguments
 
 __all__ = ["Clips"]
 
-_NUMBERS = ("corner", "frame")
-_ON_REQUEST = (SOURCE, "sequence", *_NUMBERS)
+_EXTENTS = ("valid_extent", "spike_valid_extent")
+_MASKS = ("valid", "spike_valid")
+_NUMBERS = ("corner", "frame", *_EXTENTS)
+_ON_REQUEST = (SOURCE, "sequence", *_NUMBERS, *_MASKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +47,22 @@ class Clips:
     (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``source`` (of the first frame), ``sequence``,
     ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
 
+    On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
+    (2,) int64, how many rows and columns of the crop have data, in pixels of the images and in those of
+    voxels and spikes; ``valid``, ``spike_valid`` (h, w) bool, True where they have.
+
     A clip never spans a change of resolution. Where clips of a store differ in shape (whole frames of several
     cameras), the keys concerned are ragged.
 
     Parameters
     ----------
     length
-        Frames of a clip.
+        Frames of a clip. If every sequence is shorter, that is refused.
     stride
         Frames between the starts of two clips.
     crop
         Rows and columns, in pixels of the images (of the spikes where there are none); one number is a
-        square; None: whole frames. Fields of another resolution give the same part of the scene. Frames
-        smaller than the crop are followed by zeros.
+        square; None: whole frames. Fields of another resolution give the same part of the scene.
     fields
         Keys to read, unless the Dataset names them.
     voxel_bins
@@ -63,6 +71,11 @@ class Clips:
     random
         True: the crop is uniform over the frame, another one each epoch, one for all frames and fields of a
         clip. False: the centre.
+    pad
+        What a crop has below and right of a frame that is smaller than it. None: such crops are refused, with
+        the largest that fits. ``"edge"``: the last row and column are repeated, in every field. ``"zero"``:
+        zeros. A number: that, in the images; voxels and spikes are 0. ``"valid"``: zeros, with
+        ``valid_extent`` and ``spike_valid_extent`` among the keys. ``"drop"``: such clips are no samples.
     """
 
     length: int = 5
@@ -71,6 +84,7 @@ class Clips:
     fields: tuple[str, ...] | None = None
     voxel_bins: int | None = None
     random: bool = True
+    pad: Pad = None
 
     def __post_init__(self) -> None:
         check = Arguments()
@@ -80,7 +94,9 @@ class Clips:
         check.sizes("crop", self.crop, 2, none=True)
         check.names("fields", self.fields)
         check.flag("random", self.random)
+        check_pad(check, self.pad)
         check.settle()
+        object.__setattr__(self, "pad", as_pad(self.pad))
         crop = self.crop if self.crop is None or isinstance(self.crop, (tuple, list)) else (self.crop,) * 2
         fields = (self.fields,) if isinstance(self.fields, str) else self.fields
         object.__setattr__(self, "crop", None if crop is None else tuple(crop))
@@ -92,6 +108,7 @@ class Clips:
         natural, on_request = frame_fields(store)
         if self.voxel_bins is not None and "voxel" in on_request:
             natural, on_request = ["voxel", *natural], [key for key in on_request if key != "voxel"]
+        natural += _EXTENTS if self.pad == "valid" else ()
         keys = chosen(natural, self.fields if fields is None else fields, (*on_request, *_ON_REQUEST))
         if "voxel" in keys:
             frame_field(store, "voxel", self.voxel_bins)
@@ -109,16 +126,29 @@ class ClipReader:
         self, store: Store, kind: Clips, fields: Sequence[str], units: NDArray[np.int64] | None
     ) -> None:
         assert not isinstance(kind.crop, int)
-        self._length = kind.length
+        self._kind, self._length = kind, kind.length
         self._crop = Crop(kind.crop, kind.random)
         self._field_extents = whole(store, SPIKE_EXTENT).astype(np.int64)
         images = store.has(IMAGE_EXTENT)
         self._image_extents = whole(store, IMAGE_EXTENT).astype(np.int64) if images else self._field_extents
         self._sequences = whole(store, SEQUENCE_OFFSETS)
-        self._starts = self._find_starts(kind.stride, units)
+        extents = np.concatenate((self._field_extents, self._image_extents), axis=1)
+        runs = runs_of_frames(self._sequences, extents, units)
+        starts = starts_in_runs(runs, kind.length, kind.stride)
+        self._reach, self._starts = _reach(kind, runs, starts, self._image_extents)
         keys = ("voxel", "spike", "spike_packed", "blur", "sharp")
-        self._fields = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
-        self._dense = {key: self._has_one_shape(field) for key, field in self._fields.items()}
+        found = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
+        filled = fills(kind.pad, {key: field.dtype for key, field in found.items() if key in IMAGES})
+        image = self._image_extents[self._starts]
+        self._fields: dict[str, CroppedField] = {}
+        for key, field in found.items():
+            size = same_size(self._crop, image, field.extents.take(self._starts))
+            self._fields[key] = CroppedField(key, field, size, kind.length, kind.pad, filled.get(key, 0))
+        self._masks: dict[str, CroppedMask] = {}
+        for key, all_extents in zip(_MASKS, (self._image_extents, self._field_extents), strict=True):
+            if key in fields:
+                held = all_extents[self._starts]
+                self._masks[key] = CroppedMask(key, held, same_size(self._crop, image, held))
         self._lengths = Column(store, SPIKE_LENGTH) if "spike_length" in fields else None
         self._numbers = [key for key in fields if key in _NUMBERS]
         self._sources = SourceNames(store) if SOURCE in fields else None
@@ -127,24 +157,31 @@ class ClipReader:
     def __len__(self) -> int:
         return len(self._starts)
 
+    def reach(self) -> Reach:
+        """See `CuttingReader.reach`."""
+        return self._reach
+
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of clips."""
         starts = self._starts[picks.index]
-        image = self._image_extents[starts]
-        corners = self._crop.corners(picks, image, self._field_extents[starts])
+        image, field_extents = self._image_extents[starts], self._field_extents[starts]
+        corners = self._crop.corners(picks, image, field_extents)
         batch: Batch = {}
         for key, field in self._fields.items():
-            boxes = self._crop.boxes(corners, image, field.extents.take(starts).astype(np.int64))
-            if self._dense[key] and len(starts):
-                batch[key] = self._read_dense(field, starts, boxes, allocate)
-            else:
-                batch[key] = self._read_ragged(key, field, starts, boxes, allocate)
+            boxes = self._crop.boxes(corners, image, field.field.extents.take(starts).astype(np.int64))
+            batch[key] = field.read(starts, boxes, allocate)
         if self._lengths is not None:
             frames = starts[:, None] + np.arange(self._length)
             values = self._lengths.take(frames.reshape(-1)).reshape(frames.shape)
             batch["spike_length"] = placed(values, allocate)
         numbers = {"corner": corners, "frame": starts}
+        for key, extents in zip(_EXTENTS, (image, field_extents), strict=True):
+            if key in self._numbers:
+                numbers[key] = self._crop.boxes(corners, image, extents).inside
         batch |= {key: placed(numbers[key], allocate) for key in self._numbers}
+        for key, mask in self._masks.items():
+            boxes = self._crop.boxes(corners, image, mask.extents[picks.index])
+            batch[key] = mask.read(boxes, allocate)
         if self._sources is not None:
             batch[SOURCE] = placed(self._sources.take(starts), allocate)
         if self._names is not None:
@@ -154,81 +191,45 @@ class ClipReader:
 
     def box_shape(self, key: str) -> tuple[int, ...] | None:
         """See `BoxReader.box_shape`."""
-        if not self._dense.get(key, False):
-            return None
-        field, first = self._fields[key], self._starts[:1]
-        size = self._crop.sizes(self._image_extents[first], field.extents.take(first).astype(np.int64))[0]
-        shape = field.shape(*size.tolist())
-        return (self._length, shape[-1], *shape[:-1]) if field.channels_last else (self._length, *shape)
+        found = self._fields.get(key) or self._masks.get(key)
+        return None if found is None else found.shape
 
-    def _find_starts(self, stride: int, units: NDArray[np.int64] | None) -> NDArray[np.int64]:
-        """First frames of all clips: inside one sequence, one resolution and the chosen frames."""
-        frames = len(self._field_extents)
-        if not frames:
-            return np.empty(0, np.int64)
-        extents = np.concatenate((self._field_extents, self._image_extents), axis=1)
-        wanted = np.ones(frames, np.bool_)
-        if units is not None:
-            wanted[:] = False
-            wanted[units] = True
-        joined = wanted[1:] & wanted[:-1] & (extents[1:] == extents[:-1]).all(axis=1)
-        inner = self._sequences[(self._sequences > 0) & (self._sequences < frames)]
-        joined[inner - 1] = False
-        runs = np.flatnonzero(np.concatenate(([True], ~joined, [True])))
-        parts = [
-            np.arange(first, last - self._length + 1, stride)
-            for first, last in pairwise(runs.tolist())
-            if wanted[first]
-        ]
-        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
 
-    def _has_one_shape(self, field: FrameField) -> bool:
-        if not len(self._starts):
-            return False
-        sizes = self._crop.sizes(
-            self._image_extents[self._starts], field.extents.take(self._starts).astype(np.int64)
+def _reach(
+    kind: Clips, runs: NDArray[np.int64], starts: NDArray[np.int64], extents: NDArray[np.int64]
+) -> tuple[Reach, NDArray[np.int64]]:
+    """How clips from `starts` go with frames of `extents`, and the starts of those that are samples."""
+    longest = int((runs[:, 1] - runs[:, 0]).max(initial=0))
+    if not len(starts):
+        if not longest:
+            return Reach(samples=0), starts
+        what = (
+            f"no {kind.length} frames follow one another in one sequence and one resolution: the most are "
+            f"{longest}"
         )
-        return bool((sizes == sizes[:1]).all())
+        held = extents[starts_in_runs(runs, longest, 1)]
+        return Reach(samples=0, what=what, fitting=replace(_cut(kind, held), length=longest)), starts
+    held = extents[starts]
+    smaller = np.zeros(len(starts), np.bool_) if kind.crop is None else (held < kind.crop).any(axis=1)
+    beyond = int(smaller.sum())
+    if not beyond:
+        return Reach(samples=len(starts)), starts
+    assert isinstance(kind.crop, tuple)
+    crop, least = (" × ".join(map(str, size)) for size in (kind.crop, held.min(axis=0).tolist()))
+    what = (
+        f"crops of {crop} pixels reach beyond the frames of {beyond} of {len(starts)} clips: rows and "
+        f"columns are {least} at least"
+    )
+    fitting = _cut(kind, held)
+    if kind.pad == "drop":
+        return Reach(samples=len(starts) - beyond, what=what, fitting=fitting), starts[~smaller]
+    told = kind.pad is not None
+    return Reach(samples=len(starts), beyond=beyond, told=told, what=what, fitting=fitting), starts
 
-    def _read_dense(
-        self, field: FrameField, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate
-    ) -> Packed:
-        height, width = boxes.size[0].tolist()
-        out = allocate((len(starts), self._length, *field.shape(height, width)), field.dtype)
-        for i, start in enumerate(starts.tolist()):
-            self._read_clip(field, start, boxes, i, out[i])
-        return Packed(out.transpose(0, 1, 4, 2, 3) if field.channels_last else out)
 
-    def _read_ragged(
-        self, key: str, field: FrameField, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate
-    ) -> Packed:
-        shapes = [(self._length, *field.shape(*size)) for size in boxes.size.tolist()]
-        offsets = offsets_from_lengths(np.array([int(np.prod(shape)) for shape in shapes], np.int64))
-        values = allocate((int(offsets[-1]),), field.dtype)
-        handed: list[tuple[int, ...]] = []
-        for i, (start, shape) in enumerate(zip(starts.tolist(), shapes, strict=True)):
-            part = values[offsets[i] : offsets[i + 1]].reshape(shape)
-            self._read_clip(field, start, boxes, i, part)
-            if field.channels_last:
-                moved = part.transpose(0, 3, 1, 2)
-                handed.append(moved.shape)
-                part.reshape(moved.shape)[...] = moved.copy()
-            else:
-                handed.append(shape)
-        axes = 1 + len(field.shape(1, 1))
-        return Packed(values, offsets, key, np.array(handed, np.int64).reshape(-1, axes))
-
-    def _read_clip(self, field: FrameField, start: int, boxes: Boxes, clip: int, out: NDArray[Any]) -> None:
-        """One clip of one field, zeros where the crop is larger than the frame."""
-        top, left = boxes.corner[clip].tolist()
-        height, width = boxes.size[clip].tolist()
-        frames = slice(start, start + self._length)
-        rows, columns = (boxes.extent[clip] - boxes.corner[clip]).tolist()
-        if height <= rows and width <= columns:
-            field.read(frames, Box(top, left, height, width), out)
-            return
-        box = Box(top, left, min(height, rows), min(width, columns))
-        inside = np.empty((self._length, *field.shape(box.height, box.width)), field.dtype)
-        field.read(frames, box, inside)
-        out[...] = 0
-        out[tuple(slice(extent) for extent in inside.shape)] = inside
+def _cut(kind: Clips, extents: NDArray[np.int64]) -> Clips:
+    """Clips whose crop fits into frames of `extents`, (n, 2)."""
+    if kind.crop is None or not (extents < kind.crop).any():
+        return kind
+    crop = tuple(np.minimum(kind.crop, np.maximum(extents.min(axis=0), 1)).tolist())
+    return replace(kind, crop=crop, pad=None)

@@ -26,12 +26,18 @@ class Boxes:
     size
         (B, 2) int64: rows and columns of the crop.
     extent
-        (B, 2) int64: rows and columns of the field; what a crop has beyond them is zero.
+        (B, 2) int64: rows and columns of the field.
     """
 
     corner: NDArray[np.int64]
     size: NDArray[np.int64]
     extent: NDArray[np.int64]
+
+    @property
+    def inside(self) -> NDArray[np.int64]:
+        """(B, 2) int64: rows and columns of the crop that the field has."""
+        inside: NDArray[np.int64] = np.minimum(self.size, self.extent - self.corner)
+        return inside
 
 
 @dataclass(frozen=True, slots=True)

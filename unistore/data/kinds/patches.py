@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.boxes import EXTENT, BoxSource, box_source, box_sources, volume_columns
+from unistore.data.kinds.boxes import EXTENT, IMAGE, BoxSource, box_source, box_sources, volume_columns
+from unistore.data.kinds.padding import Pad, as_pad, check_pad, fills, put, valid_masks
 from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.volumes import ON_REQUEST, VolumeLabels
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
 from unistore.schemas.indices import Column
@@ -24,7 +27,8 @@ class Patches:
     """Samples of a CT store: boxes of one size.
 
     Keys: as `Volumes`, with (d, h, w) of `size` in place of (D, H, W), and ``corner`` (3,) int64, the box's
-    first voxel. Where a volume is smaller than the box, the image's fill value (masks: 0) follows it.
+    first voxel. On request, the former always under ``pad="valid"``: ``valid_extent`` (3,) int64, how far the
+    volume reaches into the box from its corner; ``valid`` (d, h, w) bool, True inside the volume.
 
     Parameters
     ----------
@@ -35,11 +39,17 @@ class Patches:
         covers the volume; the last cell of an axis is moved back so that it ends with the volume.
     per_volume
         Random boxes of each volume an epoch.
+    pad
+        What a box has behind a volume that is smaller than it. None: such boxes are refused, with the
+        largest size that fits. ``"edge"``: the last voxel is repeated, of masks too. ``"zero"``: zeros. A
+        number: that, of the image; masks are 0. ``"valid"``: zeros, with ``valid_extent`` among the keys.
+        ``"drop"``: volumes smaller than the box have no samples.
     """
 
     size: int | tuple[int, int, int] = (96, 96, 96)
     random: bool = True
     per_volume: int = 1
+    pad: Pad = None
 
     def __post_init__(self) -> None:
         check = Arguments()
@@ -49,7 +59,9 @@ class Patches:
             check.refuse(
                 "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
             )
+        check_pad(check, self.pad)
         check.settle()
+        object.__setattr__(self, "pad", as_pad(self.pad))
         size = tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size,) * 3
         object.__setattr__(self, "size", size)
 
@@ -62,7 +74,9 @@ class Patches:
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require(store, "ct", self)
-        return chosen([*box_sources(store), "corner", *volume_columns(store)], fields, ON_REQUEST)
+        known = [*box_sources(store), "corner", *volume_columns(store)]
+        known += ["valid_extent"] if self.pad == "valid" else []
+        return chosen(known, fields, (*ON_REQUEST, "valid", "valid_extent"))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PatchReader:
         """Reader of boxes in the volumes `units`."""
@@ -77,19 +91,28 @@ class PatchReader:
     ) -> None:
         self._kind = kind
         self._shape = np.array(kind.shape)
-        extents = Column(store, EXTENT)
-        self._units = np.arange(len(extents)) if units is None else units
-        self._extents = extents.take(self._units).astype(np.int64)
+        column = Column(store, EXTENT)
+        units = np.arange(len(column)) if units is None else units
+        extents = column.take(units).astype(np.int64)
+        self._reach, kept = _reach(kind, extents)
+        self._units, self._extents = (units, extents) if kept is None else (units[kept], extents[kept])
         self._labels = VolumeLabels(store, fields)
-        self._corner = "corner" in fields
+        self._told = [key for key in ("corner", "valid_extent") if key in fields]
+        self._masks = "valid" in fields
         groups = box_sources(store)
         self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
+        images = {key: box.dtype for key, box in self._boxes.items() if groups[key] == IMAGE}
+        self._fills = fills(kind.pad, images)
         cells = np.full(len(self._units), kind.per_volume)
         self._cells = -(-self._extents // self._shape)
         self._first = offsets_from_lengths(cells if kind.random else self._cells.prod(axis=1))
 
     def __len__(self) -> int:
         return int(self._first[-1])
+
+    def reach(self) -> Reach:
+        """See `CuttingReader.reach`."""
+        return self._reach
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of boxes."""
@@ -100,10 +123,13 @@ class PatchReader:
         for key, box in self._boxes.items():
             out = allocate((len(picks), *self._kind.shape), box.dtype)
             for i, volume in enumerate(self._units[which].tolist()):
-                _read(box, volume, corners[i].tolist(), ends[i].tolist(), out[i])
+                self._read(key, box, volume, corners[i].tolist(), ends[i].tolist(), out[i])
             batch[key] = Packed(out)
-        if self._corner:
-            batch["corner"] = placed(corners, allocate)
+        told = {"corner": corners, "valid_extent": ends - corners}
+        batch |= {key: placed(told[key], allocate) for key in self._told}
+        if self._masks:
+            sizes = np.tile(self._shape, (len(picks), 1))
+            batch["valid"] = valid_masks("valid", sizes, ends - corners, self._kind.shape, allocate)
         return batch | self._labels.read(self._units[which], allocate)
 
     def _corners(self, picks: Picks, which: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -117,13 +143,35 @@ class PatchReader:
         corners: NDArray[np.int64] = np.minimum(np.stack((z, y, x), axis=1) * self._shape, room)
         return corners
 
+    def _read(
+        self, key: str, box: BoxSource, volume: int, lo: list[int], hi: list[int], out: NDArray[Any]
+    ) -> None:
+        extent = tuple(b - a for a, b in zip(lo, hi, strict=True))
+        if extent == out.shape:
+            box.read(volume, lo, hi, out)
+            return
+        inside = np.empty(extent, out.dtype)
+        box.read(volume, lo, hi, inside)
+        put(inside, out, self._kind.pad, self._fills.get(key, 0))
 
-def _read(box: BoxSource, volume: int, lo: list[int], hi: list[int], out: NDArray[np.generic]) -> None:
-    extent = tuple(b - a for a, b in zip(lo, hi, strict=True))
-    if extent == out.shape:
-        box.read(volume, lo, hi, out)
-        return
-    inside = np.empty(extent, out.dtype)
-    box.read(volume, lo, hi, inside)
-    out[...] = box.fill
-    out[tuple(slice(n) for n in extent)] = inside
+
+def _reach(kind: Patches, extents: NDArray[np.int64]) -> tuple[Reach, NDArray[np.bool_] | None]:
+    """How boxes go with volumes of `extents` (V, 3), and which volumes have samples; None: all."""
+    cells = (
+        np.full(len(extents), kind.per_volume) if kind.random else (-(-extents // kind.shape)).prod(axis=1)
+    )
+    smaller: NDArray[np.bool_] = (extents < kind.shape).any(axis=1)
+    short = int(smaller.sum())
+    if not short:
+        return Reach(samples=int(cells.sum())), None
+    least = extents.min(axis=0)
+    fitting = replace(kind, size=tuple(np.minimum(kind.shape, np.maximum(least, 1)).tolist()), pad=None)
+    size, smallest = (" × ".join(map(str, each)) for each in (kind.shape, least.tolist()))
+    what = (
+        f"boxes of {size} voxels reach beyond {short} of {len(extents)} volumes: depth, height and width are "
+        f"{smallest} at least"
+    )
+    if kind.pad == "drop":
+        return Reach(samples=int(cells[~smaller].sum()), what=what, fitting=fitting), ~smaller
+    beyond, told = int(cells[smaller].sum()), kind.pad is not None
+    return Reach(samples=int(cells.sum()), beyond=beyond, told=told, what=what, fitting=fitting), None

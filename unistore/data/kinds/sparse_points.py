@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unistore.data.kinds.bits import every_point, points_of_ranks
 from unistore.data.kinds.boxes import EXTENT, IMAGE, BitBox, ImageBox, volume_columns
 from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.spans import Spans
 from unistore.data.kinds.volumes import ON_REQUEST, VolumeLabels
 from unistore.data.packed import Allocate, Batch, Packed
@@ -40,7 +41,8 @@ class SparsePoints:
     window
         Name of a window (or of a distance field, ``"sdf/<name>"``); None: the only one of the store.
     min_points
-        Volumes with fewer points are no samples: they are left out of the index.
+        Volumes with fewer points are no samples: they are left out of the index. If all have fewer, that is
+        refused.
     max_points
         Of larger samples, a uniform subset of this size in C order, another one each epoch.
     """
@@ -101,6 +103,7 @@ class PointReader:
         counts = self._offsets.lengths()
         enough = counts >= kind.min_points
         self._volumes = np.flatnonzero(enough) if units is None else units[enough[units]]
+        self._counts, self._group = counts if units is None else counts[units], group
         self._labels = VolumeLabels(store, fields)
         points = store.has(f"{group}/coords")
         self._source: _Points | _Mask = _Points(store, group) if points else _Mask(store, group)
@@ -109,13 +112,22 @@ class PointReader:
     def __len__(self) -> int:
         return len(self._volumes)
 
+    def reach(self) -> Reach:
+        """See `CuttingReader.reach`."""
+        if len(self) or not len(self._counts):
+            return Reach(samples=len(self))
+        least, most = self._kind.min_points, int(self._counts.max())
+        what = f"no volume has min_points={least} points of {self._group}: the most are {most}"
+        return Reach(samples=0, what=what, fitting=replace(self._kind, min_points=most))
+
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of points."""
         volumes = self._volumes[picks.index]
         spans = Spans.draw(picks, *self._offsets.ranges(volumes), self._kind.max_points)
         coords = allocate((len(spans), 3), np.dtype(np.int32)) if self._coords else None
         values = allocate((len(spans), 1), self._source.dtype) if self._values else None
-        self._source.read(volumes, spans, coords, values)
+        if self._coords or self._values:
+            self._source.read(volumes, spans, coords, values)
         batch: Batch = {}
         if coords is not None:
             batch["coords"] = Packed(coords, spans.offsets)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.data.kinds.padding import Pad, as_pad, check_pad, fills
 from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.steps import ON_REQUEST, Episodes, as_handed, step_column, step_paths
 from unistore.data.packed import Allocate, Batch, placed
 from unistore.store.reader import Store
@@ -39,21 +40,23 @@ class Windows:
     stride
         Steps between the t of two windows.
     pad
-        What stands where a window leaves its episode: ``"repeat"``: the episode's first or last step;
-        ``"zero"``: zeros; ``"drop"``: such windows are no samples.
+        What stands where a window leaves its episode. None: such windows are refused. ``"edge"``: the
+        episode's first or last step is repeated; ``"zero"`` and ``"valid"``: zeros; a number: that, in every
+        field that is read; ``"drop"``: such windows are no samples.
     """
 
     history: int
     horizon: int
     stride: int = 1
-    pad: Literal["repeat", "zero", "drop"] = "repeat"
+    pad: Pad = None
 
     def __post_init__(self) -> None:
         check = Arguments()
         for name in ("history", "horizon", "stride"):
             check.whole(name, getattr(self, name), 1)
-        check.one_of("pad", self.pad, ("repeat", "zero", "drop"))
+        check_pad(check, self.pad)
         check.settle()
+        object.__setattr__(self, "pad", as_pad(self.pad))
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
@@ -81,9 +84,28 @@ class WindowReader:
         paths = step_paths(store)
         self._columns = {key: step_column(store, paths[key]) for key in fields if key in paths}
         self._valid = [key for key in fields if key in _VALID]
+        self._fills = fills(kind.pad, {key: column.dtype for key, column in self._columns.items()})
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def reach(self) -> Reach:
+        """See `CuttingReader.reach`."""
+        kind, lengths = self._kind, np.diff(self._episodes.offsets)[self._episodes.used]
+        steps = f"{kind.history} + {kind.horizon} steps, the current one in both"
+        if kind.pad == "drop":
+            if len(self) or not len(lengths):
+                return Reach(samples=len(self))
+            what = f"windows of {steps}, leave every episode: the longest has {lengths.max()} steps"
+            return Reach(samples=0, what=what, fitting=replace(kind, pad="edge"))
+        before = -(-np.minimum(kind.history - 1, lengths) // kind.stride)
+        inside = -(-np.maximum(lengths - kind.horizon + 1, 0) // kind.stride) - before
+        beyond = len(self) - int(np.maximum(inside, 0).sum())
+        if not beyond:
+            return Reach(samples=len(self))
+        what = f"windows of {steps}, leave their episode in {beyond} of {len(self)} samples"
+        fitting, told = replace(kind, pad="edge"), kind.pad is not None
+        return Reach(samples=len(self), beyond=beyond, told=told, what=what, fitting=fitting)
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of windows."""
@@ -96,8 +118,8 @@ class WindowReader:
             steps, valid = (history, history_valid) if past else (horizon, horizon_valid)
             out = allocate((*steps.shape, *column.row_shape), column.dtype)
             column.read(steps.reshape(-1), out.reshape(-1, *column.row_shape))
-            if self._kind.pad == "zero":
-                out[~valid] = 0
+            if self._kind.pad not in (None, "edge", "drop"):
+                out[~valid] = self._fills[key]
             batch[key] = as_handed(out, column)
         masks = dict(zip(_VALID, (history_valid, horizon_valid), strict=True))
         batch |= {key: placed(masks[key], allocate) for key in self._valid}

@@ -1,0 +1,452 @@
+"""What stands beyond the data: against ``np.pad``, in every kind that cuts; refused unless told."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader
+
+import unistore
+from unistore.data.kinds.padding import fills, put
+from unistore.errors import InputError
+
+DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
+PADS: tuple[Any, ...] = ("valid", "edge", "zero", 0, 1, 7)
+
+
+def padded(data: NDArray[Any], shape: tuple[int, ...], pad: Any, *, number: bool = True) -> NDArray[Any]:
+    """The oracle: numpy's own padding behind the data; a number only where `number`."""
+    behind = [(0, extent - held) for extent, held in zip(shape, data.shape, strict=True)]
+    if pad == "edge":
+        return np.pad(data, behind, mode="edge")
+    value = pad if number and not isinstance(pad, str) else 0
+    return np.pad(data, behind, mode="constant", constant_values=value)
+
+
+@given(st.data())
+def test_put_equals_numpy(data: st.DataObject) -> None:
+    shape = tuple(data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4)))
+    held = tuple(data.draw(st.integers(1, extent)) for extent in shape)
+    dtype = np.dtype(data.draw(st.sampled_from(DTYPES)))
+    pad = data.draw(st.sampled_from(["valid", "edge", "zero", 0, 1]))
+    inside = np.random.default_rng(sum(shape)).integers(0, 100, held).astype(dtype)
+    out = np.full(shape, 55, dtype)
+    put(inside, out, pad, fills(pad, {"x": dtype})["x"])
+    expected = padded(inside, shape, pad)
+    assert out.dtype == expected.dtype
+    assert np.array_equal(out, expected)
+
+
+def test_an_edge_of_nothing_is_refused() -> None:
+    with pytest.raises(InputError, match="an extent is 0"):
+        put(np.empty((0, 3)), np.empty((2, 3)), "edge", 0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "holds"),
+    [
+        *(("i2", -1024, True), ("i2", 40_000, False), ("u1", -1, False), ("u1", 255.0, True)),
+        *(("i2", 0.5, False), ("i8", 2**63, False), ("u8", 2**64 - 1, True), ("?", 1, True), ("?", 2, False)),
+        *(("f4", 0.1, True), ("f2", 70_000, False), ("f8", 10**400, False), ("f4", float("nan"), True)),
+        *(
+            ("i4", float("nan"), False),
+            ("u1", float("inf"), False),
+            ("f4", float("-inf"), True),
+            ("c8", -3, True),
+        ),
+    ],
+)
+def test_numbers_that_a_dtype_can_hold(dtype: str, number: Any, holds: bool) -> None:
+    if not holds:
+        with pytest.raises(InputError, match=rf"pad: is .* cannot stand in image \({np.dtype(dtype)}\)"):
+            fills(number, {"image": np.dtype(dtype)})
+        return
+    out = np.zeros(2, dtype)
+    put(np.ones(1, dtype), out, number, fills(number, {"image": np.dtype(dtype)})["image"])
+    assert np.array_equal(out, np.array([1, number], dtype), equal_nan=np.dtype(dtype).kind in "fc")
+
+
+@pytest.mark.parametrize("wrong", ["repeat", "", True, (0,), b"zero", [1], 1j, np.array([1])])
+def test_pads_that_are_none(wrong: Any) -> None:
+    expected = "pad: must be one of 'valid', 'edge', 'zero', 'drop', or a number"
+    for make in (
+        lambda: unistore.Patches(8, pad=wrong),
+        lambda: unistore.Clips(pad=wrong),
+        lambda: unistore.Windows(1, 2, pad=wrong),
+    ):
+        with pytest.raises(InputError, match=expected):
+            make()
+
+
+def test_numbers_of_numpy_are_those_of_python() -> None:
+    assert repr(unistore.Patches(8, pad=np.int16(-3))) == repr(unistore.Patches(8, pad=-3))  # type: ignore[arg-type]
+    assert repr(unistore.Patches(8, pad=np.float32(0.5))) == repr(unistore.Patches(8, pad=0.5))  # type: ignore[arg-type]
+
+
+EXTENTS = ((9, 4, 12), (3, 20, 7), (8, 8, 8))
+
+
+def write_scans(make_store: Any, dtype: str) -> tuple[Path, list[NDArray[Any]], list[NDArray[np.bool_]]]:
+    """A store of volumes of one dtype, with a mask."""
+    rng = np.random.default_rng(4)
+    volumes = [rng.integers(0, 2 if dtype == "?" else 100, extent).astype(dtype) for extent in EXTENTS]
+    masks = [rng.random(extent) < 0.4 for extent in EXTENTS]
+    shape = np.max(EXTENTS, axis=0)
+    image = np.zeros((len(EXTENTS), *shape), dtype)
+    bits = np.zeros((len(EXTENTS), shape[0], shape[1], -(-shape[2] // 8)), np.uint8)
+    for i, (volume, mask) in enumerate(zip(volumes, masks, strict=True)):
+        box = tuple(slice(extent) for extent in volume.shape)
+        image[i][box] = volume
+        packed = np.packbits(mask, axis=-1, bitorder="little")
+        bits[i][*box[:2], : packed.shape[2]] = packed
+    arrays = {
+        "volumes/extent": np.array(EXTENTS, np.int32),
+        "volumes/name": ["a", "b", "c"],
+        "volumes/image": image,
+        "masks/bone/mask": bits,
+        "sources/path": ["a", "b", "c"],
+        "sources/first_row": np.arange(3),
+    }
+    return make_store("ct", arrays, count=3), volumes, masks
+
+
+@pytest.mark.parametrize("random", [True, False])
+@pytest.mark.parametrize("pad", PADS)
+@pytest.mark.parametrize("dtype", ["i2", "u1", "f4", "f8", "f2", "u2", "i4", "?"])
+def test_patches(make_store: Any, dtype: str, pad: Any, random: bool) -> None:
+    path, volumes, masks = write_scans(make_store, dtype)
+    if dtype == "?" and pad == 7:
+        with pytest.raises(InputError, match=r"pad: is 7, which cannot stand in image \(bool\)"):
+            len(unistore.Dataset(path, unistore.Patches(10, pad=pad)))
+        return
+    size = (6, 8, 10)
+    fields = ["image", "bone", "corner", "valid", "valid_extent", "name"]
+    dataset = unistore.Dataset(path, unistore.Patches(size, random, pad=pad), fields, seed=2)
+    assert ("valid_extent" in unistore.Dataset(path, unistore.Patches(size, pad=pad)).fields) == (
+        pad == "valid"
+    )
+    seen = 0
+    for sample in dataset:
+        number = "abc".index(sample["name"])
+        lo = sample["corner"].tolist()
+        box = tuple(slice(a, a + n) for a, n in zip(lo, size, strict=True))
+        inside = volumes[number][box]
+        seen += inside.shape != size
+        assert sample["image"].numpy().dtype == np.dtype(dtype)
+        assert np.array_equal(sample["image"].numpy(), padded(inside, size, pad))
+        bone = masks[number][box].astype(np.uint8)
+        assert np.array_equal(sample["bone"].numpy(), padded(bone, size, pad, number=False))
+        assert sample["valid_extent"].tolist() == list(inside.shape)
+        assert np.array_equal(sample["valid"].numpy(), padded(np.ones(inside.shape, bool), size, "zero"))
+    assert seen
+
+
+def test_patches_drop_what_is_smaller(make_store: Any) -> None:
+    path, *_ = write_scans(make_store, "i2")
+    random = unistore.Dataset(path, unistore.Patches((6, 8, 8), per_volume=3, pad="drop"), ["name"])
+    assert [sample["name"] for sample in random] == ["c"] * 3
+    grid = unistore.Dataset(path, unistore.Patches((4, 4, 4), random=False, pad="drop"), ["name"])
+    assert [sample["name"] for sample in grid] == ["a"] * 9 + ["c"] * 8
+    with pytest.raises(
+        InputError, match=r"boxes of 20 × 1 × 1 voxels reach beyond 3 of 3 volumes.*are 3 × 4"
+    ):
+        len(unistore.Dataset(path, unistore.Patches((20, 1, 1), pad="drop")))
+
+
+H, W, STEPS, FRAMES = 7, 11, 5, 6
+
+
+def write_frames(make_store: Any, ratio: int, *, name: str = "a") -> tuple[Path, dict[str, NDArray[Any]]]:
+    """Frames of 7 x 11 spikes, and images `ratio` times as large."""
+    rng = np.random.default_rng(5)
+    spikes = rng.integers(0, 2, (FRAMES, STEPS, H, W)).astype(np.uint8)
+    blur = rng.integers(0, 255, (FRAMES, H * ratio, W * ratio, 3)).astype(np.uint8)
+    voxel = rng.integers(0, 9, (FRAMES, 3, H, W)).astype(np.uint16)
+    arrays = {
+        "frames/spike": np.packbits(spikes, axis=-1, bitorder="little"),
+        "frames/spike_length": np.full(FRAMES, STEPS, np.int32),
+        "frames/spike_extent": np.tile(np.array([H, W], np.int32), (FRAMES, 1)),
+        "frames/image_extent": np.tile(np.array([H * ratio, W * ratio], np.int32), (FRAMES, 1)),
+        "frames/voxel/3": voxel,
+        "frames/blur": blur,
+        "sequences/offsets": np.array([0, 4, FRAMES]),
+        "sequences/name": [name, "b"],
+        "sources/path": [name, "b"],
+        "sources/first_row": np.array([0, 4]),
+    }
+    path = make_store("spike", arrays, count=FRAMES, table="frames")
+    return path, {"spike": spikes, "blur": blur, "voxel": voxel}
+
+
+@pytest.mark.parametrize("ratio", [1, 2])
+@pytest.mark.parametrize("crop", [(40, 6), (8, 40), (39, 41), (4, 4)])
+@pytest.mark.parametrize("pad", PADS)
+def test_clips(make_store: Any, pad: Any, crop: tuple[int, int], ratio: int) -> None:
+    path, held = write_frames(make_store, ratio)
+    kind = unistore.Clips(2, crop=crop, pad=pad)
+    said = ["valid", "spike_valid", "valid_extent", "spike_valid_extent"]
+    fields = ["spike", "spike_packed", "voxel", "blur", "corner", "frame", *said]
+    dataset = unistore.Dataset(path, kind, fields, seed=3)
+    assert len(dataset) == 4
+    for sample in dataset:
+        frames = slice(int(sample["frame"]), int(sample["frame"]) + 2)
+        top, left = sample["corner"].tolist()
+        # the crop's share of the image, of the spikes, rounded
+        small = tuple(max(1, int(extent / ratio + 0.5)) for extent in crop)
+        blur = held["blur"][frames, top : top + crop[0], left : left + crop[1]]
+        found = sample["blur"].permute(0, 2, 3, 1).numpy()
+        assert np.array_equal(found, padded(blur, (2, *crop, 3), pad))
+        top = min(top // ratio, max(0, H - small[0]))
+        left = min(left // ratio, max(0, W - small[1]))
+        box = (slice(top, top + small[0]), slice(left, left + small[1]))
+        spike = padded(held["spike"][frames, :, *box], (2, STEPS, *small), pad, number=False)
+        assert np.array_equal(sample["spike"].numpy(), spike)
+        bits = np.packbits(spike, axis=-1, bitorder="little")
+        assert np.array_equal(sample["spike_packed"].numpy(), bits)
+        voxel = padded(held["voxel"][frames, :, *box], (2, 3, *small), pad, number=False)
+        assert np.array_equal(sample["voxel"].numpy(), voxel)
+        inside = held["spike"][0, 0][box].shape
+        assert sample["valid_extent"].tolist() == list(blur.shape[1:3])
+        assert sample["spike_valid_extent"].tolist() == list(inside)
+        assert np.array_equal(sample["valid"].numpy(), padded(np.ones(blur.shape[1:3], bool), crop, "zero"))
+        assert np.array_equal(sample["spike_valid"].numpy(), padded(np.ones(inside, bool), small, "zero"))
+    natural = unistore.Dataset(path, kind).fields
+    assert natural == ("voxel", "blur", *(("valid_extent", "spike_valid_extent") if pad == "valid" else ()))
+
+
+def test_clips_of_frames_that_differ(make_store: Any) -> None:
+    """Two cameras: dropped, padded, and masks that are ragged where whole frames are read."""
+    extents = np.array([[8, 16]] * 2 + [[4, 9]] * 2, np.int32)
+    blur = np.random.default_rng(0).integers(1, 255, (4, 8, 16, 3)).astype(np.uint8)
+    arrays = {
+        "frames/voxel/2": np.ones((4, 2, 8, 16), np.uint8),
+        "frames/spike_extent": extents,
+        "frames/image_extent": extents,
+        "frames/blur": blur,
+        "sequences/offsets": np.array([0, 4]),
+        "sequences/name": ["a"],
+    }
+    path = make_store("spike", arrays, count=4, table="frames")
+    dropped = unistore.Dataset(path, unistore.Clips(2, crop=6, pad="drop"), ["frame"])
+    assert [int(sample["frame"]) for sample in dropped] == [0]
+    edge = unistore.Dataset(path, unistore.Clips(2, crop=(6, 10), pad="edge"))
+    assert np.array_equal(
+        edge[1]["blur"].permute(0, 2, 3, 1), padded(blur[2:, :4, :9], (2, 6, 10, 3), "edge")
+    )
+    with pytest.raises(
+        InputError, match=r"crops of 6 × 10 pixels .* 1 of 2 clips: rows and columns are 4 × 9"
+    ):
+        len(unistore.Dataset(path, unistore.Clips(2, crop=(6, 10))))
+    whole = unistore.Dataset(path, unistore.Clips(2, crop=None), ["blur", "valid", "valid_extent"])
+    batch = unistore.collate(whole.__getitems__([1, 0]))
+    assert batch["valid_shapes"].tolist() == batch["valid_extent"].tolist() == [[4, 9], [8, 16]]
+    assert batch["valid"].all()
+    joined = unistore.Dataset([path, path], unistore.Clips(2, crop=None), ["valid"])
+    assert [tuple(sample["valid"].shape) for sample in joined] == [(8, 16), (4, 9)] * 2
+
+
+EPISODES = (5, 1, 8, 3)
+
+
+def write_episodes(make_store: Any) -> tuple[Path, dict[str, NDArray[Any]]]:
+    rng = np.random.default_rng(6)
+    total = sum(EPISODES)
+    columns: dict[str, NDArray[Any]] = {
+        "observation/image": rng.integers(1, 255, (total, 2, 3, 3)).astype(np.uint8),
+        "observation/joint": rng.random((total, 4)),
+        "action": rng.random((total, 2)).astype(np.float32),
+        "terminated": rng.random(total) < 0.5,
+        "task": rng.integers(-5, 5, total),
+    }
+    arrays: dict[str, Any] = {f"steps/{name}": values for name, values in columns.items()}
+    arrays |= {"steps/next_valid": np.ones(total, bool), "episodes/offsets": np.cumsum([0, *EPISODES])}
+    return make_store("trajectory", arrays, count=len(EPISODES), table="episodes"), columns
+
+
+@pytest.mark.parametrize(("history", "horizon", "stride"), [(3, 4, 1), (1, 1, 2), (9, 2, 3), (2, 12, 1)])
+@pytest.mark.parametrize("pad", ["valid", "edge", "zero", 0, 1])
+def test_windows(make_store: Any, pad: Any, history: int, horizon: int, stride: int) -> None:
+    path, columns = write_episodes(make_store)
+    dataset = unistore.Dataset(path, unistore.Windows(history, horizon, stride, pad))
+    bounds = np.cumsum([0, *EPISODES])
+    mode: dict[str, Any] = {"mode": "edge"}
+    if pad != "edge":
+        mode = {"mode": "constant", "constant_values": 0 if isinstance(pad, str) else pad}
+    at = 0
+    for first, end in pairwise(bounds.tolist()):
+        for step in range(0, end - first, stride):
+            sample = dataset[at]
+            at += 1
+            for key, values in columns.items():
+                before, behind = (history - 1, 0) if key.startswith("observation") else (0, horizon - 1)
+                around = [(before, behind)] + [(0, 0)] * (values.ndim - 1)
+                expected = np.pad(values[first:end], around, **mode)[step : step + before + behind + 1]
+                assert np.array_equal(sample[key.replace("/", ".")].numpy(), expected), key
+                mask = sample["history_valid" if key.startswith("observation") else "horizon_valid"]
+                inside = np.pad(np.ones(end - first, bool), around[:1])[step : step + before + behind + 1]
+                assert np.array_equal(mask.numpy(), inside)
+    assert at == len(dataset)
+
+
+@pytest.mark.parametrize(
+    ("history", "horizon", "stride"), [(3, 4, 1), (1, 4, 2), (2, 1, 3), (9, 9, 1), (4, 5, 4)]
+)
+def test_windows_count_what_they_refuse(make_store: Any, history: int, horizon: int, stride: int) -> None:
+    path, _ = write_episodes(make_store)
+    steps = [(t, length) for length in EPISODES for t in range(0, length, stride)]
+    beyond = sum(t < history - 1 or t + horizon > length for t, length in steps)
+    with pytest.raises(InputError, match=rf"leave their episode in {beyond} of {len(steps)} samples"):
+        len(unistore.Dataset(path, unistore.Windows(history, horizon, stride)))
+    assert len(unistore.Dataset(path, unistore.Windows(1, 1, stride))) == len(steps)
+
+
+def test_numbers_for_windows_fit_every_field(make_store: Any) -> None:
+    path, _ = write_episodes(make_store)
+    with pytest.raises(InputError) as refused:
+        len(unistore.Dataset(path, unistore.Windows(2, 2, pad=-1.5)))
+    for named in ("observation.image (uint8)", "terminated (bool)", "task (int64)"):
+        assert named in str(refused.value)
+    assert "action" not in str(refused.value)
+    fine = unistore.Dataset(path, unistore.Windows(2, 2, pad=-1.5), ["action", "observation.joint"])
+    assert (fine[0]["observation.joint"][0] == -1.5).all()
+    assert (fine[4]["action"][1] == -1.5).all()
+
+
+CURE = re.compile(r"\((unistore\.\w+\(.*?\)) (?:fits|has samples)")
+
+
+def refused(dataset: unistore.Dataset) -> str:
+    with pytest.raises(InputError) as found:
+        len(dataset)
+    return str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [
+        (unistore.Patches(96), "unistore.Patches(size=(3, 4, 7))"),
+        (unistore.Patches((3, 9, 3), random=False), "unistore.Patches(size=(3, 4, 3), random=False)"),
+        (unistore.Patches(4, per_volume=2), "unistore.Patches(size=(3, 4, 4), per_volume=2)"),
+        (unistore.Patches((4, 3, 3)), "unistore.Patches(size=3)"),
+    ],
+)
+def test_boxes_name_the_largest_that_fits(make_store: Any, kind: Any, fits: str) -> None:
+    path, *_ = write_scans(make_store, "i2")
+    dataset = unistore.Dataset(path, kind)
+    said = refused(dataset)
+    assert CURE.findall(said) == [fits]
+    assert str(path) in said
+    assert all(word in said for word in ('"edge"', '"zero"', '"valid"', '"drop"', "a number"))
+    assert len(unistore.Dataset(path, eval(fits))) > 0
+    with pytest.raises(InputError, match="reach beyond"):
+        unistore.Loader(dataset, 2, num_workers=0)
+    with pytest.raises(InputError, match="reach beyond"):
+        dataset[0]
+    with pytest.raises(InputError, match="reach beyond"):
+        next(iter(DataLoader(dataset, shuffle=True)))
+
+
+def test_crops_name_the_largest_that_fits(make_store: Any) -> None:
+    path, _ = write_frames(make_store, 2)
+    said = refused(unistore.Dataset(path, unistore.Clips(3)))
+    assert CURE.findall(said) == ["unistore.Clips(length=3, crop=(14, 22))"]
+    assert "2 of 2 clips" in said
+    fits = unistore.Dataset(path, unistore.Clips(3, crop=(14, 22)))
+    assert np.array_equal(
+        fits[0]["blur"].permute(0, 2, 3, 1), unistore.Store(path).array("frames/blur").read(0, 3)
+    )
+    assert len(unistore.Dataset(path, unistore.Clips(3, crop=None))) == 2
+    said = refused(unistore.Dataset(path, unistore.Clips(3, crop=(5, 30))))
+    assert CURE.findall(said) == ["unistore.Clips(length=3, crop=(5, 22))"]
+
+
+def test_limits_that_leave_nothing(make_store: Any, make_scans: Callable[..., Any]) -> None:
+    path, _ = write_frames(make_store, 1)
+    said = refused(unistore.Dataset(path, unistore.Clips(5, crop=4)))
+    assert "no 5 frames follow one another in one sequence and one resolution: the most are 4" in said
+    assert CURE.findall(said) == ["unistore.Clips(length=4, crop=4)"]
+    assert len(unistore.Dataset(path, unistore.Clips(4, crop=4))) == 1
+    assert CURE.findall(refused(unistore.Dataset(path))) == ["unistore.Clips(length=4, crop=(7, 11))"]
+
+    for sparse in ("coords", "mask"):
+        scans = make_scans(sparse=sparse, splits={"train": [0, 1], "val": [2], "none": []})
+        most = int(scans.inside(2).sum())
+        kind = unistore.SparsePoints(min_points=most + 1)
+        assert len(unistore.Dataset(scans.path, kind)) == 2
+        said = refused(unistore.Dataset(scans.path, kind, split="val"))
+        assert f"no volume has min_points={most + 1} points of windows/low: the most are {most}" in said
+        assert CURE.findall(said) == [f"unistore.SparsePoints(min_points={most})"]
+        assert len(unistore.Dataset(scans.path, unistore.SparsePoints(min_points=most), split="val")) == 1
+        assert len(unistore.Dataset(scans.path, kind, split="none")) == 0, "no limit is at fault"
+
+    path, _ = write_episodes(make_store)
+    said = refused(unistore.Dataset(path, unistore.Windows(5, 5, pad="drop")))
+    assert "the longest has 8 steps" in said
+    assert CURE.findall(said) == ['unistore.Windows(history=5, horizon=5, pad="edge")']
+    with pytest.raises(InputError, match="the longest has 8 steps"):
+        unistore.Loader(unistore.Dataset(path, unistore.Windows(5, 5, pad="drop")), 2, num_workers=0)
+
+
+def test_joined_stores_are_told_at_once(make_store: Any, make_scans: Callable[..., Any]) -> None:
+    small, large = make_scans([(3, 4, 5)]).path, make_scans([(9, 9, 9)]).path
+    other = make_scans([(2, 8, 8)]).path
+    said = refused(unistore.Dataset([small, large, other], unistore.Patches(6)))
+    assert [line.split(":")[0] for line in said.splitlines()] == [str(small), str(other)]
+    joined = unistore.Dataset([small, large, other], unistore.Patches(6, pad="drop"), ["corner"])
+    assert joined.store_offsets.tolist() == [0, 0, 1, 1]
+    assert len(refused(unistore.Dataset([small, other], unistore.Patches(6, pad="drop"))).splitlines()) == 2
+
+
+@pytest.mark.parametrize("pad", ["valid", "edge", -7])
+@pytest.mark.timeout(120)
+def test_loaders_and_pickles_give_the_same(make_store: Any, pad: Any) -> None:
+    """Random boxes, some padded: one serial pass, both loaders with workers, and a resumed one."""
+    path, *_ = write_scans(make_store, "i2")
+    kind = unistore.Patches((6, 8, 6), per_volume=4, pad=pad)
+    dataset = unistore.Dataset(path, kind, ["image", "bone", "valid", "valid_extent", "corner"], seed=1)
+    again = pickle.loads(pickle.dumps(dataset))
+    assert again.samples == kind
+    assert again.digest == dataset.digest != unistore.Dataset(path, unistore.Patches((6, 8, 6), pad=1)).digest
+    order = unistore.Shuffle(dataset, seed=2)
+    order.set_epoch(1)
+    serial = [unistore.collate(again.__getitems__(part)) for part in (list(order)[:5], list(order)[5:10])]
+    assert not all(batch["valid"].all() for batch in serial)
+    workers = DataLoader(dataset, 5, sampler=order, num_workers=2, collate_fn=unistore.collate)
+    with unistore.Loader(dataset, 5, shuffle=True, seed=2, num_workers=1) as loader:
+        loader.set_epoch(1)
+        iterator = iter(loader)
+        first = next(iterator)
+        first = {key: value.clone() for key, value in first.items()}
+        state = loader.state_dict()
+    with unistore.Loader(again, 5, shuffle=True, seed=2, num_workers=0) as resumed:
+        resumed.load_state_dict(state)
+        second = next(iter(resumed))
+        for expected, *found in zip(serial, workers, (first, second), strict=False):
+            for batch in found:
+                assert batch.keys() == expected.keys()
+                assert all(torch.equal(batch[key], expected[key]) for key in expected)
+
+
+def test_what_is_random_alone_warns_of_the_cache(make_scans: Callable[..., Any], recwarn: Any) -> None:
+    path = make_scans().path
+    points = unistore.Dataset([path, path], unistore.SparsePoints(max_points=5))
+    with pytest.warns(UserWarning, match=r"cache: nothing will be kept: .*Patches.*random=False"):
+        unistore.Loader(unistore.Dataset(path, unistore.Patches(4)), 2, cache="all", num_workers=0)
+    with pytest.warns(UserWarning, match="no max_points"):
+        unistore.Loader(points, 2, cache="all", num_workers=0)
+    recwarn.clear()
+    for kind in (unistore.Patches(4, random=False), unistore.Patches((20, 9, 10), pad="edge"), None):
+        unistore.Loader(unistore.Dataset(path, kind), 2, cache="all", num_workers=0).close()
+    unistore.Loader(unistore.Dataset(path, unistore.Patches(4)), 2, num_workers=0).close()
+    assert not [each for each in recwarn if "cache" in str(each.message)]
