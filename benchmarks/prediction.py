@@ -34,7 +34,7 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.estimate import estimate
 from unistore.conversion.memory import PROCESS
 from unistore.conversion.preview import preview
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.system.sizes import size
 
 MOST = 3.0

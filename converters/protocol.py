@@ -12,7 +12,8 @@
 
 A converter is a frozen dataclass of its options that can be pickled. It keeps no open file between calls and
 opens sources itself (h5py handles never cross a process). It imports neither the store nor the engine.
-`unistore.converters.survey` calls the first four, `unistore.conversion` the others.
+`unistore.converters.survey` asks the first, `unistore.converters.scanning` the next three,
+`unistore.conversion` the others.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unistore.converters.protocol import Converter, Facts, Scan, Settled
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.schemas.arrays import name_problem
 from unistore.schemas.tables import Field, Table
 

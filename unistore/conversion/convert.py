@@ -215,9 +215,10 @@ def detect_family(paths: Sequence[Path]) -> Detection:
             msg = f"{stores[0]}: is a store already; 'unistore export {stores[0]} DST' gives its files back"
             raise InputError(msg)
         known = ", ".join(sorted(each.command for each in families().values()))
+        unread = "".join(f"{each}; " for each in surveyed.unread()[:3])
         msg = (
-            f"{listed}: not recognised as sources of any family ({known}); 'unistore inspect' says more; "
-            "or name the family, as in unistore convert FAMILY SRC... DST"
+            f"{listed}: not recognised as sources of any family ({known}); {unread}"
+            "'unistore inspect' says more; or name the family, as in unistore convert FAMILY SRC... DST"
         )
         raise InputError(msg)
     return found[0]

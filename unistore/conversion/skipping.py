@@ -19,7 +19,7 @@ from typing import Any, Literal, cast, get_args
 from unistore.conversion.journal import Journal
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
 from unistore.store.names import file_name_problem
 

@@ -15,7 +15,7 @@ from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem, StoreError
 from unistore.integrity.steps import in_order
 from unistore.store.reader import Store

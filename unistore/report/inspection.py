@@ -109,7 +109,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
     if refused := tuple(surveyed.refused()):
         blocks = problem_blocks([("source", shown)], refused)
         return Inspection(kind="source", path=shown, details={}, problems=refused, blocks=tuple(blocks))
-    return _unknown(shown, target)
+    return _unknown(shown, target, surveyed.unread())
 
 
 def _store(shown: str) -> Inspection:
@@ -124,9 +124,11 @@ def _zarr(shown: str, target: Path) -> Inspection:
     return Inspection(kind="zarr", path=shown, details=details, blocks=tuple(zarr_blocks(shown, details)))
 
 
-def _unknown(shown: str, target: Path) -> Inspection:
+def _unknown(shown: str, target: Path, unread: Sequence[str]) -> Inspection:
     inside = stores_inside(target)
     message, cure = _why_unknown(target, inside)
+    if unread:
+        message = f"{'; '.join(unread[:3])}; {message}"
     problem = Problem(shown, message, cure, "unknown")
     block = Block(facts=[("unknown", shown)], lines=(f"{message}; {cure}",))
     return Inspection(

@@ -13,7 +13,7 @@ import pytest
 
 from unistore.conversion.convert import make_converter
 from unistore.converters.common.exclusion import Collected, Exclusion, about
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
 
 RNG = np.random.default_rng(0)

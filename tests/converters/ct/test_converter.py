@@ -11,7 +11,7 @@ import pytest
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
 from unistore.converters.ct.layouts import npz as ct_points
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.ct.fields import validate
@@ -116,8 +116,8 @@ def test_real_window_file_beside_its_volume(samples: Path, convert_in_memory: Ca
     np.testing.assert_array_equal(unpacked(converted, "windows/lung/mask")[0], lung == 1)
     notes = "\n".join(converted.scan.notes)
     assert f"{LUNG}: taken for windows of {HU}" in notes
-    assert "left out: pydicom_CT_small.dcm (is DICOM, which" in notes
-    assert "totalseg_ct_cropped.nii.gz (is NIfTI, which" in notes
+    assert "left out, is DICOM, which this version does not read: pydicom_CT_small.dcm" in notes
+    assert "left out, is NIfTI, which this version does not read: totalseg_ct_cropped.nii.gz" in notes
 
 
 def test_real_window_file_alone(samples: Path, convert_in_memory: Callable[..., Any]) -> None:

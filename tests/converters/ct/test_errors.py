@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from unistore.converters.ct.converter import CtConverter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
 
 GOOD = np.arange(60, dtype="i2").reshape(3, 4, 5)

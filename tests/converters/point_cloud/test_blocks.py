@@ -31,7 +31,7 @@ from unistore.converters.point_cloud.layouts import pointsuite_indices as point_
 from unistore.converters.point_cloud.order import Order, gather
 from unistore.converters.point_cloud.scratch import Scratch, cut
 from unistore.converters.point_cloud.segments import by_windows
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import Store
 
@@ -260,7 +260,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
         "from unistore.converters.point_cloud import order as o\n"
         "from unistore.converters.point_cloud import scratch as s\n"
         "from unistore.converters.point_cloud.converter import PointCloudConverter\n"
-        "from unistore.converters.survey import scan_sources\n"
+        "from unistore.converters.scanning import scan_sources\n"
         "d.BLOCK = o.BLOCK = s.BLOCK = 40\n"
         "converter = PointCloudConverter(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"

@@ -13,7 +13,7 @@ import pytest
 
 from unistore.conversion.convert import convert
 from unistore.converters.point_cloud.converter import PointCloudConverter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(3)

@@ -18,7 +18,7 @@ from unistore.converters.common.exported import File
 from unistore.converters.point_cloud import layouts
 from unistore.converters.point_cloud.cloud import Cloud, late
 from unistore.converters.point_cloud.converter import PointCloudConverter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from unistore.converters.parts import Candidate, LeftOut, Taken
 from unistore.converters.point_cloud.converter import PointCloudConverter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
 COORDINATES = ("x", "y", "z")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.detection import detect
 from unistore.converters.rows.converter import RowsConverter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 
 RANDOM = np.random.default_rng(0)

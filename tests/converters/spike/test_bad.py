@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from unistore.converters.protocol import Scan
+from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.images import image_form
-from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 SIZE = {"height": 24, "width": 40}

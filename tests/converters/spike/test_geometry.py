@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.geometry import CAMERAS, choose, frames_in
-from unistore.converters.survey import scan_sources
 from unistore.errors import InputError, Problem
 
 

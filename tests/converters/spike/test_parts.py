@@ -14,9 +14,9 @@ import pytest
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Found, Part
+from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
 SIZE = {"height": 24, "width": 40}

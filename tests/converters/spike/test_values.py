@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
+from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.survey import scan_sources
 from unistore.errors import InputError
 
 

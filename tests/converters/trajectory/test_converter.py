@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.text import text_values

@@ -16,7 +16,7 @@ from tests.detection import detect
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.hdf5.file import open_hdf5
 from unistore.converters.parts import Candidate, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.errors import InputError
 

@@ -93,7 +93,7 @@ def test_what_is_no_source_is_told_apart(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "a.npy").symlink_to(tmp_path / "scans.zip")
     assert call(str(tmp_path / "links")) == 2
-    assert "a.npy is a link out of this folder" in capsys.readouterr().out
+    assert "a.npy: is a link to" in capsys.readouterr().out
     assert call("") == 2
     assert "no such file or folder" in capsys.readouterr().err
 

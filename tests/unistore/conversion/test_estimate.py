@@ -19,7 +19,7 @@ from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.estimate import estimate
 from unistore.conversion.memory import PROCESS, ROOM, STEP
 from unistore.conversion.preview import preview
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.report.inspection import inspect
 from unistore.store.reader import Store

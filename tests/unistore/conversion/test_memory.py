@@ -23,7 +23,7 @@ from unistore.conversion.plan import plan_table
 from unistore.conversion.runner import run
 from unistore.converters.ct import slabs as ct_slabs
 from unistore.converters.ct.converter import CtConverter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.schemas.ct.fields import coords_field, values_field
 from unistore.schemas.tables import Field, Table

@@ -27,7 +27,7 @@ from unistore.conversion.guard import guard_of
 from unistore.conversion.keys import source_keys
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store

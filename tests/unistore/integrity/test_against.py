@@ -16,7 +16,7 @@ import zarr
 
 from unistore import verify
 from unistore.conversion.convert import recorded_converter
-from unistore.converters.survey import scan_sources
+from unistore.converters.scanning import scan_sources
 from unistore.errors import ConversionError, InputError
 
 Make = Callable[[str], Any]
