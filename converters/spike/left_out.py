@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import is_store, natural_key
-from unistore.converters.spike.folders import Recordings
+from unistore.converters.spike.folders import Recordings, real_files
 from unistore.converters.spike.frames import IMAGE_ROLES, is_known, is_of, suffixes_of
 from unistore.converters.spike.search import relative_name
 from unistore.errors import printable
@@ -49,8 +49,7 @@ def find_left_out(
         In natural order.
     """
     told = Exclusion([*(each.source for each in found.problems), *(each.location for each in found.problems)])
-    real = {path.resolve() for path in used}
-    walk = _Walk(real, roles, folders, found.base, (exclusion, told))
+    walk = _Walk(set(real_files(used)), roles, folders, found.base, (exclusion, told))
     left = [each for root in sorted(found.searched) for each in walk.below(root)]
     left += [each for root in sorted(found.followed) for each in walk.below(root, followed=True)]
     return sorted(left, key=lambda each: natural_key(each[0].as_posix()))
