@@ -17,6 +17,8 @@ __all__ = ["find_left_out"]
 
 Reasons = list[tuple[Path, str]]
 
+_NO_FRAME = "belongs to no frame that is converted"
+
 
 def find_left_out(
     found: Recordings,
@@ -117,7 +119,7 @@ class _Walk:
         if above.name in self._role_of:
             return f"lies in {printable(above.name)}/, where only files are looked at"
         if role is not None and self._spikes_in(above):
-            return f"not every sequence has {printable(folder.name)}/"
+            return _NO_FRAME if role in self._roles else f"not every sequence has {printable(folder.name)}/"
         if role is None and any((above / name).is_dir() for name in self._role_of):
             return f"is none of {', '.join(f'{name}/' for name in self._role_of)}"
         spikes = " or ".join(f"{self._folders[each]}/" for each in ("spike", "voxel"))
@@ -136,7 +138,7 @@ class _Walk:
             return f"lies in no {' or '.join(f'{self._folders[each]}/' for each in IMAGE_ROLES)} folder"
         if role is None and self._spikes_in(above):
             return f"lies beside {self._folders['spike']}/, not in it"
-        return "belongs to no frame that is converted"
+        return _NO_FRAME
 
     def _spikes_in(self, folder: Path) -> bool:
         return any((folder / self._folders[role]).is_dir() for role in ("spike", "voxel"))
