@@ -12,7 +12,7 @@ own. Files that are reached by several names are taken once.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from unistore.converters.spike.frames import Recording, suffixes_of
 from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
 
-__all__ = ["Recordings", "find_recordings"]
+__all__ = ["Recordings", "find_recordings", "real_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,8 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
     recordings, doubles = _each_file_once([each for search in taken for each in search.recordings])
     if doubles:
         notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
-    used = {file.resolve().parent for each in recordings for f in each.frames for file in f.files.values()}
+    files = (file for each in recordings for frame in each.frames for file in frame.files.values())
+    used = {real.parent for real in real_files(files)}
     problems = [problem for search in taken for problem in search.problems]
     problems += [p for search in taken for p, holding in search.without_spikes if not holding & used]
     if not recordings and not problems and exclusion:
@@ -95,6 +96,20 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
         searched=tuple(roots[search.number] for search in taken),
         followed=tuple(roots[number] for number in sorted(targets)),
     )
+
+
+def real_files(files: Iterable[Path]) -> list[Path]:
+    """Files with every link resolved; those above a folder once for all that is in it."""
+    folders: dict[Path, Path] = {}
+    found: list[Path] = []
+    for path in files:
+        if path.is_symlink():
+            found.append(path.resolve())
+            continue
+        if path.parent not in folders:
+            folders[path.parent] = path.parent.resolve()
+        found.append(folders[path.parent] / path.name)
+    return found
 
 
 def _base(roots: Sequence[Path]) -> Path:
@@ -114,7 +129,7 @@ def _each_file_once(recordings: Sequence[Recording]) -> tuple[list[Recording], l
     taken: set[Path] = set()
     kept, doubles = [], []
     for recording in sorted(ordered, key=fullest):
-        files = {next(iter(frame.files.values())).resolve() for frame in recording.frames}
+        files = set(real_files(next(iter(frame.files.values())) for frame in recording.frames))
         if files & taken:
             doubles.append(recording.name)
         else:

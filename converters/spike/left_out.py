@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import is_store, natural_key
-from unistore.converters.spike.folders import Recordings
+from unistore.converters.spike.folders import Recordings, real_files
 from unistore.converters.spike.frames import IMAGE_ROLES, is_known, is_of, suffixes_of
 from unistore.converters.spike.search import relative_name
 from unistore.errors import printable
@@ -16,6 +16,8 @@ from unistore.errors import printable
 __all__ = ["find_left_out"]
 
 Reasons = list[tuple[Path, str]]
+
+_NO_FRAME = "belongs to no frame that is converted"
 
 
 def find_left_out(
@@ -49,8 +51,7 @@ def find_left_out(
         In natural order.
     """
     told = Exclusion([*(each.source for each in found.problems), *(each.location for each in found.problems)])
-    real = {path.resolve() for path in used}
-    walk = _Walk(real, roles, folders, found.base, (exclusion, told))
+    walk = _Walk(set(real_files(used)), roles, folders, found.base, (exclusion, told))
     left = [each for root in sorted(found.searched) for each in walk.below(root)]
     left += [each for root in sorted(found.followed) for each in walk.below(root, followed=True)]
     return sorted(left, key=lambda each: natural_key(each[0].as_posix()))
@@ -118,7 +119,7 @@ class _Walk:
         if above.name in self._role_of:
             return f"lies in {printable(above.name)}/, where only files are looked at"
         if role is not None and self._spikes_in(above):
-            return f"not every sequence has {printable(folder.name)}/"
+            return _NO_FRAME if role in self._roles else f"not every sequence has {printable(folder.name)}/"
         if role is None and any((above / name).is_dir() for name in self._role_of):
             return f"is none of {', '.join(f'{name}/' for name in self._role_of)}"
         spikes = " or ".join(f"{self._folders[each]}/" for each in ("spike", "voxel"))
@@ -137,7 +138,7 @@ class _Walk:
             return f"lies in no {' or '.join(f'{self._folders[each]}/' for each in IMAGE_ROLES)} folder"
         if role is None and self._spikes_in(above):
             return f"lies beside {self._folders['spike']}/, not in it"
-        return "belongs to no frame that is converted"
+        return _NO_FRAME
 
     def _spikes_in(self, folder: Path) -> bool:
         return any((folder / self._folders[role]).is_dir() for role in ("spike", "voxel"))

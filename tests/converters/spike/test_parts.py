@@ -183,6 +183,18 @@ def test_images_of_a_frame_that_is_excluded(tmp_path: Path, sequences: Callable[
     assert left_out(tmp_path, exclude=("a",)) == {}
 
 
+def test_images_beside_spikes_that_another_sequence_has(
+    tmp_path: Path, sequences: Callable[..., Any]
+) -> None:
+    sequences(tmp_path, {"a": (8,)})
+    sequences(tmp_path, {"b": (8,)})
+    (tmp_path / "b/spike/000.dat").unlink()
+    (tmp_path / "b/spike/000.dat").symlink_to(tmp_path / "a/spike/000.dat")
+    assert left_out(tmp_path) == {
+        f"b/{role}": "belongs to no frame that is converted" for role in ("blur", "sharp")
+    }
+
+
 def test_links_are_met_where_they_lead(tmp_path: Path, sequences: Callable[..., Any]) -> None:
     sequences(tmp_path / "raw", {"a": (8, 8), "b": (8,)})
     (tmp_path / "unified").mkdir()
