@@ -80,7 +80,6 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         groups = [each for each in contents.groups if not exclusion.covers(place(part.name, each.path))]
         found = _Episodes(part.name, joined=layout.JOINED)
         inside = found.sort_problems(contents, groups)
-        masks = found.masks(contents.masks, {group.name for group in groups})
         namings = [replace(naming, bare=group.bare) for group in groups]
         apart = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
         collected = Collected(found.problems)
@@ -90,6 +89,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
                 episode = describe(group, location, own, colour, apart)
                 episode.problems += inside[group.path]
                 found.add(group, episode, location)
+        masks = found.masks(contents.masks, {group.name for group in groups})
     problems = name_episodes(found.problems, part.name, [group.path for group in groups])
     if problems and not found.sound:
         raise InputError(problems)
@@ -139,8 +139,9 @@ class _Episodes:
                 found[owner].append(problem)
         return found
 
-    def masks(self, masks: Sequence[Mask], known: Collection[str]) -> dict[str, list[str]]:
-        """Names of the episodes that each mask lists, of those that the file has."""
+    def masks(self, masks: Sequence[Mask], groups: Collection[str]) -> dict[str, list[str]]:
+        """Names that each mask lists, of the episodes found and of `groups`, which may be unsound."""
+        known = {*groups, *(each.name for each in self.sound)}
         listed = {}
         for mask in masks:
             if (reason := name_problem(f"mask/{mask.name}")) is not None:

@@ -117,10 +117,11 @@ def file(restored: Restored) -> File:
         f"{_MASK}/{name}": array_values(np.array([episode.encode() for episode in listed]))
         for name, listed in restored.masks.items()
     }
+    own = {_DATA: restored.attributes} if restored.attributes else {}
     return File(
         name=restored.name,
         form="hdf5",
         source=restored.source,
         values=restored.values | masks,
-        attributes={_DATA: restored.attributes, **restored.group_attributes},
+        attributes={**own, **restored.group_attributes},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,7 +18,8 @@ from unistore.converters.files.hdf5.file import open_hdf5
 from unistore.converters.parts import Candidate, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
-from unistore.errors import InputError
+from unistore.converters.trajectory.layouts.hdf5 import Hdf5Array
+from unistore.errors import InputError, Problem
 
 
 def write(path: Path, **datasets) -> Path:
@@ -193,6 +194,26 @@ def test_sound_episodes_and_the_problems_of_others(tmp_path: Path) -> None:
     assert problem.source == "1.h5: data/demo_4"
     assert "different numbers of steps" in problem.message
     assert any("lists episodes that the file does not have: demo_99" in note for note in found.notes)
+
+
+def test_an_episode_that_cannot_be_looked_at_can_be_left_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    robomimic(tmp_path)
+    plain = Hdf5Array.problems
+
+    def failing(self: Hdf5Array, *, objects: bool = False) -> Sequence[Problem]:
+        if "demo_7/" in self.location:
+            raise RuntimeError("bad heap")
+        return plain(self, objects=objects)
+
+    monkeypatch.setattr(Hdf5Array, "problems", failing)
+    found = TrajectoryConverter().scan(parts_of(TrajectoryConverter(), tmp_path)[0])
+    assert "demo_7" not in found.index.names
+    assert len(found.index.names) == 11
+    (problem,) = found.problems
+    assert (problem.location, problem.source) == ("0.h5: data/demo_7", "0.h5: data/demo_7")
+    assert "bad heap" in problem.message
 
 
 def test_without_a_sound_episode_the_file_is_refused(tmp_path: Path) -> None:
