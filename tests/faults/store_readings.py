@@ -28,6 +28,7 @@ from unistore.data.kinds.locality import samples_of_a_chunk
 from unistore.errors import StoreError, UnistoreError
 from unistore.report.inspection import inspect
 from unistore.report.speed import measure
+from unistore.report.suggestions import natural_suggestion
 from unistore.store.reader import Store
 
 OK = "ok"
@@ -59,15 +60,19 @@ def kinds(path: Path) -> list[tuple[str, Any]]:
     found: dict[str, list[Any]] = {
         "point_cloud": [unistore.Segments("absolute", voxel=voxel), unistore.Segments(max_points=5)],
         "ct": [
-            *(unistore.Volumes(), unistore.Patches(5), unistore.Patches(4, random=False)),
+            *(unistore.Volumes(), unistore.Patches(5, pad="valid"), unistore.Patches(4, False, pad="edge")),
             *(unistore.SparsePoints(window) for window in windows),
             *(unistore.SparsePoints(window, max_points=7) for window in windows),
         ],
         "spike": [
             unistore.Clips(length=1, crop=None),
-            unistore.Clips(length=2, crop=8),
+            unistore.Clips(length=2, crop=8, pad="edge"),
             unistore.Clips(
-                length=1, crop=5, voxel_bins=2, fields=("voxel", "source", "sequence", "spike_length")
+                length=1,
+                crop=5,
+                voxel_bins=2,
+                pad="valid",
+                fields=("voxel", "source", "sequence", "spike_length"),
             ),
         ],
         "trajectory": [
@@ -86,18 +91,18 @@ def read_dataset(path: Path, kind: Any) -> None:
             replay.sample(4)
             _ = replay.action_mean
         return
-    dataset = unistore.Dataset(path, kind)
+    dataset = unistore.Dataset(path, natural_suggestion(Store(path)).kind if kind is None else kind)
     count = len(dataset)
     rng = random.Random(0)
     wanted = sorted({0, count - 1, *(rng.randrange(count) for _ in range(SHOWN))}) if count else []
     batch = dataset.read_batch(wanted)
     more = "source" in dataset.fields
     if not more and wanted:
-        unistore.Dataset(path, kind, ["source"]).read_batch(wanted)
+        unistore.Dataset(path, dataset.samples, ["source"]).read_batch(wanted)
     if kind is None:
         names = dataset.store.group("splits").get("names")
         if isinstance(names, list) and names:
-            len(unistore.Dataset(path, split=names[0]))
+            len(unistore.Dataset(path, dataset.samples, split=names[0]))
         for place, sample in enumerate(wanted):
             for key, expected in plain_sample(path, dataset.store.family, sample):
                 if key in batch:
@@ -171,7 +176,7 @@ def found_sound(path: Path) -> None:
 
 def look_at(path: Path) -> None:
     """What doctor does, with a look at the clock that takes no time."""
-    dataset = unistore.Dataset(path)
+    dataset = unistore.Dataset(path, natural_suggestion(Store(path)).kind)
     samples_of_a_chunk(dataset.store, len(dataset))
     _ = dataset.digest, dataset.block_offsets()
     if len(dataset):

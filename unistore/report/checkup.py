@@ -125,7 +125,7 @@ def _look_at_store(path: str, machine: Machine) -> StoreFacts:
         family=store.family,
         samples=count,
         samples_as=natural.text if natural.changed else "",
-        misfits=_misfits([natural, *suggestions(store)]),
+        misfits=_misfits([natural, *(each for each in suggestions(store) if each.kind != natural.kind)]),
         place=place,
         fits_page_cache=None if place.stored is None else place.stored < machine.available_memory,
         samples_a_chunk=samples_of_a_chunk(store, count)[0],

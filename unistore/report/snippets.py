@@ -59,7 +59,11 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         return ""
     if natural.changed:
         arguments += f", samples={natural.text}"
-    others = [each.text for each in suggestions(store, units) if each.samples != 0]
+    others = [
+        each.text
+        for each in suggestions(store, units)
+        if each.samples != 0 and not (each.changed and each.kind == natural.kind)
+    ]
     about = printable(
         f"{natural.samples:,} samples; each has: {', '.join(('index', *natural.kind.select(store, None)))}"
     )

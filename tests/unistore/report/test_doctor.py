@@ -234,3 +234,40 @@ def test_memory_of_a_container(tmp_path: Path) -> None:
     assert available_memory(proc, cgroups) == 800 * 1024
     (cgroups / "memory" / "old" / "memory.limit_in_bytes").write_text("5000")
     assert available_memory(proc, cgroups) == 5000
+
+
+def test_samples_that_would_be_padded(
+    make_store: Any, make_scans: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unistore.report.speed.SECONDS", 0.02)
+    small = np.array([[12, 20]] * 3 + [[400, 300]], np.int32)
+    frames = {
+        "frames/voxel/2": np.ones((4, 2, 400, 300), np.uint8),
+        "frames/spike_extent": small,
+        "sequences/offsets": np.arange(5),
+        "sequences/name": list("abcd"),
+    }
+    found = doctor(make_store("spike", frames, count=4, table="frames"))
+    assert found.store is not None
+    assert found.store.samples == 4
+    loader = eval(found.line, {"unistore": unistore})
+    with loader:
+        assert {batch["voxel"].shape[1:] for batch in loader} == {(1, 2, 12, 20)}
+    first = next(each for each in found.remarks if each.startswith("unistore.Clips()"))
+    assert "no samples (no 5 frames follow one another" in first
+    assert "unistore.Clips(length=1, crop=(12, 20)) goes with this store" in first
+    assert json.loads(json.dumps(found.to_json()))["store"]["misfits"][0]["share"] == 0
+
+    frames["sequences/offsets"], frames["sequences/name"] = np.array([0, 4]), ["a"]
+    frames["frames/spike_extent"] = np.repeat(small[[0, 3]], [6, 9], axis=0)
+    frames["frames/voxel/2"] = np.ones((15, 2, 400, 300), np.uint8)
+    frames["sequences/offsets"] = np.array([0, 15])
+    found = doctor(make_store("spike", frames, count=15, table="frames"))
+    assert "unistore.Clips(): 28.6 % of its samples would be padded (crops of 256 × 256" in str(found)
+
+    found = doctor(make_scans([(5, 6, 7), (100, 97, 96), (96, 96, 95), (96, 96, 96)]).path)
+    assert "unistore.Patches(96): 50 % of its samples would be padded" in str(found)
+    assert "unistore.Patches(size=(5, 6, 7)) goes with this store" in str(found)
+    assert found.store is not None
+    assert found.store.samples_as == ""
+    assert not doctor(make_scans([(100, 97, 96)]).path).store.misfits  # type: ignore[union-attr]

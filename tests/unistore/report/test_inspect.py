@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -366,3 +367,55 @@ def test_names_from_files_cannot_steer_a_terminal(tmp_path: Path, make_store: Ca
     text = str(unistore.inspect(path))
     assert "\x1b" not in text
     assert "evil\\x1b[2J\\x0a.h5" in text
+
+
+def test_the_seal_says_what_was_checked(tmp_path: Path) -> None:
+    """Two bytes of a shard changed: nothing that inspect reads, and it does not say otherwise."""
+    path = tmp_path / "a.zarr"
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).random((50, 4)))
+    unistore.convert(tmp_path / "a.npy", path)
+    shard = max(filter(Path.is_file, path.rglob("c/*/*")), key=lambda file: file.stat().st_size)
+    data = bytearray(shard.read_bytes())
+    data[20:22] = bytes(byte ^ 255 for byte in data[20:22])
+    shard.write_bytes(data)
+    found = unistore.inspect(path)
+    seal = next(value for block in found.blocks for name, value in block.facts if name == "seal")
+    assert seal.endswith("agrees with manifest and root; files not read: unistore verify")
+    assert "intact" not in str(found)
+    assert unistore.verify(path).problems
+
+
+def test_suggestions_fit_the_store(make_store: Any, make_scans: Any) -> None:
+    """Sizes that fit, of natural and other kinds; each runs as printed, and nothing of it is padded."""
+    extents = np.tile(np.array([12, 20], np.int32), (7, 1))
+    frames = {
+        "frames/voxel/2": np.ones((7, 2, 12, 20), np.uint8),
+        "frames/spike_extent": extents,
+        "sequences/offsets": np.array([0, 4, 7]),
+        "sequences/name": ["a", "b"],
+    }
+    steps = {
+        "steps/action": np.zeros((9, 2)),
+        "steps/observation/x": np.zeros((9, 2)),
+        "steps/next_valid": np.ones(9, bool),
+        "episodes/offsets": np.array([0, 4, 9]),
+    }
+    cases = {
+        make_store("spike", frames, count=7, table="frames"): {"unistore.Clips(length=4, crop=(12, 20))"},
+        make_scans([(122, 101, 30), (130, 20, 99)]).path: {"unistore.Patches(size=(96, 20, 30))"},
+        make_scans([(97, 96, 99)]).path: {"unistore.Patches(96)"},
+        make_store("trajectory", steps, count=2, table="episodes"): {
+            'unistore.Windows(history=2, horizon=8, pad="edge")'
+        },
+    }
+    for path, expected in cases.items():
+        code = unistore.inspect(path).details["snippet"]
+        kinds = set(re.findall(r"samples=(unistore\.\w+\([^()]*(?:\([^()]*\))?[^()]*\))", code))
+        assert kinds == expected
+        for said in kinds:
+            dataset = unistore.Dataset(path, eval(said), fields=["index"])
+            assert len(dataset) > 0
+            assert "reach" not in repr(dataset)
+    splits = {"train": [4, 5, 6], "val": [0, 1, 2, 3]}
+    far = make_store("spike", frames, count=7, table="frames", splits=splits)
+    assert "Clips(length=3, crop=(12, 20))" in unistore.inspect(far).details["snippet"]
