@@ -264,7 +264,7 @@ def test_a_store_that_its_schema_refuses_is_never_written(tmp_path: Path, toys: 
             object.__setattr__(settled, "sample_source", np.zeros(7, np.int64))
             return settled
 
-    with pytest.raises(ConversionError, match="expected 7 .*the root's count of samples") as caught:
+    with pytest.raises(ConversionError, match=r"expected 7 .*the root's count of samples") as caught:
         run(Miscounting(), [toys], tmp_path / "out.zarr")
     assert "report" in str(caught.value)
     assert not (tmp_path / "out.zarr").exists()
