@@ -151,12 +151,12 @@ def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict |
     """What a family says of a file; None if a package's fails, which leaves the others their turn."""
     location = printable(str(file.path))
     try:
-        if is_own(family.name):
-            with as_problem(location):
-                return converter.look(file)
-        return converter.look(file)
+        with as_problem(location):
+            return converter.look(file)
     except InputError as error:
-        return Refused(error.problems[0] if error.problems else Problem(location, str(error)))
-    except Exception as error:  # noqa: BLE001  whatever a package raises, the other families work
-        leave_out(family.command, f"{family.converter} failed: {type(error).__name__}: {error}")
+        raised = error.__cause__
+        meant = not any(problem.trace for problem in error.problems) or isinstance(raised, OSError)
+        if meant or is_own(family.name):
+            return Refused(error.problems[0] if error.problems else Problem(location, str(error)))
+        leave_out(family.command, f"{family.converter} failed: {type(raised).__name__}: {raised}")
         return None

@@ -203,13 +203,6 @@ class RowsConverter(RowsOptions, Converter):
                                 values = rows if inner is None else rows[inner]
                                 np.copyto(targets[column], values, casting="same_kind")
 
-    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
-        """One sample a row."""
-        rows = np.array([source.rows[TABLE] for source in scan.sources], np.int64)
-        return Settled(
-            arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
-        )
-
 
 def _arrays(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
     """Where each array of a part lies, by its name."""

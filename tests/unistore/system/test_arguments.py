@@ -23,6 +23,7 @@ from unistore.system.workers import plan
 NO_WHOLE: list[Any] = [True, 1.0, 2.5, float("nan"), "3", [1], object(), np.float64(1), np.array([1])]
 NO_COUNT: list[Any] = [*(value for value in NO_WHOLE), 0, -1, 10**30, None]
 NO_SEED: list[Any] = [*NO_WHOLE, None]
+NO_PAD: list[Any] = ["repeat", True, (0,), b"zero", 1j]
 NO_FLAG: list[Any] = [1, 0, "yes", 1.5, []]
 
 
@@ -132,6 +133,7 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
             "voxel_bins": [0, True, 1.5],
             "fields": [3, [3]],
             "random": NO_FLAG,
+            "pad": NO_PAD,
         },
     ),
     (
@@ -140,6 +142,7 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
             "size": [0, -1, True, 1.5, (1, 2), (1, 2, 0), None, "abc", {1: 2}],
             "per_volume": NO_COUNT,
             "random": NO_FLAG,
+            "pad": NO_PAD,
         },
     ),
     (
@@ -153,7 +156,7 @@ KINDS: list[tuple[Callable[[Path], Any], dict[str, list[Any]]]] = [
     (plainly(unistore.Transitions), {"only_valid": NO_FLAG}),
     (
         plainly(lambda **options: unistore.Windows(**({"history": 1, "horizon": 1} | options))),
-        {"history": NO_COUNT, "horizon": NO_COUNT, "stride": NO_COUNT, "pad": ["edge", None, 3]},
+        {"history": NO_COUNT, "horizon": NO_COUNT, "stride": NO_COUNT, "pad": NO_PAD},
     ),
     (plainly(unistore.Collate), {"ragged": ["flat", None, 3], "groups": [3, {"a": 3}, ["a"]]}),
     (
