@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 __all__ = ["is_plain"]
 
@@ -48,11 +47,18 @@ class _OtherError(Exception):
     """Something else than the plain forms."""
 
 
-def is_plain(path: Path) -> bool:
-    """Whether every structure of a file that the library would follow is of the plain forms, and sound."""
+def is_plain(file: int, size: int) -> bool:
+    """Whether every structure of a file that the library would follow is of the plain forms, and sound.
+
+    Parameters
+    ----------
+    file
+        Descriptor of the open file.
+    size
+        Bytes of the file.
+    """
     try:
-        with path.open("rb", buffering=0) as file:
-            _Look(file.fileno()).follow()
+        _Look(file, size).follow()
     except (_OtherError, OSError, struct.error, ValueError, IndexError):
         return False
     return True
@@ -64,10 +70,9 @@ def _demand(condition: object) -> None:
 
 
 class _Look:
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self._size = os.fstat(file).st_size
-        self._beginning = os.pread(file, _BEGINNING, 0)
+    def __init__(self, file: int, size: int) -> None:
+        self._file, self._size = file, size
+        self._beginning = os.pread(file, min(size, _BEGINNING), 0)
         self._seen: set[int] = set()
         """Addresses of headers, nodes and heaps: each has one place in a plain file."""
         self._collections: dict[int, dict[int, int]] = {}
@@ -85,15 +90,16 @@ class _Look:
 
     def _at(self, address: int, size: int) -> bytes:
         end = address + size
-        _demand(end <= self._size and size <= _LONGEST)
         if end <= len(self._beginning):
             return self._beginning[address:end]
+        _demand(end <= self._size and size <= _LONGEST)
         data = os.pread(self._file, size, address)
         _demand(len(data) == size)
         return data
 
     def _once(self, address: int) -> None:
-        _demand(address not in self._seen)
+        if address in self._seen:
+            raise _OtherError
         self._seen.add(address)
 
     def _object(self, address: int, cached: int, _: int, scratch: bytes) -> list[tuple[int, int, int, bytes]]:
@@ -112,11 +118,12 @@ class _Look:
                 _demand(table is None)
                 table = data[:16]
             else:
-                _demand(kind in _HARMLESS)
+                raise _OtherError
         _demand(cached == _NO_CACHE or scratch == table)
         return [] if table is None else self._members(*_PAIR.unpack(table))
 
     def _messages(self, address: int) -> Iterator[tuple[int, bytes]]:
+        """Messages of an object header, but for those that lead nowhere."""
         version, _, count, _, size = _HEADER.unpack(self._at(address, _HEADER.size))
         _demand(version == 1)
         blocks = [(address + 16, size)]
@@ -125,12 +132,13 @@ class _Look:
             while at < length:
                 kind, size, flags = _MESSAGE.unpack_from(data, at)
                 at += 8
-                _demand(at + size <= length and not flags & ~_CONSTANT_OR_NOT_SHARED)
+                if at + size > length or flags & ~_CONSTANT_OR_NOT_SHARED:
+                    raise _OtherError
                 count -= 1
                 if kind == _CONTINUATION:
                     blocks.append(_PAIR.unpack_from(data, at))
                     self._once(blocks[-1][0])
-                else:
+                elif kind not in _HARMLESS:
                     yield kind, data[at : at + size]
                 at += size
         _demand(count == 0)

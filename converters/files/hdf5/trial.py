@@ -58,20 +58,35 @@ class _Trial:
     def look(self) -> None:
         """Look at every object that the file itself holds, once."""
         with self._opened() as file:
-            seen, todo = set[Any](), [file["/"]]
-            while todo:
-                item = todo.pop()
-                self._count_on()
-                info = h5py.h5o.get_info(item.id)
-                if (info.fileno, info.addr) in seen:
+            seen = set[Any]()
+            above = [iter([file["/"]])]
+            while above:
+                item = None
+                with suppress(Exception):
+                    item = next(above[-1], None)
+                if item is None:
+                    above.pop()
                     continue
-                seen.add((info.fileno, info.addr))
-                self._attributes(item)
+                self._count_on()
+                if not self._is_new(item, seen):
+                    continue
+                with suppress(Exception):
+                    self._attributes(item)
                 if isinstance(item, h5py.Group):
-                    todo += self._members(item)
+                    above.append(self._members(item))
                 elif isinstance(item, h5py.Dataset):
                     with suppress(Exception):
                         self._dataset(item)
+
+    def _is_new(self, item: Any, seen: set[Any]) -> bool:
+        try:
+            info = h5py.h5o.get_info(item.id)
+        except Exception:  # noqa: BLE001  the library raises whatever it likes
+            return not isinstance(item, h5py.Group)  # one that cannot be told from others is not entered
+        key = info.fileno, info.addr
+        new = key not in seen
+        seen.add(key)
+        return new
 
     def _attributes(self, item: Any) -> None:
         for name in item.attrs:
@@ -95,8 +110,10 @@ class _Trial:
             _ = dataset.id.get_num_chunks()
         elif dataset.is_virtual:
             return
-        if dataset.dtype.hasobject:
-            _ = self._read(dataset, 0, dataset.shape[0]) if dataset.shape else dataset[()]
+        if dataset.dtype.hasobject and dataset.shape:
+            self._read(dataset, 0, dataset.shape[0])
+        elif dataset.dtype.hasobject:
+            _ = dataset[()]
 
     def rows(self, name: str, lo: int, hi: int) -> None:
         """Read rows of a dataset, some at a time."""

@@ -48,18 +48,14 @@ def vouch(path: Path, location: str) -> None:
         Of kind ``"damaged"``.
     """
     try:
-        status = path.stat()
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return
-    if not stat.S_ISREG(status.st_mode):
-        return
-    version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-    if version not in _known:
-        wrong = "" if is_plain(path) else _tried({"path": os.fspath(path)}, status.st_size)
-        if len(_known) >= _REMEMBERED:
-            _known.clear()
-        _known[version] = wrong
-    if wrong := _known[version]:
+    try:
+        wrong = _wrong_with(file, path)
+    finally:
+        os.close(file)
+    if wrong:
         message = f"is damaged: looking at it {wrong}"
         raise InputError(Problem(location, message, "get or write it again", "damaged"))
 
@@ -78,6 +74,21 @@ def try_rows(dataset: h5py.Dataset, lo: int, hi: int) -> None:
     if wrong:
         msg = f"reading it {wrong}"
         raise ValueError(msg)
+
+
+def _wrong_with(file: int, path: Path) -> str:
+    status = os.fstat(file)
+    if not stat.S_ISREG(status.st_mode):
+        return ""
+    version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    wrong = _known.get(version)
+    if wrong is None:
+        size = status.st_size
+        wrong = "" if is_plain(file, size) else _tried({"path": os.fspath(path)}, size)
+        if len(_known) >= _REMEMBERED:
+            _known.clear()
+        _known[version] = wrong
+    return wrong
 
 
 def _tried(request: dict[str, Any], size: int) -> str:

@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.converters.files.hdf5 import vouching
+from unistore.converters.files.hdf5 import plain, vouching
 from unistore.converters.files.hdf5.file import open_hdf5, read_objects, read_rows
-from unistore.converters.files.hdf5.plain import is_plain
 from unistore.converters.files.hdf5.tree import walk
 from unistore.errors import InputError
 
@@ -31,6 +30,11 @@ FEW_SECONDS = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (3,
 LOOK = "f = h5py.File(sys.argv[1]); [dict(each.attrs) for each in (f, *map(f.get, f))]"
 
 Change = Callable[[bytearray], None]
+
+
+def is_plain(path: Path) -> bool:
+    with path.open("rb") as file:
+        return plain.is_plain(file.fileno(), path.stat().st_size)
 
 
 def write(path: Path) -> Path:
