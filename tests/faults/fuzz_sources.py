@@ -307,6 +307,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--work", type=Path, help="folder to work in; in memory if not given")
     parser.add_argument("--only", type=int, help="run this one case, in this process")
     parser.add_argument("--keep", action="store_true", help="keep the folder of --only")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
@@ -314,13 +315,14 @@ def main() -> None:
     if given.child is not None:
         work_off(given.seed, given.child)
         return
-    work = Path(
-        tempfile.mkdtemp(prefix="unistore-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    )
+    began = time.monotonic()
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    work = Path(tempfile.mkdtemp(prefix="unistore-fuzz-", dir=given.work or in_memory))
     try:
         if given.only is not None:
-            print(json.dumps(case(given.seed, given.only, work)))
-            return
+            answer = case(given.seed, given.only, work)
+            print(json.dumps(answer))
+            sys.exit(answer["status"] == FAILED)
         numbers = list(range(given.first, given.first + given.count))
         answers = run_all(numbers, given.seed, given.processes, work)
     finally:
@@ -333,7 +335,8 @@ def main() -> None:
     outcomes = Counter(answer["status"] for answer in answers)
     share = outcomes[ACCEPTED] / max(1, len(answers))
     counts = ", ".join(f"{outcomes[each]} {each}" for each in (ACCEPTED, REFUSED, UNCHANGED, FAILED))
-    print(f"{len(answers)} cases: {counts}; {share:.0%} accepted")
+    took = time.monotonic() - began
+    print(f"{len(answers)} cases: {counts}; {share:.0%} accepted, in {took:.0f} s")
     if outcomes[FAILED] or share < 0.1:
         sys.exit(1)
 

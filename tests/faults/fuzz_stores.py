@@ -204,13 +204,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds of a trial")
     parser.add_argument("--replay", help="one mutation, as a failure prints it")
     parser.add_argument("--corpus", action="store_true", help="replay the findings that are kept")
-    parser.add_argument("--work", type=Path, help="folder to work in; a temporary one if not given")
+    parser.add_argument("--work", type=Path, help="folder to work in; in memory if not given")
     given = parser.parse_args(arguments)
     replayed = json.loads(given.replay) if given.replay else None
     findings = [json.loads(line) for line in CORPUS.read_text().splitlines()] if given.corpus else []
     named = [each["case"] for each in ([replayed] if replayed else findings)]
     cases = list(dict.fromkeys(named)) or given.case or list(makers())
-    with tempfile.TemporaryDirectory(dir=given.work) as folder:
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="unistore-fuzz-", dir=given.work or in_memory) as folder:
         stores, work = Path(folder, "stores"), Path(folder, "work")
         work.mkdir()
         make_stores(stores, cases)

@@ -256,7 +256,7 @@ def _together(ask: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
             answers.append(ask(part))
         except InputError as error:
             refused.append((part, error))
-    if len(parts) == 1 and refused:
+    if len(parts) == 1 and refused and parts[0].store.path in str(refused[0][1]):
         raise refused[0][1]
     if refused:
         raise InputError(

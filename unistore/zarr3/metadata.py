@@ -62,6 +62,7 @@ class KeyEncoding:
         name, configuration = named(item, f"{where}: chunk_key_encoding")
         if name not in {"default", "v2"}:
             raise unsupported(where, f"chunk key encoding {shown(name)}", "default, v2")
+        _check_members(configuration, "separator", "chunk key encoding", where)
         separator = configuration.get("separator", "/" if name == "default" else ".")
         if separator not in ("/", "."):
             msg = f"{where}: chunk key separator must be '/' or '.', found {shown(separator)}"
@@ -143,6 +144,7 @@ class ArrayMetadata:
         grid, configuration = named(document["chunk_grid"], f"{where}: chunk_grid")
         if grid != "regular":
             raise unsupported(where, f"chunk grid {shown(grid)}", "regular")
+        _check_members(configuration, "chunk_shape", "chunk grid", where)
         outer = _extents(configuration.get("chunk_shape"), "chunk_shape", where, least=1, ndim=len(shape))
         chain = document["codecs"]
         index = None
@@ -213,6 +215,12 @@ class ArrayMetadata:
         for extent in self.chunk_shape:
             count *= extent
         return count
+
+
+def _check_members(configuration: dict[str, Any], known: str, what: str, where: str) -> None:
+    for name in sorted(configuration.keys() - {known}):
+        msg = f"{where}: a {what} has no option {shown(name)}, only {known}"
+        raise StoreError(msg)
 
 
 def _check_kind(document: Mapping[str, Any], where: str) -> None:

@@ -281,6 +281,9 @@ def _unshuffle(data: Bytes, out: Bytes, values: Sequence[int]) -> None:
         msg = "is shuffled by no width"
         raise ValueError(msg)
     count = data.size // width
+    if not count:
+        out[...] = data
+        return
     columns, elements = (
         data[: count * width].reshape(width, count),
         out[: count * width].reshape(count, width),

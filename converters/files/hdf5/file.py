@@ -7,6 +7,7 @@
 - A chunk that is stored or decodes shorter than it should would be filled with what lies in memory:
   `chunks` checks every chunk before it is used.
 - A virtual dataset that maps to itself would end the process: `virtual` looks where each one leads.
+- Damaged structure hangs the library or ends the process: `vouching` looks first, or has another one look.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.chunks import Chunks, chunks_of, creation_of, native
 from unistore.converters.files.hdf5.virtual import check_sources
+from unistore.converters.files.hdf5.vouching import try_rows, vouch
 from unistore.errors import InputError, Problem, printable
 
 __all__ = [
@@ -71,9 +73,10 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
     Raises
     ------
     InputError
-        Saying what the file is instead of a readable HDF5 file.
+        Saying what the file is instead of a readable HDF5 file, or that it hangs or crashes the library.
     """
     location = place(name or str(path))
+    vouch(path, location)
     try:
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
     except FAILURES as error:
@@ -242,6 +245,7 @@ def _checked(dataset: h5py.Dataset, lo: int, hi: int, out: NDArray[Any]) -> Chun
         if form == h5py.h5d.VIRTUAL:
             out[...] = np.zeros((), out.dtype)
             check_sources(dataset, lo, hi)
+            try_rows(dataset, lo, hi)
         return None
     chunks = chunks_of(dataset)
     if chunks.plain and out.dtype == chunks.dtype:
@@ -266,6 +270,7 @@ def read_objects(dataset: h5py.Dataset, location: str, row: int | None = None) -
             chunks_of(dataset).check(lo, hi)
         elif dataset.is_virtual:
             check_sources(dataset, lo, hi)
+            try_rows(dataset, lo, hi)
         return dataset[()] if row is None else dataset[row]
     except FAILURES as error:
         message = f"cannot be read: {error}" if row is None else f"row {row} cannot be read: {error}"

@@ -15,6 +15,7 @@ import h5py
 from unistore.converters.common.exclusion import Collected
 from unistore.converters.files.hdf5.file import FAILURES, names_in, place
 from unistore.converters.files.hdf5.virtual import check_sources
+from unistore.converters.files.hdf5.vouching import vouch
 from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import Problem, printable
 
@@ -137,6 +138,7 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
         target = Path(group.file.filename).parent / group.get(key, getlink=True).filename
         if (problem := _check_target(target, location, "is a link into", roots)) is not None:
             return problem
+        vouch(target, location)
     try:
         item = group[key]
     except FAILURES as error:

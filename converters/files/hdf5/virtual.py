@@ -15,6 +15,7 @@ from typing import Any
 import h5py
 
 from unistore.converters.files.hdf5.chunks import chunks_of
+from unistore.converters.files.hdf5.vouching import vouch
 from unistore.converters.files.paths import is_inside
 from unistore.errors import printable
 
@@ -51,6 +52,7 @@ def _opened(dataset: h5py.Dataset, file: Path | None) -> Iterator[h5py.File]:
     if file is None:
         yield dataset.file
     else:
+        vouch(file, str(file))
         with h5py.File(file, "r", driver="sec2", locking="best-effort") as opened:
             yield opened
 

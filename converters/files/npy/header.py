@@ -30,7 +30,7 @@ __all__ = [
 
 MAGIC = b"\x93NUMPY"
 _HEADER_LIMIT = 1 << 16  # a literal longer than this is no header of an array
-_SPACE = " \t\r\n\0"
+_SPACE = " \t\r\n"
 _PY2_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 wrote shapes as (3L, 4L)
 LOOKALIKES = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself", "run `git lfs pull`"),

@@ -307,6 +307,21 @@ def test_rows_that_follow_are_not_decoded_twice(tmp_path: Path, monkeypatch: pyt
     assert len(decoded) == 10 * math.ceil(20 / 7)
 
 
+@pytest.mark.timeout(30)
+def test_a_shuffle_wider_than_its_chunk_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(100, dtype="i4"), chunks=(50,), shuffle=True)
+    stored = path.read_bytes()
+    name = b"shuffle\0"
+    assert stored.count(name + b"\4\0\0\0") == 1
+    path.write_bytes(stored.replace(name + b"\4\0\0\0", name + b"\0\0\0\xff"))
+    with h5py.File(path) as file:
+        expected = file["x"][()]
+        assert expected.tolist() != list(range(100))
+        assert read_rows(file["x"], "x").tolist() == expected.tolist()
+
+
 def test_missing_chunks_are_the_fill_value_even_if_hdf5_would_not_fill(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)

@@ -199,6 +199,11 @@ def zip_bytes() -> bytes:
             "header",
             "damaged header",
         ),
+        (
+            header_file("{'descr': '<f8', 'fortran_order': False, 'shape': (0,), }   \0   "),
+            "header",
+            "damaged header",
+        ),
         (header_file("{'descr': '<i2', 'fortran_order': False, 'shape': (-1,)}"), "header", "shape"),
         (header_file("{'descr': '<i2', 'fortran_order': 0, 'shape': (1,)}"), "header", "fortran_order"),
         (header_file("{'descr': '<q9', 'fortran_order': False, 'shape': (1,)}"), "header", "damaged header"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -108,7 +109,8 @@ def test_fields_select_and_unknown_ones_are_listed(rows: Path) -> None:
     assert list(sample) == ["index", "label", "source"]
     assert sample["source"] == "b.npz"
     assert unistore.Dataset(rows, fields=["index"])[3].keys() == {"index"}
-    with pytest.raises(InputError, match=r"unknown field 'colour': samples have .*data.*on request: source"):
+    told = r"unknown field 'colour': samples have .*data.*on request: source"
+    with pytest.raises(InputError, match=rf"^{re.escape(str(rows))}: {told}"):
         unistore.Dataset(rows, fields=["label", "colour"])
 
 

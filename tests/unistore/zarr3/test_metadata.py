@@ -78,6 +78,14 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}}},
         "chunk_shape must be 2 integers",
     ),
+    "option of a grid": (
+        {"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4, 4], "x": 1}}},
+        "a chunk grid has no option 'x', only chunk_shape",
+    ),
+    "option of keys": (
+        {"chunk_key_encoding": {"name": "default", "configuration": {"x": 1}}},
+        "a chunk key encoding has no option 'x', only separator",
+    ),
     "inner": (
         {"codecs": sharding(chunk_shape=[3, 4])},
         r"shards of \(4, 4\) are no multiple of their chunks of \(3, 4\)",
