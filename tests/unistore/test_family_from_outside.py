@@ -395,7 +395,7 @@ BROKEN = {
         from unistore_sonar.converter import SonarConverter
         FAMILY = replace(FAMILY, name="radar", converter="unistore_radar:RadarConverter")
         class RadarConverter(SonarConverter):
-            def look(self, file): raise PermissionError("no right to look")
+            def look(self, file): raise RuntimeError("no right to look")
     """,
 }
 """Families of packages with faults, by the entry point's name."""
