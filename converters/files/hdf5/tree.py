@@ -62,8 +62,9 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
         Paths of groups that are listed but not entered.
     """
     tree = Tree()
-    _descend(group, "", name, roots, tree, set(), skip)
-    tree.files.discard(real_path(Path(group.file.filename)))
+    _descend(group, "", name, roots, tree, set(), skip, h5py.h5o.get_info(group.id).fileno)
+    if tree.files:
+        tree.files.discard(real_path(Path(group.file.filename)))
     return tree
 
 
@@ -75,12 +76,14 @@ def _descend(
     tree: Tree,
     seen: set[object],
     skip: Collection[str],
+    own: int,
 ) -> None:
     info = h5py.h5o.get_info(group.id)
     if (info.fileno, info.addr) in seen:
         return
     seen.add((info.fileno, info.addr))
-    tree.files.add(real_path(Path(group.file.filename)))
+    if info.fileno != own:
+        tree.files.add(real_path(Path(group.file.filename)))
     collected = Collected(tree.problems)
     for key in names_in(group, place(name, prefix)):
         path = f"{prefix}{key}"
@@ -97,7 +100,7 @@ def _descend(
             elif isinstance(item, h5py.Group):
                 tree.groups.append(path)
                 if path not in skip:
-                    _descend(item, f"{path}/", name, roots, tree, seen, skip)
+                    _descend(item, f"{path}/", name, roots, tree, seen, skip, own)
 
 
 def _add(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
