@@ -66,7 +66,7 @@ def kinds(path: Path) -> list[tuple[str, Any]]:
         ],
         "spike": [
             unistore.Clips(length=1, crop=None),
-            unistore.Clips(length=2, crop=8, pad="edge"),
+            unistore.Clips(length=1, crop=8, pad="edge"),
             unistore.Clips(
                 length=1,
                 crop=5,

@@ -82,8 +82,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     InputError
         If an argument has a value that it cannot have.
         If the store has no such samples, fields or split; the message lists what there is. If several stores
-        do not go together: names the fields, and the stores that have them. If they differ in dtypes or
-        shapes: with the first sample or length that is asked for.
+        do not go together: names the fields, and the stores that have them. With the first sample or length
+        that is asked for: if they differ in dtypes or shapes; if boxes, crops or windows reach beyond their
+        data and their `pad` does not say what stands there, with the largest size that fits; if a limit
+        leaves no samples.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ def _reach(kind: Patches, extents: NDArray[np.int64]) -> tuple[Reach, NDArray[np
     cells = (
         np.full(len(extents), kind.per_volume) if kind.random else (-(-extents // kind.shape)).prod(axis=1)
     )
-    smaller = np.any(extents < kind.shape, axis=1)
+    smaller: NDArray[np.bool_] = np.any(extents < np.array(kind.shape), axis=1)
     short = int(smaller.sum())
     if not short:
         return Reach(samples=int(cells.sum())), None
