@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import natural_key
+from unistore.converters.files.paths import natural_key, real_path
 from unistore.converters.spike.frames import Recording, suffixes_of
 from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
@@ -104,10 +104,10 @@ def real_files(files: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in files:
         if path.is_symlink():
-            found.append(path.resolve())
+            found.append(real_path(path))
             continue
         if path.parent not in folders:
-            folders[path.parent] = path.parent.resolve()
+            folders[path.parent] = real_path(path.parent)
         found.append(folders[path.parent] / path.name)
     return found
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import is_store, natural_key
+from unistore.converters.files.paths import is_store, natural_key, real_path
 from unistore.converters.spike.folders import Recordings, real_files
 from unistore.converters.spike.frames import IMAGE_ROLES, is_known, is_of, suffixes_of
 from unistore.converters.spike.search import relative_name
@@ -84,7 +84,7 @@ class _Walk:
 
     def _inside(self, folder: Path) -> tuple[Reasons, bool]:
         """What is left in a folder, and whether that is all there is in it."""
-        real = folder.resolve()
+        real = real_path(folder)
         if real in self._seen:
             return [], False
         self._seen.add(real)
@@ -94,7 +94,7 @@ class _Walk:
             if self._is_told(path):
                 whole = False
             elif not is_folder:
-                if (path.resolve() if is_link else real / path.name) in self._used:
+                if (real_path(path) if is_link else real / path.name) in self._used:
                     whole = False
                 else:
                     left.append((path, self._reason(path)))

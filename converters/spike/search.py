@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
-from unistore.converters.files.paths import is_special, is_store, natural_key, special, split_of
+from unistore.converters.files.paths import is_special, is_store, natural_key, real_path, special, split_of
 from unistore.converters.spike.frames import (
     ROLES,
     Frame,
@@ -49,14 +49,14 @@ class Search:
         self._base = base
         self._folders = folders
         self._exclusion = exclusion
-        self._real_roots = [root.resolve() for root in roots]
+        self._real_roots = [real_path(root) for root in roots]
 
     def run(self) -> None:
         """Look at everything below the root."""
         if self._exclusion.covers(self._name(self._root)):
             return
         if self._root.is_dir():
-            self._folder(self._root, (self._root.resolve(),))
+            self._folder(self._root, (real_path(self._root),))
         elif is_special(self._root):
             self.problems.append(special(printable(str(self._root))))
         elif self._root.exists():
@@ -74,7 +74,7 @@ class Search:
         else:
             self._loose(folder, [path for path in entries if is_of(path, "spike")])
         for path in inside.values():
-            real = path.resolve()
+            real = real_path(path)
             if path not in roles.values() and real not in above and not is_store(path):
                 self._folder(path, (*above, real))
 
@@ -109,7 +109,7 @@ class Search:
             return False
         if not wanted and not link.is_dir():
             return False
-        real = link.resolve()
+        real = real_path(link)
         holding = {number for number, root in enumerate(self._real_roots) if real.is_relative_to(root)}
         if not holding:
             message = f"is a link to {printable(str(real))}, outside the given paths"
@@ -126,7 +126,7 @@ class Search:
             message = f"has {present}, but {missing}"
             cure = "name the folder with --spike-dir"
             problem = Problem(self._name(folder), message, cure, "missing", self._name(folder))
-            self.without_spikes.append((problem, {path.resolve() for path in roles.values()}))
+            self.without_spikes.append((problem, {real_path(path) for path in roles.values()}))
             return
         files = {role: self._files(roles[role], role) for role in ROLES if role in roles}
         if not all(files.values()):
