@@ -24,7 +24,7 @@ from unistore.data.packed import Allocate, Batch, placed
 from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
-from unistore.errors import StoreError
+from unistore.errors import InputError, StoreError
 from unistore.order.permutation import At
 from unistore.remote.url import local_only
 from unistore.store.reader import CACHE_LIMIT, Store
@@ -151,7 +151,11 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def __repr__(self) -> str:
         stores = repr(self.path) if len(self.parts) == 1 else str([part.store.path for part in self.parts])
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
-        return f"Dataset({stores}, {self.samples}{split}, {len(self)} samples of {', '.join(self.fields)})"
+        try:
+            holds = f"{len(self)} samples of {', '.join(self.fields)}"
+        except InputError:
+            holds = "refused: its samples do not fit, or there are none"
+        return f"Dataset({stores}, {self.samples}{split}, {holds})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_expected": 0}

@@ -164,6 +164,13 @@ def test_patches_drop_what_is_smaller(make_store: Any) -> None:
         len(unistore.Dataset(path, unistore.Patches((20, 1, 1), pad="drop")))
 
 
+def test_a_dataset_that_refuses_can_be_shown(make_store: Any) -> None:
+    path, *_ = write_scans(make_store, "i2")
+    shown = repr(unistore.Dataset(path, unistore.Patches(64)))
+    assert "refused" in shown
+    assert "size=(64, 64, 64)" in shown
+
+
 H, W, STEPS, FRAMES = 7, 11, 5, 6
 
 
