@@ -76,7 +76,7 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
                 before = lists.splits.setdefault(file, split)
                 if before != split:
                     message = f"is in the lists of {before} and of {split}"
-                    lists.problems.append(Problem(place(str(file)), message, f"mend {path}", "split"))
+                    lists.problems.append(Problem(place(str(file)), message, f"fix {path}", "split"))
     if lists.splits:
         counted = ", ".join(
             f"{list(lists.splits.values()).count(split)} {split}"

@@ -105,7 +105,7 @@ class Search:
         if not link.exists():
             if wanted or link.name in self._folders.values():
                 target = printable(str(link.readlink()))
-                self._problem(link, f"is a link to {target}, which is not there", "mend the link", "missing")
+                self._problem(link, f"is a link to {target}, which is not there", "fix the link", "missing")
             return False
         if not wanted and not link.is_dir():
             return False

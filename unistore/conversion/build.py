@@ -25,7 +25,7 @@ class Build(ABC):
 
     In the folder stand ``spill/``, ``journal.jsonl``, ``lock``, and what the kind of destination needs.
 
-    Leaving it by an `InputError` removes it: the sources have to be mended, so nothing in it would be used
+    Leaving it by an `InputError` removes it: the sources have to be fixed, so nothing in it would be used
     again, unless the system could not read one, which may pass. Only what an earlier run left is kept unless
     this run took it up (`take_up`): a refused command never costs work that is done. Every other way out
     keeps it, for the same command to continue.
@@ -140,7 +140,7 @@ class Build(ABC):
             finished = f"{self.destination}: the store is finished, but " if self.journal.of("sealed") else ""
             msg = (
                 f"{finished}{error.filename or self.folder}: cannot be removed ({error.strerror or error}); "
-                f"nothing in {self.folder} is needed any more: mend the cause, then remove that folder"
+                f"nothing in {self.folder} is needed any more: fix the cause, then remove that folder"
             )
             raise ConversionError(msg) from error
 

@@ -1,4 +1,4 @@
-"""What the operating system refused, in words that say what to do."""
+"""What to do about an error of the operating system."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _CURES = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "free some of the quota",
     errno.EFBIG: "raise the limit of a file's size (ulimit -f)",
-    errno.EIO: "the disk fails: see the system's log (dmesg), mend it or choose another",
+    errno.EIO: "the disk fails: see the system's log (dmesg), replace it or choose another",
     errno.EROFS: "choose a destination that can be written",
     errno.ENOENT: "choose a destination that can be written",
-    errno.EACCES: "mend the rights or choose another destination",
-    errno.EPERM: "mend the rights or choose another destination",
+    errno.EACCES: "change the rights or choose another destination",
+    errno.EPERM: "change the rights or choose another destination",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 
@@ -36,7 +36,7 @@ class WritingError(ConversionError):
 
 def refusal(error: OSError, then: str) -> str:
     """One line: the file, why it was refused, the cure, and what to do `then`."""
-    cure = _CURES.get(error.errno or 0, "mend the destination or choose another")
+    cure = _CURES.get(error.errno or 0, "fix the destination or choose another")
     return f"{error.filename}: {error.strerror or error}; {cure}, {then}"
 
 

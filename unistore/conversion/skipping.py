@@ -38,7 +38,7 @@ STEP = "skip"
 
 
 def check_mode(on_error: str) -> None:
-    """Raise InputError for a mode that is none."""
+    """Raise InputError unless it is 'fail' or 'skip'."""
     if on_error not in get_args(OnError):
         msg = f"--on-error {on_error}: expected one of {', '.join(get_args(OnError))}"
         raise InputError(msg)

@@ -1,4 +1,4 @@
-"""Memory for what is read and left again at once: used anew for every batch, no page faults."""
+"""Reusable scratch buffers: used anew for every batch, so that no page is fresh."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def check_name(name: str) -> tuple[str, ...]:
     Raises
     ------
     StoreError
-        If the name is absolute, leaves its folder, or is none on some file system.
+        If the name is absolute, leaves its folder, or is not a valid file name on every file system.
     """
     reason = file_name_problem(name)
     if reason is not None:

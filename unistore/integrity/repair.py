@@ -19,7 +19,7 @@ from unistore.exporting.workplace import beside, workplace
 from unistore.integrity.files import Checked, check_file, check_files
 from unistore.integrity.rebuilt import Rebuilt, differences, encoder_differences, rebuild
 from unistore.integrity.remaking import Part, Remade, parts_of, read_entry, remake
-from unistore.integrity.roots import mended_root
+from unistore.integrity.roots import repaired_root
 from unistore.integrity.run import Verified, verify_with
 from unistore.integrity.steps import workers_of
 from unistore.remote.storage import local_path
@@ -123,7 +123,7 @@ class _Repair:
 
     def run(self, sources: Sequence[Path]) -> list[str]:
         """Make what is damaged again and move it into place; returns its keys."""
-        known = self._with_mended_root()
+        known = self._with_repaired_root()
         if known.is_whole:
             return self._move([], None, known.root.document)
         made = self._rebuilt(known, sources)
@@ -144,12 +144,12 @@ class _Repair:
         damaged = [key for key in damaged if check_file(storage, remade.entries[key]) is not None]
         return self._move(damaged, None if known.manifest_intact else manifest, document)
 
-    def _with_mended_root(self) -> Checked:
+    def _with_repaired_root(self) -> Checked:
         """What was checked, with the root as it was signed if one byte of it was changed."""
         root = self.checked.root
         if root.intact:
             return self.checked
-        document = mended_root(root.document)
+        document = repaired_root(root.document)
         if document is None:
             return self.checked
         write_shard(self.work / "root", ROOT, [document])
@@ -160,8 +160,8 @@ class _Repair:
             intact = xxhash.xxh3_128_hexdigest(manifest) == digest
         except StoreError:
             intact = False
-        mended = replace(root, document=document, attributes=attributes, intact=True)
-        return replace(self.checked, root=mended, manifest_intact=intact)
+        repaired = replace(root, document=document, attributes=attributes, intact=True)
+        return replace(self.checked, root=repaired, manifest_intact=intact)
 
     def _rebuilt(self, known: Checked, sources: Sequence[Path]) -> Rebuilt:
         """The conversion, from sources that would become this store and no other."""

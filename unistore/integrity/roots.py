@@ -1,6 +1,6 @@
 """A root document with one wrong byte, set right: it carries its own digest, which only one change restores.
 
-The root is the only place that holds a store's options, so it is mended from itself where that is possible.
+The root is the only place that holds a store's options, so it is repaired from itself where that is possible.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import xxhash
 
 from unistore.store.manifest import root_is_intact
 
-__all__ = ["mended_root"]
+__all__ = ["repaired_root"]
 
 _SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')
 _ZEROS = b"0" * 32
@@ -25,7 +25,7 @@ Candidates = Callable[[int], list[int]]
 """Gives the values that a byte may have had."""
 
 
-def mended_root(document: bytes) -> bytes | None:
+def repaired_root(document: bytes) -> bytes | None:
     """The document that was signed, if one byte is all that was changed; None if it is not.
 
     Parameters
@@ -33,11 +33,11 @@ def mended_root(document: bytes) -> bytes | None:
     document
         A damaged root document.
     """
-    mended = _mended_before(document, _one_bit) or _mended_signature(document)
-    return mended or _mended_before(document, _any_value)
+    repaired = _repaired_before(document, _one_bit) or _repaired_signature(document)
+    return repaired or _repaired_before(document, _any_value)
 
 
-def _mended_before(document: bytes, candidates: Candidates) -> bytes | None:
+def _repaired_before(document: bytes, candidates: Candidates) -> bytes | None:
     """Set a byte outside the signature right, so that the digest is the one that the signature says."""
     found = list(_SIGNATURE.finditer(document))
     if not found or len(document) ** 2 * len(candidates(0)) > _WORK:
@@ -55,7 +55,7 @@ def _mended_before(document: bytes, candidates: Candidates) -> bytes | None:
     return None
 
 
-def _mended_signature(document: bytes) -> bytes | None:
+def _repaired_signature(document: bytes) -> bytes | None:
     """Set a byte of the signature itself, at the document's end, right."""
     for at in range(max(0, len(document) - _TAIL), len(document)):
         for value in range(256):

@@ -16,7 +16,7 @@ from unistore.errors import WorkerDiedError
 from unistore.loader.failures import Failure, raise_failure
 from unistore.loader.production import Arrival, Request
 from unistore.loader.wire import Message, decode
-from unistore.loader.worker import Answer, Loan, Orders, Task
+from unistore.loader.worker import Answer, SlabLease, Task, WorkerConfig
 from unistore.loader.worker_process import WorkerProcess, cause_of_death, encoded
 from unistore.memory.arena import SharedGrowth
 from unistore.memory.segments import Segment, open_shared_memory
@@ -35,7 +35,7 @@ class Crew:
 
     Parameters
     ----------
-    orders
+    config
         What the workers are told.
     start_method
         ``"fork"``, ``"forkserver"`` or ``"spawn"``.
@@ -47,7 +47,9 @@ class Crew:
         itself, as every further process that takes part costs the others time and cache.
     """
 
-    def __init__(self, orders: Orders, start_method: str, ring: SlabRing, *, in_turn: bool = False) -> None:
+    def __init__(
+        self, config: WorkerConfig, start_method: str, ring: SlabRing, *, in_turn: bool = False
+    ) -> None:
         self._owner = os.getpid()
         self._ring = ring
         self._in_turn = in_turn
@@ -59,16 +61,16 @@ class Crew:
         try:
             self._control = np.frombuffer(mmap.mmap(descriptors[0], mmap.PAGESIZE), np.int64)
             context = multiprocessing.get_context(start_method)
-            if orders.cache is not None:
-                descriptors.append(orders.cache.create())
+            if config.cache is not None:
+                descriptors.append(config.cache.create())
             told: Message | None = None
             growth = SharedGrowth()
             if start_method != "fork":
-                told = encoded(orders, growth)
+                told = encoded(config, growth)
                 descriptors += growth.descriptors
-            for number in range(orders.workers):
-                self._workers.append(WorkerProcess(number, context, orders if told is None else None))
-                self._workers[-1].channel.send((orders.cache is not None, told, growth.sizes), descriptors)
+            for number in range(config.workers):
+                self._workers.append(WorkerProcess(number, context, config if told is None else None))
+                self._workers[-1].channel.send((config.cache is not None, told, growth.sizes), descriptors)
         except BaseException:
             self.close()
             raise
@@ -102,7 +104,7 @@ class Crew:
 
     def submit(self, requests: Sequence[Request]) -> int:
         """See `Producer.submit`."""
-        outgoing: dict[WorkerProcess, tuple[list[Loan], list[Task], list[int]]] = {}
+        outgoing: dict[WorkerProcess, tuple[list[SlabLease], list[Task], list[int]]] = {}
         accepted = 0
         alone = not self._in_turn and self._ahead()
         for request in requests:
@@ -110,7 +112,7 @@ class Crew:
             size = request.indices.nbytes
             if worker.tasks and worker.queued + size > QUEUED_BYTES:
                 break
-            loans, tasks, descriptors = outgoing.setdefault(worker, ([], [], []))
+            leases, tasks, descriptors = outgoing.setdefault(worker, ([], [], []))
             slab = self._ring.take() if len(worker.lent) <= len(worker.tasks) else None
             if slab is not None:
                 new = slab.descriptor is not None and slab.number not in worker.known
@@ -118,16 +120,20 @@ class Crew:
                     worker.known.add(slab.number)
                     descriptors.append(slab.descriptor)
                 worker.lent[slab.number] = slab
-                loans.append(Loan(slab.number, slab.size, new))
+                leases.append(SlabLease(slab.number, slab.size, new))
             indices = np.ascontiguousarray(request.indices, np.int64).tobytes()
             tasks.append(Task(self._generation, request.number, request.epoch, request.position, indices))
             worker.tasks[self._generation, request.number] = request
             worker.queued += size
             accepted += 1
         self._tell_retired()
-        for worker, (loans, tasks, descriptors) in outgoing.items():
+        for worker, (leases, tasks, descriptors) in outgoing.items():
             try:
-                told = tuple(worker.forget), [tuple(loan) for loan in loans], [tuple(task) for task in tasks]
+                told = (
+                    tuple(worker.forget),
+                    [tuple(lease) for lease in leases],
+                    [tuple(task) for task in tasks],
+                )
                 worker.channel.send(told, descriptors)
             except OSError:
                 self._raise_worker_died(worker)

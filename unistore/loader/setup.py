@@ -62,9 +62,9 @@ def make_producer(
         return _keeping(file, ReadingThread(_own_fetch(dataset, collate, file), dataset, ring))
     # sockets, descriptors that travel, polling: not on every platform, and not needed for a thread
     from unistore.loader.crew import Crew
-    from unistore.loader.worker import Orders
+    from unistore.loader.worker import WorkerConfig
 
-    orders = Orders(
+    config = WorkerConfig(
         workers=workers,
         seed=seed,
         dataset=dataset,
@@ -72,7 +72,7 @@ def make_producer(
         worker_init_fn=worker_init_fn,
         cache=file,
     )
-    return _keeping(file, Crew(orders, placement.start_method, ring, in_turn=in_turn))
+    return _keeping(file, Crew(config, placement.start_method, ring, in_turn=in_turn))
 
 
 def _keeping(file: CacheFile | None, producer: Producer) -> Producer:

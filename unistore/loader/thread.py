@@ -31,7 +31,7 @@ class _Job(NamedTuple):
     request: Request
 
 
-class _Loan(NamedTuple):
+class _SlabLease(NamedTuple):
     slab: Segment
     lease: Any
 
@@ -76,14 +76,14 @@ class ReadingThread:
         self._away = self._making = 0.0
         self._left: float | None = None
         self._ready: dict[int, tuple[_Done, bool]] = {}
-        self._loans: list[_Loan] = []
+        self._leases: list[_SlabLease] = []
         self._lent = 0
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[_Done] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(
             target=_read,
-            args=(fetch, dataset, self._jobs, self._loans, self._done, self._generation),
+            args=(fetch, dataset, self._jobs, self._leases, self._done, self._generation),
             name="unistore-loader",
             daemon=True,
         )
@@ -115,17 +115,17 @@ class ReadingThread:
     def _begin(self, count: int) -> None:
         """Have the thread make the next batches, or with it at rest, one be made here."""
         self._under_way += count
-        loans = []
+        leases = []
         while self._lent < self._under_way and (slab := self._ring.take()) is not None:
-            loans.append(_Loan(slab.segment, self._ring.lend(slab, [])[0]))
+            leases.append(_SlabLease(slab.segment, self._ring.lend(slab, [])[0]))
             self._lent += 1
-        self._loans += reversed(loans)
+        self._leases += reversed(leases)
         for _ in range(count):
             job = self._kept.popleft()
             if self._ahead:
                 self._jobs.put(job)
             else:
-                self._done.put(_make(self._fetch, self._dataset, job, self._loans))
+                self._done.put(_make(self._fetch, self._dataset, job, self._leases))
 
     def take(self, number: int) -> Arrival:
         """See `Producer.take`."""
@@ -167,7 +167,7 @@ class ReadingThread:
             self._thread.join()
         self._ready.clear()
         self._kept.clear()
-        self._loans.clear()
+        self._leases.clear()
         self._ring.close()
 
     @property
@@ -196,7 +196,7 @@ def _read(
     fetch: Fetch,
     dataset: Any,
     jobs: queue.SimpleQueue[_Job | None],
-    loans: list[_Loan],
+    leases: list[_SlabLease],
     done: queue.SimpleQueue[_Done],
     generation: list[int],
 ) -> None:
@@ -205,16 +205,16 @@ def _read(
         if job is None:
             return
         if job.generation == generation[0]:
-            done.put(_make(fetch, dataset, job, loans))
+            done.put(_make(fetch, dataset, job, leases))
         else:
             done.put(_Done(job.generation, job.request.number))
 
 
-def _make(fetch: Fetch, dataset: Any, job: _Job, loans: list[_Loan]) -> _Done:
+def _make(fetch: Fetch, dataset: Any, job: _Job, leases: list[_SlabLease]) -> _Done:
     """Make a batch, in the slab that was lent last: it is still in the processor's caches."""
     request = job.request
     started = time.perf_counter()
-    slab, lease = loans.pop() if loans else (None, None)
+    slab, lease = leases.pop() if leases else (None, None)
     room = 0 if slab is None else slab.size
     arena = Arena(slab, None, lease)
     indices = request.indices.tolist()

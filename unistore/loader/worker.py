@@ -30,11 +30,11 @@ from unistore.loader.wire import Message, decode, encode
 from unistore.memory.arena import Arena, SharedGrowth
 from unistore.memory.segments import Segment
 
-__all__ = ["Answer", "Loan", "Orders", "Task", "main"]
+__all__ = ["Answer", "SlabLease", "Task", "WorkerConfig", "main"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class WorkerConfig:
     """What workers are told when they start; travels by pickle under forkserver and spawn.
 
     Attributes
@@ -79,7 +79,7 @@ class Task(NamedTuple):
     indices: bytes
 
 
-class Loan(NamedTuple):
+class SlabLease(NamedTuple):
     """A slab for one batch, whichever the worker makes in it.
 
     Attributes
@@ -131,39 +131,39 @@ class Answer(NamedTuple):
     misses: int = 0
 
 
-class _Bench:
+class _WorkerState:
     """The worker's state: its dataset, its mapped slabs.
 
     A batch goes into the slab that was lent last: used a moment ago, it is still in the processor's caches.
     """
 
     def __init__(
-        self, worker: int, orders: Orders, abandoned_before: NDArray[np.int64], cache: int | None
+        self, worker: int, config: WorkerConfig, abandoned_before: NDArray[np.int64], cache: int | None
     ) -> None:
         self._current = abandoned_before
         self._slabs: dict[int, Segment] = {}
-        self._lent: list[Loan] = []
-        self._dataset = orders.dataset
-        self._fetch: Fetch = choose_fetch(orders.dataset, orders.collate)
-        if orders.cache is not None and cache is not None:
-            self._fetch = cached(self._fetch, orders.cache.region(cache))
-        self._environment = Environment(worker, orders.workers, orders.seed, orders.dataset)
+        self._lent: list[SlabLease] = []
+        self._dataset = config.dataset
+        self._fetch: Fetch = choose_fetch(config.dataset, config.collate)
+        if config.cache is not None and cache is not None:
+            self._fetch = cached(self._fetch, config.cache.region(cache))
+        self._environment = Environment(worker, config.workers, config.seed, config.dataset)
         self._environment.settle_torch()
-        if orders.worker_init_fn is not None:
+        if config.worker_init_fn is not None:
             self._environment.reseed(0, worker)
-            orders.worker_init_fn(worker)
+            config.worker_init_fn(worker)
 
-    def take_slabs(self, forget: tuple[int, ...], loans: list[Loan], descriptors: list[int]) -> None:
+    def take_slabs(self, forget: tuple[int, ...], leases: list[SlabLease], descriptors: list[int]) -> None:
         for number in forget:
             self._slabs.pop(number, None)
         try:
-            new = (loan for loan in loans if loan.new)
-            for loan, descriptor in zip(new, descriptors, strict=True):
-                self._slabs[loan.slab] = Segment.shared(descriptor, loan.size)
+            new = (lease for lease in leases if lease.new)
+            for lease, descriptor in zip(new, descriptors, strict=True):
+                self._slabs[lease.slab] = Segment.shared(descriptor, lease.size)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        self._lent += reversed(loans)
+        self._lent += reversed(leases)
 
     def let_go(self) -> None:
         """Hold on to nothing of the last batch's memory."""
@@ -173,15 +173,15 @@ class _Bench:
         """Make a batch, its slab too where it has none, and what does not fit into it."""
         if task.generation < self._current[0]:
             return Answer(task.generation, task.number, 0, False, None)
-        loan = self._lent.pop() if self._lent else None
+        lease = self._lent.pop() if self._lent else None
         started = time.perf_counter()
         hits, misses = self._fetch.hits, self._fetch.misses
         indices = np.frombuffer(task.indices, np.int64).tolist()
-        plain = task.generation, task.number, loan.slab if loan else 0
+        plain = task.generation, task.number, lease.slab if lease else 0
         try:
-            if loan is not None and loan.slab not in self._slabs:
-                self._slabs[loan.slab] = made(loan.size)
-            arena = Arena(self._slabs[loan.slab] if loan else None, growth)
+            if lease is not None and lease.slab not in self._slabs:
+                self._slabs[lease.slab] = made(lease.size)
+            arena = Arena(self._slabs[lease.slab] if lease else None, growth)
             self._environment.lend(arena.allocate)
             self._environment.reseed(task.epoch, task.position)
             batch = self._fetch(indices, task.epoch, arena.allocate)
@@ -204,8 +204,10 @@ class _Bench:
         return Answer(*plain, bool(made.sizes), message, grown, arena.needed, spent, hits, misses)
 
 
-def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Bench | LoaderError, list[Any]]:
-    """Return the bench, or what went wrong and answers every task; and messages that came early.
+def _set_up(
+    worker: int, config: WorkerConfig | None, channel: Channel
+) -> tuple[_WorkerState | LoaderError, list[Any]]:
+    """Return the state, or what went wrong and answers every task; and messages that came early.
 
     A dataset that came by shared memory lies there, once for all workers: each sees it as its own, and gets a
     page of its own where it writes.
@@ -214,12 +216,12 @@ def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Benc
     page = mmap.mmap(control, mmap.PAGESIZE, flags=mmap.MAP_SHARED)
     try:
         cache = descriptors[0] if has_cache else None
-        if orders is None:
+        if config is None:
             shared = zip(descriptors[has_cache:], sizes, strict=True)
             memory = [mmap.mmap(descriptor, size, flags=mmap.MAP_PRIVATE) for descriptor, size in shared]
-            orders = decode(told, [b"", *memory])
-        assert orders is not None
-        return _Bench(worker, orders, np.frombuffer(page, np.int64), cache), early
+            config = decode(told, [b"", *memory])
+        assert config is not None
+        return _WorkerState(worker, config, np.frombuffer(page, np.int64), cache), early
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
         text = "".join(traceback.format_exception(error))
         kind = f"{type(error).__name__}: {error}"
@@ -231,8 +233,8 @@ def _set_up(worker: int, orders: Orders | None, channel: Channel) -> tuple[_Benc
             os.close(descriptor)
 
 
-def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
-    bench, messages = _set_up(worker, orders, channel)
+def _serve(worker: int, config: WorkerConfig | None, channel: Channel) -> None:
+    state, messages = _set_up(worker, config, channel)
     parent = multiprocessing.parent_process()
     sentinels = [] if parent is None else [parent.sentinel]
     poll = select.poll()
@@ -240,32 +242,32 @@ def _serve(worker: int, orders: Orders | None, channel: Channel) -> None:
         poll.register(descriptor, select.POLLIN)
     tasks: deque[Task] = deque()
     while True:
-        for (forget, loans, told), descriptors in messages:
-            if isinstance(bench, _Bench):
-                bench.take_slabs(forget, [Loan(*loan) for loan in loans], descriptors)
+        for (forget, leases, told), descriptors in messages:
+            if isinstance(state, _WorkerState):
+                state.take_slabs(forget, [SlabLease(*lease) for lease in leases], descriptors)
             tasks.extend(Task(*task) for task in told)
         if tasks:
-            _answer(bench, tasks.popleft(), channel)
+            _answer(state, tasks.popleft(), channel)
         elif any(descriptor in sentinels for descriptor, _ in poll.poll()):
             return
         messages = channel.receive(wait=False)  # between tasks too: slabs that just came back are lent again
 
 
-def _answer(bench: _Bench | LoaderError, task: Task, channel: Channel) -> None:
+def _answer(state: _WorkerState | LoaderError, task: Task, channel: Channel) -> None:
     made, growth = SharedGrowth(), SharedGrowth()
     try:
-        if isinstance(bench, _Bench):
-            answer = bench.make(task, made, growth)
-            bench.let_go()
+        if isinstance(state, _WorkerState):
+            answer = state.make(task, made, growth)
+            state.let_go()
         else:
-            answer = Answer(task.generation, task.number, 0, False, pack_failure(bench))
+            answer = Answer(task.generation, task.number, 0, False, pack_failure(state))
         channel.send(tuple(answer), made.descriptors + growth.descriptors)
     finally:
         made.close()
         growth.close()
 
 
-def main(worker: int, end: socket.socket, orders: Orders | None) -> None:
+def main(worker: int, end: socket.socket, config: WorkerConfig | None) -> None:
     """Run a worker until its parent closes the socket, or is gone.
 
     Parameters
@@ -274,12 +276,12 @@ def main(worker: int, end: socket.socket, orders: Orders | None) -> None:
         Its number.
     end
         The worker's end of the socket.
-    orders
+    config
         What to do; None: they come, pickled, with the first message.
     """
     let_import()
     settle()
     channel = Channel(end)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone: nobody is left to tell
-        _serve(worker, orders, channel)
+        _serve(worker, config, channel)
     channel.close()

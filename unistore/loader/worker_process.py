@@ -14,7 +14,7 @@ from unistore.loader.channel import open_channel
 from unistore.loader.imports import imports_settled
 from unistore.loader.production import Request
 from unistore.loader.wire import Message, encode
-from unistore.loader.worker import Orders, main
+from unistore.loader.worker import WorkerConfig, main
 from unistore.memory.arena import Arena, SharedGrowth
 from unistore.memory.slabs import Slab
 
@@ -24,7 +24,7 @@ __all__ = ["WorkerProcess", "cause_of_death", "encoded"]
 class WorkerProcess:
     """One process as the parent sees it."""
 
-    def __init__(self, number: int, context: BaseContext, inherited: Orders | None) -> None:
+    def __init__(self, number: int, context: BaseContext, inherited: WorkerConfig | None) -> None:
         self.number = number
         self.channel, theirs = open_channel()
         self.known: set[int] = set()
@@ -49,15 +49,15 @@ class WorkerProcess:
             theirs.close()
 
 
-def encoded(orders: Orders, growth: SharedGrowth) -> Message | None:
-    """Orders in shared memory, once for all workers; None where that is refused.
+def encoded(config: WorkerConfig, growth: SharedGrowth) -> Message | None:
+    """WorkerConfig in shared memory, once for all workers; None where that is refused.
 
     multiprocessing would copy them through a pipe to each worker, and wait for ever where a large dataset is
     sent to a worker that has already died. Only what may be sent in no other way (locks, queues, sockets)
     goes there.
     """
     try:
-        return encode(orders, Arena(None, growth))
+        return encode(config, Arena(None, growth))
     except BaseException as error:
         growth.close()
         growth.sizes.clear()

@@ -33,7 +33,7 @@ def is_store(path: Path) -> bool:
     """
     root = path / "zarr.json"
     if root.exists() and not os.access(root, os.R_OK):
-        msg = f"{root}: cannot be read (Permission denied); mend the rights"
+        msg = f"{root}: cannot be read (Permission denied); change the rights"
         raise StoreError(msg)
     attributes = _document(path, "zarr.json").get("attributes")
     return (isinstance(attributes, dict) and "unistore" in attributes) or os.path.lexists(path / MANIFEST)

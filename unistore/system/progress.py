@@ -1,4 +1,4 @@
-"""Who is told how far conversions, exports and verifications are."""
+"""Progress callbacks of conversions, exports and verifications."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Progress(Protocol):
 
 
 class _Silent:
-    """Tells nobody."""
+    """No-op."""
 
     def begin(self, stage: str, total: int) -> None:
         """Do nothing."""

@@ -51,7 +51,7 @@ _CURES = {
     errno.EDQUOT: "free space or raise the quota",
     errno.EACCES: "allow writing there",
     errno.EPERM: "allow writing there",
-    errno.EIO: "the disk fails: see the system's log (dmesg) and mend it",
+    errno.EIO: "the disk fails: see the system's log (dmesg) and replace it",
     errno.EROFS: "choose a destination that can be written to",
 }
 
@@ -312,7 +312,7 @@ def _write_all(fd: int, group: list[bytes | memoryview], length: int) -> None:
 
 
 def _failed(path: Path, error: OSError) -> ConversionError:
-    cure = _CURES.get(error.errno or 0, "mend the destination")
+    cure = _CURES.get(error.errno or 0, "fix the destination")
     return ConversionError(
         f"{path}: cannot be written ({error.strerror or error}); {cure}, then run the same command"
     )

@@ -97,7 +97,7 @@ def test_broken_links(tmp_path: Path, raw: Path) -> None:
         ("a/spike/002.dat", "missing"),
         ("c/spike", "missing"),
     }
-    assert "mend the link" in found[0].cure
+    assert "fix the link" in found[0].cure
 
 
 def test_links_in_a_circle(raw: Path) -> None:

@@ -119,7 +119,7 @@ class Toy(Converter):
             out["coords"][...] = np.argwhere(arrays["value"] < -1)[lo:hi]
             return
         if np.isnan(arrays["value"]).any():
-            raise InputError(Problem(scan.sources[source].name, "holds NaN", "mend it", "nan"))
+            raise InputError(Problem(scan.sources[source].name, "holds NaN", "fix it", "nan"))
         image = arrays["image"][lo:hi]
         out["value"][...] = arrays["value"][lo:hi]
         out["deep/flag"][...] = arrays["label"][lo:hi] % 2 == 0
@@ -128,7 +128,7 @@ class Toy(Converter):
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         value = _load(scan.sources[source].path)["value"]
         if np.isnan(value).any():
-            raise InputError(Problem(scan.sources[source].name, "holds NaN", "mend it", "nan"))
+            raise InputError(Problem(scan.sources[source].name, "holds NaN", "fix it", "nan"))
         kept = np.flatnonzero(value[:, 0] > 0)
         if "points" in self.tables:
             for part in np.array_split(kept, 3):

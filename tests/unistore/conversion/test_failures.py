@@ -183,7 +183,7 @@ def test_a_target_without_rights(toys: Path, toy: Any, store: Path, whole: str, 
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "mkdir", refuse)
-        with pytest.raises(ConversionError, match=r"Permission denied; mend the rights or choose another"):
+        with pytest.raises(ConversionError, match=r"Permission denied; change the rights or choose another"):
             run(toy(), [toys], store)
     assert run(toy(), [toys], store).digest == whole
 
@@ -192,7 +192,7 @@ def test_a_target_without_rights(toys: Path, toy: Any, store: Path, whole: str, 
 def test_a_target_without_rights_for_real(tmp_path: Path, toys: Path, toy: Any) -> None:
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
-    with pytest.raises(ConversionError, match=r"Permission denied; mend the rights"):
+    with pytest.raises(ConversionError, match=r"Permission denied; change the rights"):
         run(toy(), [toys], locked / "out.zarr")
     assert list(locked.iterdir()) == []
 
@@ -322,7 +322,7 @@ def refusing(what: str, number: int, after: int = 0) -> Iterator[None]:
     [
         ("unistore.zarr3.durable.write", 2, errno.ENOSPC, "No space left on device.; free space"),
         ("os.fsync", 3, errno.EIO, "Input/output error; the disk fails: .*then run the same command"),
-        ("pathlib.Path.mkdir", 2, errno.EACCES, "Permission denied; mend the rights or choose another"),
+        ("pathlib.Path.mkdir", 2, errno.EACCES, "Permission denied; change the rights or choose another"),
     ],
     ids=["disk", "journal", "rights"],
 )

@@ -50,7 +50,7 @@ class Faulty:
 
 
 ERRORS = [
-    InputError([Problem("a.h5: data/x", "holds NaN", "mend it", "nan"), Problem("b.h5", "is empty")]),
+    InputError([Problem("a.h5: data/x", "holds NaN", "fix it", "nan"), Problem("b.h5", "is empty")]),
     InputError("plain words"),
     ConversionError("disk full"),
     StoreError("no store"),

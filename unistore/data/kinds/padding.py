@@ -24,7 +24,7 @@ _WORDS = ("valid", "edge", "zero", "drop")
 
 
 def check_pad(check: Arguments, pad: object) -> None:
-    """Note a `pad` that is none."""
+    """Note a `pad` that is not one of them."""
     number = fits(pad, float) or (isinstance(pad, (float, np.floating)) and not isinstance(pad, bool))
     right = number or (isinstance(pad, str) and pad in _WORDS)
     expected = f"one of {', '.join(map(repr, _WORDS))}, or a number"
