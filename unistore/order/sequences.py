@@ -36,7 +36,7 @@ class EpochSequence(Protocol):
         ...
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """Sequence over the same samples, arranged as one that described itself so; self if not applicable."""
+        """Sequence of the same samples, arranged as one that described itself so; self if not applicable."""
         return self
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from unistore import inspect, repair, verify
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.integrity.roots import mended_root
+from unistore.integrity.roots import repaired_root
 
 Copy = Callable[[str], Any]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -132,13 +132,13 @@ def test_roots_of_one_wrong_byte(family_case: str, make_case: Callable[..., Any]
     for at in [*rng.sample(range(len(document)), 10), *tail]:
         changed = bytearray(document)
         changed[at] ^= 1 << rng.randrange(8)
-        assert mended_root(bytes(changed)) == document, at
+        assert repaired_root(bytes(changed)) == document, at
     changed = bytearray(document)
     changed[200] ^= 0x55
-    assert mended_root(bytes(changed)) == document, "more than one bit of the byte"
+    assert repaired_root(bytes(changed)) == document, "more than one bit of the byte"
     changed[900] ^= 1
-    assert mended_root(bytes(changed)) is None
-    assert mended_root(b"") is None
+    assert repaired_root(bytes(changed)) is None
+    assert repaired_root(b"") is None
 
 
 def copied(case: Any, folder: Path) -> list[Path]:
