@@ -13,12 +13,11 @@ import numpy as np
 
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate
-from unistore.conversion.executors.local import Executor, Job
+from unistore.conversion.executors.local import Executor, Job, largest_need
 from unistore.conversion.finish import check_schema, seal, source_digests
 from unistore.conversion.guard import Guard, guard_of
 from unistore.conversion.job import DeriveJob, ShardJob
 from unistore.conversion.keys import source_keys, task_keys
-from unistore.conversion.memory import check_fits
 from unistore.conversion.plan import Plan
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
@@ -227,8 +226,7 @@ class Conversion:
     ) -> None:
         """Run steps, journal each that is done with what is `about` it, raise all problems together."""
         if items:
-            largest = max(items, key=job.need)
-            check_fits(self.memory, job.need(largest), job.describe(largest))
+            largest_need(job, items, self.memory)
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
         with closing(self.executor.run(job, items)) as steps:

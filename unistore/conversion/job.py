@@ -103,9 +103,9 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
-        return self.begin(task, in_turn)()
+        return self.read(task, in_turn)()
 
-    def begin(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
+    def read(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
         """Read the task's rows; what is left encodes and writes them, and may run on another thread.
 
         Rows that are read some planes at a time are encoded and written here.

@@ -48,7 +48,7 @@ class Steps:
     def __call__(self, item: int) -> Outcome:
         raise AssertionError(item)
 
-    def begin(self, item: int, spread: Spread) -> Callable[[], Outcome]:
+    def read(self, item: int, spread: Spread) -> Callable[[], Outcome]:
         self._note("read", item)
         if item == self.broken:
             raise ConversionError("the source changed")

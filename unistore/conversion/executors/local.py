@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Protocol, TypeVar, runtime_checkable
 
 from unistore.conversion.job import Outcome
-from unistore.conversion.memory import PROCESS
+from unistore.conversion.memory import PROCESS, check_fits
 from unistore.system.malloc import keep_freed_memory
 from unistore.system.workers import usable_cores
 from unistore.zarr3.threads import Spread, Threads
 
-__all__ = ["Executor", "Job", "Serial", "Threaded"]
+__all__ = ["Executor", "Job", "ReadAheadJob", "Serial", "Threaded", "largest_need"]
 
 MOST = 8
 """Threads that encode, at most: more of them wait for the one that writes."""
@@ -39,12 +39,33 @@ class Job(Protocol[T_contra]):
 
 
 @runtime_checkable
-class Halved(Protocol[T_contra]):
-    """A job whose steps read first."""
+class ReadAheadJob(Protocol[T_contra]):
+    """A job whose steps can be read while the one before is encoded and written."""
 
-    def begin(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
+    def read(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
         """Read, on the calling thread but for what threads may share. What is returned does the rest."""
         ...
+
+
+def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
+    """Bytes that the largest step holds beyond `PROCESS`.
+
+    Parameters
+    ----------
+    items
+        At least one.
+    limit
+        Bytes that one step and its process may hold; None: not bounded.
+
+    Raises
+    ------
+    InputError
+        If that step alone is more than the limit.
+    """
+    largest = max(items, key=job.need)
+    need = job.need(largest)
+    check_fits(limit, need, job.describe(largest))
+    return need
 
 
 class Executor(Protocol):
@@ -95,7 +116,7 @@ class Threaded:
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""
         todo = list(items)
-        if self._cores < 2 or not todo or not isinstance(job, Halved):
+        if self._cores < 2 or not todo or not isinstance(job, ReadAheadJob):
             yield from Serial().run(job, todo)
             return
         alone = self.held(max(map(job.need, todo))) < 2
@@ -109,7 +130,7 @@ class Threaded:
             before: tuple[T, Future[Outcome]] | None = None
             for item in todo:
                 try:
-                    rest = reader.submit(job.begin, item, threads.spread).result()
+                    rest = reader.submit(job.read, item, threads.spread).result()
                 except Exception:
                     if before is not None:
                         yield before[0], before[1].result()
