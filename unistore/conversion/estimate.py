@@ -88,7 +88,7 @@ class Estimate:
         count = most_workers(limit, wanted, self.step)
         if count:
             return Peak(PROCESS + count * (PROCESS + self.step), count, wanted, 1)
-        two = workers == 0 and self.shards > 1 and Threaded(limit).held(self.writing) > 1
+        two = workers == 0 and self.shards > 1 and Threaded(limit).steps_at_once(self.writing) > 1
         return Peak(PROCESS + max(self.reading, (1 + two) * self.writing), 0, wanted, 1 + two)
 
 

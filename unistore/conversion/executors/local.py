@@ -1,4 +1,4 @@
-"""Executors: run one function over many items and hand back each outcome as it is done."""
+"""Jobs and executors: what steps do, and where they run; here in this process, on one thread or several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unistore.zarr3.threads import Spread, Threads
 
 __all__ = ["Executor", "Job", "ReadAheadJob", "Serial", "Threaded", "largest_need"]
 
-MOST = 8
+MAX_ENCODERS = 8
 """Threads that encode, at most: more of them wait for the one that writes."""
 
 T = TypeVar("T")
@@ -101,16 +101,16 @@ class Threaded:
         Bytes that this process may hold; None: not bounded. Where it cannot hold two steps, one is finished
         before the next is begun.
     cores
-        Threads that encode; None: as many as there are usable cores, and at most `MOST`. One core does one
-        step after the other.
+        Threads that encode; None: as many as there are usable cores, and at most `MAX_ENCODERS`. One core
+        does one step after the other.
     """
 
     def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
         self._memory = memory
-        self._cores = min(MOST, int(usable_cores())) if cores is None else cores
+        self._cores = min(MAX_ENCODERS, int(usable_cores())) if cores is None else cores
 
-    def held(self, need: int) -> int:
-        """How many steps of at most `need` bytes are held at once: 1 or 2."""
+    def steps_at_once(self, need: int) -> int:
+        """How many steps of at most `need` bytes are in memory at once: 1 or 2."""
         return 1 if self._cores < 2 or (self._memory is not None and PROCESS + 2 * need > self._memory) else 2
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
@@ -119,7 +119,7 @@ class Threaded:
         if self._cores < 2 or not todo or not isinstance(job, ReadAheadJob):
             yield from Serial().run(job, todo)
             return
-        alone = self.held(max(map(job.need, todo))) < 2
+        one_at_a_time = self.steps_at_once(max(map(job.need, todo))) < 2
         with ExitStack() as stack:
             reader, writer = (ThreadPoolExecutor(1, f"unistore-{what}") for what in ("read", "write"))
             for pool in (reader, writer):
@@ -140,7 +140,7 @@ class Threaded:
                 if before is not None:
                     yield before[0], before[1].result()
                 before = item, written
-                if alone:
+                if one_at_a_time:
                     yield item, written.result()
                     before = None
             if before is not None:
