@@ -18,6 +18,7 @@ from unistore.conversion.finish import check_schema, seal, source_digests
 from unistore.conversion.guard import Guard, guard_of
 from unistore.conversion.job import DeriveJob, ShardJob
 from unistore.conversion.keys import source_keys, task_keys
+from unistore.conversion.memory import reading_memory
 from unistore.conversion.plan import Plan
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
@@ -115,11 +116,6 @@ class Conversion:
         settled = self.converter.settle(self.scan, self._derive(guards))
         return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))
 
-    @property
-    def _reading(self) -> int:
-        """The most that reading a source takes besides its rows, in bytes."""
-        return max((source.reading for source in self.scan.sources), default=0)
-
     def _spill(self, number: int) -> Path:
         """Folder of what the sources spilled in a round: sources are numbered anew in each."""
         return self.build.spill if number == 0 else self.build.spill / f"round-{number}"
@@ -184,7 +180,7 @@ class Conversion:
             target=self.build.target,
             plan=plan,
             spilled=spilled,
-            reading=self._reading,
+            reading=reading_memory(self.scan),
         )
         row_bytes = {table.name: table.row_bytes for table in plan.tables}
         self._steps(
