@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate
 from unistore.conversion.executors.local import Executor, Job, largest_need
@@ -97,7 +95,7 @@ class Conversion:
             samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
             source_bytes=sum(file.size for guard in guards for file in guard),
-            raw_bytes=sum(int(np.prod(a.shape[:1])) * a.field.row_bytes for a in plan.arrays()),
+            raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
             tasks=len(plan.tasks()),
