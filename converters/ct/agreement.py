@@ -32,12 +32,15 @@ class Agreement:
         Windows of the store: those asked for, then those that files brought.
     values
         dtype name of the values of each window's points, and of each ``sdf/<name>``.
+    labels
+        Native dtype name that holds every label volume of a name exactly, by name; floats may be 0 and 1.
     """
 
     image: str | None
     shape: tuple[int, int, int]
     windows: tuple[Window, ...]
     values: Mapping[str, str]
+    labels: Mapping[str, str]
 
 
 def agree(
@@ -83,6 +86,11 @@ def agree(
     for name in sdf:
         kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
         values[f"{schema.SDF}/{name}"] = _promoted(kinds, map(str, kinds), f"sdf {name!r}", problems) or ""
+    labels: dict[str, str] = {}
+    for name in sorted_names(name for volume in volumes for name in volume.labels):
+        kinds = [volume.labels[name].dtype for volume in volumes if name in volume.labels]
+        kinds = [np.dtype(np.bool_) if kind.kind == "f" else kind for kind in kinds]
+        labels[name] = _promoted(kinds, map(str, kinds), f"label {name!r}", problems) or ""
     if problems:
         raise InputError(problems)
     extents = [volume.extent for volume in volumes if volume.extent is not None]
@@ -92,6 +100,7 @@ def agree(
         shape=(shape[0], shape[1], shape[2]),
         windows=tuple(windows.values()),
         values=values,
+        labels=labels,
     )
 
 

@@ -1,4 +1,4 @@
-"""CT volumes: images, windows as points or bit masks, masks, distance fields.
+"""CT volumes: images, windows as points or bit masks, masks, labels, distance fields.
 
 A source is one volume. `scan` reads headers; `derive` reads every volume once, slab by slab, and only
 counts and checks; `settle` then knows how many points each window has and chooses its form; `read` computes
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.ct.agreement import agree
+from unistore.converters.ct.agreement import Agreement, agree
 from unistore.converters.ct.find import find_volumes
 from unistore.converters.ct.headers import ScannedVolume, scan_volume
 from unistore.converters.ct.layouts import suffixes
@@ -69,7 +69,7 @@ class CtConverter(CtOptions, Converter):
             tables=make_tables(scanned, agreement, self.tile),
             sample_table=schema.VOLUMES,
             main_table=schema.VOLUMES,
-            options={**self.recorded(), "found": {"windows": windows, "values": dict(agreement.values)}},
+            options={**self.recorded(), "found": {"windows": windows, **_found_of(agreement)}},
             notes=tuple(notes_of(scanned, agreement, asked, self.sparse)),
             possible=possible_tables(scanned, agreement, self.tile, self.sparse),
             needs_facts=True,
@@ -86,11 +86,11 @@ class CtConverter(CtOptions, Converter):
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read rows of ``volumes``, ``masks``, ``windows`` (one a volume), or points of a window or field."""
+        """Read rows of volumes, masks, labels, windows (one a volume), or points of a window or field."""
         if hi <= lo:
             return
         volume = VolumeReader.of(scan, source)
-        if table in (schema.VOLUMES, schema.MASKS, schema.WINDOWS):
+        if table in (schema.VOLUMES, schema.MASKS, schema.LABELS, schema.WINDOWS):
             volume.read_planes(table, 0, None, out)
         elif table.startswith(f"{schema.SDF}/"):
             volume.read_sdf(table.removeprefix(f"{schema.SDF}/"), lo, hi, out)
@@ -100,5 +100,11 @@ class CtConverter(CtOptions, Converter):
     def read_planes(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
     ) -> None:
-        """Read planes of the row of ``volumes``, ``masks`` or ``windows``; see `Converter.read_planes`."""
+        """Read planes of the row of volumes, masks, labels or windows; see `Converter.read_planes`."""
         VolumeReader.of(scan, source).read_planes(table, lo, hi, out)
+
+
+def _found_of(agreement: Agreement) -> dict[str, Any]:
+    """Dtypes of what is settled later: of points, and of labels where there are any."""
+    labels = {"labels": dict(agreement.labels)} if agreement.labels else {}
+    return {"values": dict(agreement.values), **labels}

@@ -1,4 +1,4 @@
-"""CT volumes given back: a case folder a volume, of its true extent and dtype, with windows and masks."""
+"""CT volumes given back: a case folder a volume, of its true extent and dtype, with all that it has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Form, Values, array_values, converted
-from unistore.converters.common.stored import row_blocks
-from unistore.schemas.ct.fields import MASKS, SDF, VOLUMES, WINDOWS
+from unistore.converters.common.stored import row_blocks, source_dtype
+from unistore.schemas.ct.fields import LABELS, MASKS, SDF, VOLUMES, WINDOWS
 from unistore.schemas.ct.points import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.schemas.store_view import StoreView
@@ -73,6 +73,20 @@ class Volume:
         if self.store.has(f"{group}/mask"):
             return Values(self.extent, np.dtype(np.uint8), lambda: self._bits(f"{group}/mask"))
         return Values(self.extent, np.dtype(np.uint8), lambda: self._filled(group))
+
+    def label(self, group: str) -> Values:
+        """A label as it was in the source, (D, H, W)."""
+        path = f"{group}/label" if self.store.has(f"{group}/label") else f"{group}/mask"
+        stored = self.stored_label(group)
+        return converted(stored, source_dtype(self.store.array(path).attributes, self.number, stored.dtype))
+
+    def stored_label(self, group: str) -> Values:
+        """A label in the store's dtype, (D, H, W); u1 where it is stored as bits."""
+        path = f"{group}/label"
+        if not self.store.has(path):
+            return self.mask(group)
+        dtype = self.store.array(path).dtype
+        return Values(self.extent, dtype, lambda: self._slabs(path, self.extent[2], dtype.itemsize))
 
     def points(self, group: str) -> tuple[Values, Values]:
         """Coordinates (n, 3) and values (n,) of a window or distance field."""
@@ -167,10 +181,12 @@ def files(store: StoreView) -> Iterator[File]:
             yield _file(volume, "ct_original.npy", "npy", {"": image})
         for group in groups:
             family, _, name = group.partition("/")
-            if family not in (WINDOWS, MASKS, SDF) or not name or not volume.has(group):
+            if family not in (WINDOWS, MASKS, LABELS, SDF) or not name or not volume.has(group):
                 continue
             if family == MASKS:
                 yield _file(volume, f"masks/{_mask_name(volume, name)}", "npy", {"": volume.mask(group)})
+            elif family == LABELS:
+                yield _file(volume, f"labels/{name}.npy", "npy", {"": volume.label(group)})
             elif family == SDF:
                 yield _file(volume, f"windows/{name}.npz", "npz", _distances(volume, group))
             else:

@@ -1,7 +1,8 @@
-"""The files of a CT volume: image, windows, masks, points, ``info.json``."""
+"""The files of a CT volume: image, windows, masks, labels, points, ``info.json``."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,8 @@ class VolumeFiles:
         ``.npz`` files of points: sparse windows or distance fields; their members tell.
     masks
         ``masks/{id}_binary.npy`` by id.
+    labels
+        Label volumes and masks that are paired with the image by name: ``img_seg.npy`` of ``img.npy``.
     info
         ``info.json``.
     problems
@@ -50,6 +53,7 @@ class VolumeFiles:
     windows: list[WindowFile] = field(default_factory=list)
     archives: list[WindowFile] = field(default_factory=list)
     masks: dict[str, Path] = field(default_factory=dict)
+    labels: dict[str, Path] = field(default_factory=dict)
     info: Path | None = None
     problems: list[Problem] = field(default_factory=list)
 
@@ -57,7 +61,7 @@ class VolumeFiles:
         """All of them, the one that names the volume first."""
         windows = (item.path for item in (*self.windows, *self.archives))
         info = () if self.info is None else (self.info,)
-        found = (*self.images.values(), *windows, *self.masks.values(), *info)
+        found = (*self.images.values(), *windows, *self.masks.values(), *self.labels.values(), *info)
         return tuple(sorted(found, key=lambda file: file != self.path))
 
     def add_image(self, file: Path, resolution: int) -> None:
@@ -79,6 +83,12 @@ class VolumeFiles:
             self._twice(file, self.masks[name])
         self.masks[name] = file
         return True
+
+    def add_label(self, file: Path, name: str) -> None:
+        """Add a label volume or mask by the name of its field; a second one of that name is a problem."""
+        if name in self.labels:
+            self._twice(file, self.labels[name])
+        self.labels.setdefault(name, file)
 
     def add_window(self, file: Path, known: Collection[str]) -> bool:
         """Add a window, or a file of points; False if the name of what should be a window names none."""
@@ -113,5 +123,6 @@ def place_of(file: Path, volume: Path, name: str) -> str:
         return name
     if file.is_relative_to(volume):
         return f"{name}/{printable(file.relative_to(volume).as_posix())}"
-    beside = printable(file.relative_to(volume.parent).as_posix())
-    return f"{name.rpartition('/')[0]}/{beside}".lstrip("/")
+    shared = Path(os.path.commonpath([file, volume]))
+    above = name.split("/")[: -len(volume.relative_to(shared).parts)]
+    return "/".join([*above, printable(file.relative_to(shared).as_posix())])

@@ -46,6 +46,8 @@ class ScannedVolume(Scanned):
         Distance fields by name.
     masks
         Masks by id.
+    labels
+        Label volumes and masks that are paired with the image, by name.
     named
         Width and level that files state for each window name.
     geometry
@@ -63,6 +65,7 @@ class ScannedVolume(Scanned):
     sparse: Mapping[str, Points]
     sdf: Mapping[str, Points]
     masks: Mapping[str, VoxelSource]
+    labels: Mapping[str, VoxelSource]
     named: Mapping[str, Window]
     geometry: Mapping[str, list[float]]
     stated_by: Mapping[str, str]
@@ -113,7 +116,13 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
             if (bad := name_problem(f"masks/{name}")) is not None:
                 raise InputError(Problem(where, f"cannot name a mask: {bad}", "rename it", "name"))
             masks[name] = _opened(path, "a mask", where)
-    dense = [*([image] if image else []), *windows.values(), *masks.values()]
+    labels: dict[str, VoxelSource] = {}
+    for name, path in files.labels.items():
+        with collected.attempt(where := place(path)):
+            if (bad := name_problem(f"labels/{name}")) is not None:
+                raise InputError(Problem(where, f"cannot name a label: {bad}", "rename it", "name"))
+            labels[name] = _opened(path, "a label", where)
+    dense = [*([image] if image else []), *windows.values(), *masks.values(), *labels.values()]
     several = len([size for size in files.images if size]) > 1
     collected.problems += _differing(dense, several)
     sparse: dict[str, Points] = {}
@@ -145,6 +154,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         sparse=sparse,
         sdf=sdf,
         masks=masks,
+        labels=labels,
         named=named,
         geometry=geometry,
         stated_by=stated_by,
@@ -168,7 +178,7 @@ def _chosen(images: Mapping[int, Path], resolution: int | None, where: str) -> P
 
 
 def _differing(dense: Sequence[VoxelSource], several: bool) -> list[Problem]:
-    """Windows and masks of another shape than the image, or the first of them where there is no image."""
+    """Windows, masks, labels of another shape than the image, or the first of them where there is none."""
     cure = "choose the other --resolution" if several else "make it again from this volume"
     return [
         Problem(each.location, f"has shape {each.shape}, its volume {dense[0].shape}", cure, "shape")

@@ -7,27 +7,41 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suffixes
 from unistore.converters.ct.layouts.cases import folder_of
 from unistore.converters.ct.layouts.foreign import FOREIGN_CURE, foreign_message, known_formats
 from unistore.converters.ct.layouts.info import read_info
 from unistore.converters.ct.layouts.npz import members_of
-from unistore.converters.ct.names import INFO, POINTS, image_resolution, is_case_window, mask_id, window_of
+from unistore.converters.ct.names import (
+    INFO,
+    POINTS,
+    WORDS,
+    image_resolution,
+    is_case_window,
+    mask_id,
+    window_of,
+)
 from unistore.converters.ct.source import Format, VoxelSource
+from unistore.converters.files.pairs import labels_of, owners_of, row_labels_of
 from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
-from unistore.errors import printable
+from unistore.errors import InputError, printable
 
 __all__ = ["look"]
 
 _HINT = re.compile(r"(^|[^a-z])(ct|hu|vol|volume|volumes|scan|scans)([^a-z]|$)", re.IGNORECASE)
 
+_NNUNET = ("imagesTr", "imagesTs", "imagesVal")
+"""Folders of volumes in nnU-Net and the Medical Segmentation Decathlon."""
+
 
 def look(file: Candidate) -> Verdict:
-    """Take volumes, windows, masks and points, and ``info.json`` of a case folder.
+    """Take volumes, windows, masks, labels and points, and ``info.json`` of a case folder.
 
     Integers of two or more bytes in three axes are taken for HU; floats and bytes only where a file's or its
-    folder's name says ct, hu, volume or scan, since plain arrays may look the same.
+    folder's name says ct, hu, volume or scan, or a label of the same shape is there that no other data name
+    so, since plain arrays may look the same. Arrays beside a label for each of their rows are plain ones.
 
     Raises
     ------
@@ -60,17 +74,95 @@ def _of_voxels(path: Path, found: Format, source: VoxelSource, roots: Sequence[P
         return Taken("files", "is a format of CT volumes")
     if len(source.shape) != 3:
         return LeftOut(f"has {len(source.shape)} axes {source.shape}, a volume three")
+    if (label := _as_label(path, source, roots)) is not None:
+        return label
+    if (rows := _label_of_rows(path, source, roots)) is not None:
+        return LeftOut(f"is plain rows, with a label for each in {printable(rows.name)}")
     if _has_companions(path.parent, roots):
         if _has_image(path.parent, roots):
             return LeftOut("lies beside the volume of a case folder")
         return Taken("cases", "is the volume of a case folder")
-    hinted = _HINT.search(stem_of(path)) or _HINT.search(path.parent.name)
-    if hinted or (source.dtype.kind in "iu" and source.dtype.itemsize > 1):
+    if _is_volume(path, source):
         return Taken("files", f"has three axes: {source.dtype} {source.shape}")
+    if (owned := _certain_label(path, source, roots)) is not None:
+        return Taken("files", f"has the label {printable(owned.name)} of its shape")
     return LeftOut(
         f"is {source.dtype} {source.shape}; where no name says ct, hu, volume or scan, "
         "volumes are integers of two or more bytes"
     )
+
+
+def _is_volume(path: Path, source: VoxelSource) -> bool:
+    """Whether three axes are taken for a volume's, by a name or by the dtype."""
+    hinted = _HINT.search(stem_of(path)) or _HINT.search(path.parent.name) or path.parent.name in _NNUNET
+    return bool(hinted) or (source.dtype.kind in "iu" and source.dtype.itemsize > 1)
+
+
+def _as_label(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Verdict | None:
+    """Taken where the volume of a label is there; left out where what it labels is no volume."""
+    if _in_case_labels(path, roots):
+        return Taken("cases", "is a label of a case folder")
+    owners = owners_of(path.parent / stem_of(path), lambda bare: _file_of(bare, roots) is not None, WORDS)
+    if owners is None:
+        return None
+    image = _file_of(owners.images[0], roots)
+    assert image is not None
+    taken = Taken("files", f"is the label of {printable(image.name)}")
+    owner = _opened(image)
+    if owner is None:
+        return taken
+    if len(owner.shape) == 3 and (
+        _is_volume(image, owner) or (owners.certain and owner.shape == source.shape)
+    ):
+        return taken
+    return LeftOut(
+        f"is the label of {printable(image.name)}, {owner.dtype} {owner.shape}, which is no volume"
+    )
+
+
+def _certain_label(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Path | None:
+    """A label of three axes and the volume's shape whose name nothing else would have."""
+    bare = path.parent / stem_of(path)
+    for label in labels_of(bare, WORDS):
+        file = _file_of(label, roots)
+        if file is None:
+            continue
+        owners = owners_of(label, lambda each: _file_of(each, roots) is not None, WORDS)
+        if owners is not None and owners.certain and bare in owners.images:
+            found = _opened(file)
+            if found is not None and found.shape == source.shape:
+                return file
+    return None
+
+
+def _label_of_rows(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Path | None:
+    """An array beside another that has one label for each of its rows."""
+    for label in row_labels_of(path.parent / stem_of(path)):
+        file = _file_of(label, roots)
+        found = None if file is None else _opened(file)
+        if found is not None and len(found.shape) in (1, 2) and found.shape[0] == source.shape[0]:
+            return file
+    return None
+
+
+def _opened(path: Path) -> VoxelSource | None:
+    """A partner's header; None where it cannot be read, which is that file's own problem."""
+    try:
+        with as_problem(str(path)):
+            return open_voxels(path)
+    except InputError:
+        return None
+
+
+def _file_of(bare: Path, roots: Sequence[Path]) -> Path | None:
+    """The file of a path without ending, among what was given."""
+    files = (bare.parent / f"{bare.name}{ending}" for ending in suffixes())
+    return next((file for file in files if os.path.exists(file) and is_inside(file, roots)), None)  # noqa: PTH110
+
+
+def _in_case_labels(path: Path, roots: Sequence[Path]) -> bool:
+    """Whether a file lies in the folder ``labels/`` of a case."""
+    return path.parent.name == "labels" and _in_case(path.parent.parent, roots)
 
 
 def _as_mask(path: Path, roots: Sequence[Path]) -> Verdict | None:

@@ -9,11 +9,23 @@ from pathlib import Path
 from unistore.converters.ct.layouts import format_of, stem_of, without_suffix
 from unistore.schemas.ct.windows import PRESETS, Window
 
-__all__ = ["INFO", "POINTS", "image_resolution", "is_case_window", "mask_id", "window_in", "window_of"]
+__all__ = [
+    "INFO",
+    "POINTS",
+    "WORDS",
+    "image_resolution",
+    "is_case_window",
+    "mask_id",
+    "window_in",
+    "window_of",
+]
 
 INFO = "info.json"
 POINTS = ".npz"
 """Ending of files of points: sparse windows and distance fields."""
+
+WORDS = ("ct", "hu")
+"""What volumes that have labels are called besides images and volumes."""
 
 _IMAGE = re.compile(r"ct_original(?:_(?P<resolution>\d+))?")
 _WINDOW = re.compile(

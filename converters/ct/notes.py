@@ -48,7 +48,13 @@ def notes_of(
     brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
     if brought:
         notes.append(f"windows that files brought: {brought}")
-    for kind in ("windows", "masks", "sdf"):
+    for name in sorted({name for volume in volumes for name in volume.labels}, key=natural_key):
+        labelled = [volume for volume in volumes if name in volume.labels and volume.image]
+        for volume in labelled[:1]:
+            label, image = printable(volume.labels[name].path.name), printable(volume.files.path.name)
+            what = f"labels/{name}: {len(labelled)} volumes, paired by names: {label} with {image}"
+            notes.append(what if volume.files.path.is_dir() else f"{what}; as plain arrays: convert rows")
+    for kind in ("windows", "masks", "labels", "sdf"):
         for name in sorted({name for volume in volumes for name in getattr(volume, kind)}, key=natural_key):
             missing = sum(name not in getattr(volume, kind) for volume in volumes)
             if missing and (kind != "windows" or alone):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from unistore.converters.ct.export import Volume, volumes
 from unistore.converters.ct.layouts import format_of
 from unistore.converters.ct.source import Planes
 from unistore.converters.protocol import Scan
-from unistore.schemas.ct.fields import MASKS, SDF, WINDOWS
+from unistore.schemas.ct.fields import LABELS, MASKS, SDF, WINDOWS
 from unistore.schemas.store_view import StoreView
 
 __all__ = ["Originals"]
@@ -31,7 +32,7 @@ class Originals:
         self._volumes = list(volumes(store))
 
     def compare(self, number: int) -> Iterator[Compared]:
-        """The image, and every window, mask and distance field that came as a file."""
+        """The image, and every window, mask, label and distance field that came as a file."""
         source, volume = self._scan.sources[number], self._volumes[number]
         detail = source.detail
 
@@ -50,6 +51,10 @@ class Originals:
                 ones = _opened(source.files[file])
                 found = _shapes(mask, ones) or _mask_difference(mask, ones)
                 yield compared(file, prod(mask.shape), found)
+        for name, file in detail["labels"].items():
+            label, given = volume.stored_label(f"{LABELS}/{name}"), _opened(source.files[file])
+            found = _shapes(label, given) or blocks_difference(label, partial(_planes, given))
+            yield compared(file, prod(label.shape), found)
         for name, file in detail["sparse"].items():
             coords, values = _points(source.files[file], "indices", "values")
             order = np.lexsort(coords.T[::-1])
@@ -87,6 +92,10 @@ def _shapes(values: Values, original: Planes) -> str | None:
     if values.shape == original.shape:
         return None
     return f"shapes {values.shape} and {original.shape}"
+
+
+def _planes(original: Planes, lo: int, hi: int) -> NDArray[Any]:
+    return original[lo:hi]
 
 
 def _mask_difference(mask: Values, ones: Planes) -> str | None:

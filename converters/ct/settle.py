@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,10 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
     if masks:
         direct.append(Table(name=schema.WINDOWS, fields=tuple(masks)))
         rows[schema.WINDOWS] = (1,) * len(scan.sources)
-    arrays += _mask_arrays(scan) + _sdf_arrays(scan)
+    if labels := _label_table(scan, facts, extents):
+        direct.append(labels)
+        rows[schema.LABELS] = (1,) * len(scan.sources)
+    arrays += _label_arrays(scan) + _mask_arrays(scan) + _sdf_arrays(scan)
     nan = int(sum(int(fact["nan"]) for fact in facts))
     if nan:
         groups[schema.VOLUMES] = {"nan_voxels": nan}
@@ -167,6 +171,41 @@ def _mask_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
         array
         for group in groups
         for array in _present(group, [group.split("/", 1)[1] in s.detail["masks"] for s in scan.sources])
+    ]
+
+
+def _label_table(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Table | None:
+    """Labels as bits where no volume has one that is neither 0 nor 1, else as they are."""
+    fields = []
+    depth, height, width = extents.max(axis=0).tolist()
+    tile = tuple(scan.options["tile"])
+    for name, dtype in scan.options["found"].get("labels", {}).items():
+        group = f"{schema.LABELS}/{name}"
+        dtypes = {
+            "source_dtype": _by_dtype([source.detail["label_dtypes"].get(name) for source in scan.sources])
+        }
+        if any(int(fact.get(f"others/{name}", 0)) for fact in facts):
+            fields.append(schema.label_field(name, dtype, (depth, height, width), tile, dtypes))
+        else:
+            description = f"label {name!r} of the sources, 0 and 1, as bits"
+            field = schema.mask_field(group, (depth, height, width), tile, description)
+            fields.append(replace(field, attributes={**field.attributes, **dtypes}))
+    return Table(name=schema.LABELS, fields=tuple(fields)) if fields else None
+
+
+def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
+    """The one dtype of all sources, or their indices by dtype."""
+    kinds = [dtype for dtype in dict.fromkeys(dtypes) if dtype is not None]
+    if len(kinds) == 1:
+        return kinds[0]
+    return {kind: [at for at, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds}
+
+
+def _label_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
+    return [
+        array
+        for name in scan.options["found"].get("labels", {})
+        for array in _present(f"{schema.LABELS}/{name}", [name in s.detail["labels"] for s in scan.sources])
     ]
 
 

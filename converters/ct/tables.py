@@ -30,8 +30,8 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
     """Source of one volume, with all that reading it needs to know again.
 
     ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
-    ``masks`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file; ``geometry``, and
-    what states it (``stated_by``); ``info``.
+    ``masks``, ``labels`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file, and
+    ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``.
     """
     files: list[Path] = []
 
@@ -49,6 +49,8 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         "windows": {n: at(window.path) for n, window in volume.windows.items() if n in wanted},
         "sparse": {n: at(points.path) for n, points in sparse.items()},
         "masks": {n: at(mask.path) for n, mask in volume.masks.items()},
+        "labels": {n: at(label.path) for n, label in volume.labels.items()},
+        "label_dtypes": {n: label.dtype.str for n, label in volume.labels.items()},
         "sdf": {n: at(points.path) for n, points in volume.sdf.items()},
         "resolution": {n: points.resolution for n, points in (*sparse.items(), *volume.sdf.items())},
         "geometry": volume.geometry,
@@ -76,7 +78,8 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
 
 def _held(volume: ScannedVolume) -> tuple[int, int]:
     """Bytes held while a volume is read: slabs of its files, or bands where an order differs; its points."""
-    dense = [*volume.windows.values(), *volume.masks.values(), *([volume.image] if volume.image else [])]
+    dense = [*volume.windows.values(), *volume.masks.values(), *volume.labels.values()]
+    dense += [volume.image] if volume.image else []
     slab = max(map(slab_bytes, dense), default=0)
     bands = any(each.fortran_order for each in dense)
     band = max(map(band_bytes, dense)) if bands else 0
@@ -139,6 +142,11 @@ def possible_tables(
     """Tables of the windows, which are points or masks once they are counted, with their most rows."""
     names = [window.name for window in agreement.windows]
     found: list[tuple[Table, int]] = []
+    if agreement.labels:
+        labels = [
+            schema.label_field(name, dtype, agreement.shape, tile) for name, dtype in agreement.labels.items()
+        ]
+        found.append((Table(name=schema.LABELS, fields=tuple(labels)), len(volumes)))
     for name in names:
         listed = sum(volume.sparse[name].count for volume in volumes if name in volume.sparse)
         points = sum(prod(volume.extent) for volume in volumes if volume.extent is not None)

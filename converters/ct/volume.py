@@ -28,7 +28,7 @@ from unistore.converters.ct.survey import Agreed, State, Survey, kept_ones, kept
 from unistore.converters.ct.voxels import point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
-from unistore.schemas.ct.fields import MASKS, VOLUMES
+from unistore.schemas.ct.fields import LABELS, MASKS, VOLUMES
 from unistore.schemas.ct.windows import Window
 
 __all__ = ["VolumeReader"]
@@ -64,7 +64,8 @@ class VolumeReader:
         Returns
         -------
         Facts
-            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), all i8.
+            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), and of each label how many voxels
+            are neither 0 nor 1, ``others/<label>`` (); all i8.
 
         Raises
         ------
@@ -88,13 +89,14 @@ class VolumeReader:
                 self._check_window(name, image, agreed, counts[name], problems)
         for _, file in self._files("masks"):
             self._check_mask(file, problems)
+        others = {name: self._check_label(file, problems) for name, file in self._files("labels")}
         for name, file in self._files("sdf"):
             index = (index for index, _ in point_blocks(self._path(file), SDF_MEMBERS, self._place(file)))
             self._collect(problems, check_range, index, self._cube(name), self._place(file))
         if problems:
             raise InputError(problems)
         facts = {f"points/{name}": np.int64(count) for name, count in counts.items()}
-        facts |= {"nan": np.int64(nan)}
+        facts |= {"nan": np.int64(nan)} | {f"others/{name}": np.int64(n) for name, n in others.items()}
         return {name: np.asarray(value) for name, value in facts.items()} | {
             "extent": np.array(self.extent())
         }
@@ -116,7 +118,7 @@ class VolumeReader:
         return depth, height, width
 
     def read_planes(self, table: str, lo: int, hi: int | None, out: Mapping[str, NDArray[Any]]) -> None:
-        """Read planes ``lo:hi`` of the one row of ``volumes``, ``masks`` or ``windows``.
+        """Read planes ``lo:hi`` of the one row of ``volumes``, ``masks``, ``labels`` or ``windows``.
 
         Masks and windows that this volume lacks stay zero, and so do planes that it has not. Windows that
         came as files, which `facts` found equal to the image's, are read from them; all others in one pass.
@@ -127,6 +129,9 @@ class VolumeReader:
         depth = self.extent()[0]
         hi = depth if hi is None else min(hi, depth)
         if hi <= lo:
+            return
+        if table == LABELS:
+            self._read_labels(lo, hi, out)
             return
         blocks = {column.removesuffix("/mask"): block[0] for column, block in out.items()}
         image = None if table == MASKS else self._image
@@ -141,6 +146,14 @@ class VolumeReader:
         if blocks and image is not None:
             tests = {name: inside(self.windows[name], image.dtype) for name in blocks}
             read_bits(image, tests, blocks, lo, hi)
+
+    def _read_labels(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        for name, file in self._files("labels"):
+            if f"{name}/label" in out:
+                read_image(self._file(file), out[f"{name}/label"][0], lo, hi)
+            if f"{name}/mask" in out:
+                label = self._file(file)
+                read_bits(label, {name: inside(None, label.dtype)}, {name: out[f"{name}/mask"][0]}, lo, hi)
 
     def read_window_points(self, name: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Read points number `lo` to `hi` of a window, in C order."""
@@ -195,6 +208,16 @@ class VolumeReader:
         if found.others:
             problems.append(_no_mask(found.others, self._place(file)))
         return int(found.counts.sum())
+
+    def _check_label(self, file: int, problems: list[Problem]) -> int:
+        """How many voxels of a label are neither 0 nor 1; a Problem if these are floats."""
+        label = self._file(file)
+        others = kept_ones(label, state_of([label.path])).others
+        if others and label.dtype.kind == "f":
+            message = f"is taken for a label by its name, but is {label.dtype} and no mask of 0 and 1"
+            cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
+            problems.append(Problem(self._place(file), message, cure, "dtype"))
+        return others
 
     def _surveyed(self, image: VoxelSource) -> Survey:
         """What the image holds of all windows, and how those that also came as files agree with it."""

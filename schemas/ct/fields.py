@@ -10,9 +10,12 @@
     windows/<name>/{coords, values}  points in C order of their volume, as np.argwhere gives them
     windows/<name>/mask              the same points as bits, instead of coords and values
     masks/<id>/mask                  masks that came with the volumes, as bits
+    labels/<name>/mask               label volumes of 0 and 1 that are paired with images by name, as bits
+    labels/<name>/label              label volumes of several classes, (V, D, H, W)
     sdf/<name>/{coords, values, offsets}            distance fields at sparse voxels, in the source's order
 
-A window, mask or field that some volumes lack has ``present`` (V,) bool; such a volume has no points of it.
+A window, mask, label or field that some volumes lack has ``present`` (V,) bool; such a volume has no points
+of it.
 A mask (V, D, H, ⌈W/8⌉) u1 holds 8 voxels of the last axis a byte, lowest bit first.
 """
 
@@ -27,6 +30,7 @@ from unistore.schemas.tables import Field
 
 __all__ = [
     "FAMILY_NAME",
+    "LABELS",
     "MASKS",
     "SDF",
     "VOLUMES",
@@ -34,6 +38,7 @@ __all__ = [
     "coords_field",
     "extent_field",
     "image_field",
+    "label_field",
     "mask_field",
     "offsets_field",
     "validate",
@@ -44,6 +49,7 @@ FAMILY_NAME = "ct"
 VOLUMES = "volumes"
 WINDOWS = "windows"
 MASKS = "masks"
+LABELS = "labels"
 SDF = "sdf"
 
 
@@ -69,6 +75,25 @@ def extent_field() -> Field:
         axes=("volume", "axis"),
         unit="voxel",
         description="true depth, height and width of each volume",
+    )
+
+
+def label_field(
+    name: str,
+    dtype: str,
+    row_shape: tuple[int, ...],
+    tile: tuple[int, int, int],
+    attributes: Mapping[str, Any] | None = None,
+) -> Field:
+    """Field of ``labels/<name>/label``, (V, D, H, W)."""
+    return Field(
+        path=f"{LABELS}/{name}/label",
+        dtype=dtype,
+        row_shape=row_shape,
+        axes=("volume", "depth", "height", "width"),
+        description=f"label {name!r} of each voxel, as in the source; beyond volumes/extent lies padding",
+        tile=tile,
+        attributes=attributes or {},
     )
 
 
@@ -140,7 +165,7 @@ def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> 
     image = arrays.get(f"{VOLUMES}/image")
     problems = _check_volumes(arrays, volumes) + count_problems(attributes, volumes, "volumes")
     groups = dict.fromkeys(
-        path.rpartition("/")[0] for path in arrays if path.split("/", 1)[0] in (WINDOWS, MASKS, SDF)
+        path.rpartition("/")[0] for path in arrays if path.split("/", 1)[0] in (WINDOWS, MASKS, LABELS, SDF)
     )
     for group in groups:
         problems += _check_group(arrays, group, volumes, image)
@@ -175,7 +200,13 @@ def _check_group(
     if family == WINDOWS and (coords is None) == (mask is None):
         found = "neither coords nor mask" if coords is None else "both coords and mask"
         problems.append(Problem(group, f"holds {found}, expected one of them", kind="missing"))
-    wanted = {MASKS: ("mask",), SDF: ("coords", "values", "offsets"), WINDOWS: ("offsets",)}[family]
+    label = arrays.get(f"{group}/label") if family == LABELS else None
+    if family == LABELS and (label is None) == (mask is None):
+        found = "neither label nor mask" if label is None else "both label and mask"
+        problems.append(Problem(group, f"holds {found}, expected one of them", kind="missing"))
+    wanted = {MASKS: ("mask",), LABELS: (), SDF: ("coords", "values", "offsets"), WINDOWS: ("offsets",)}[
+        family
+    ]
     problems += [
         Problem(f"{group}/{name}", "is missing", kind="missing")
         for name in wanted
@@ -197,11 +228,17 @@ def _check_group(
         if image is not None and len(image.shape) == 4:
             inner = (*image.shape[1:3], -(-image.shape[3] // 8))
         expected["mask"] = ((volumes, *inner), ("uint8",))
+    if label is not None:
+        inner = label.shape[1:] if image is None else image.shape[1:]
+        expected["label"] = ((volumes, *inner), (label.dtype,))
     for name, (shape, dtypes) in expected.items():
         info = arrays.get(f"{group}/{name}")
         if info is not None and (info.shape != shape or info.dtype not in dtypes):
             message = f"is {info.dtype} {info.shape}, expected {' or '.join(dtypes)} {shape}"
             problems.append(Problem(f"{group}/{name}", message, kind="shape"))
-    if mask is not None and len(mask.shape) != 4:
-        problems.append(Problem(f"{group}/mask", f"has {len(mask.shape)} axes, expected 4", kind="shape"))
+    for name, info in (("mask", mask), ("label", label)):
+        if info is not None and len(info.shape) != 4:
+            problems.append(
+                Problem(f"{group}/{name}", f"has {len(info.shape)} axes, expected 4", kind="shape")
+            )
     return problems

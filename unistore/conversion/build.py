@@ -14,7 +14,8 @@ from unistore.conversion.journal import Journal
 from unistore.conversion.lock import Lock
 from unistore.conversion.own_folder import check_own, check_plain
 from unistore.conversion.target import Target
-from unistore.errors import ConversionError, InputError
+from unistore.errors import ConversionError, InputError, StoreError
+from unistore.store.reader import Store
 from unistore.zarr3.durable import sync_folder
 
 __all__ = ["Build"]
@@ -73,9 +74,19 @@ class Build(ABC):
     def move_into_place(self) -> None:
         """Give the sealed store its final name, replacing an older one."""
 
-    @abstractmethod
     def moved(self) -> dict[str, Any] | None:
         """What a run that was killed after giving the store its final name had done; else None."""
+        sealed = self.journal.of("sealed")
+        report: dict[str, Any] | None = sealed[-1]["report"] if sealed else None
+        return report if report is not None and self._standing() == report["digest"] else None
+
+    def _standing(self) -> str | None:
+        """Digest of the store at the destination; None: there is none, or it is not the new one."""
+        try:
+            digest: str = Store(self.destination).attributes["seal"]["digest"]
+        except StoreError:
+            return None
+        return digest
 
     def __enter__(self) -> Self:
         self._made = [parent for parent in self.folder.parents if not parent.exists()]

@@ -15,11 +15,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.memory import STEP, shard_memory
 from unistore.conversion.plan import ArrayPlan, TablePlan
 from unistore.conversion.repeated import Repeated
 from unistore.converters.protocol import Converter
-from unistore.zarr3.writer import AHEAD, content_bytes, content_digest
+from unistore.zarr3.writer import content_bytes, content_digest
 
 __all__ = [
     "LARGE",
@@ -30,7 +29,7 @@ __all__ = [
     "Planes",
     "in_planes",
     "part_planes",
-    "task_memory",
+    "plane_bytes",
 ]
 
 LARGE = 32 << 20
@@ -61,37 +60,14 @@ def in_planes(converter: Converter, table: TablePlan) -> bool:
     )
 
 
-def task_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:
-    """Peak bytes of one shard task, in whichever way it is written.
-
-    A converter that reads planes says all that it holds in ``reading``; rows of others may be there twice
-    while they are read, see `shard_memory`.
-
-    Parameters
-    ----------
-    reading
-        The most that a source of the table says to hold (`Source.reading`).
-    streams
-        Whether the destination takes a file piece by piece; else the encoded shard is held.
-    """
-    if not converter.planar or table.spilled:
-        return shard_memory(table, reading)
-    rows = min(table.shard_rows, table.rows)
-    largest = rows * max(array.field.row_bytes for array in table.arrays)
-    if in_planes(converter, table):
-        part = max(part_planes(array) * _plane_bytes(array) for array in table.arrays)
-        return STEP + 3 * part + (0 if streams else largest) + reading  # the part, the one before it, encoded
-    encoded = min(largest, AHEAD) if streams else largest
-    return STEP + rows * table.row_bytes + encoded + reading
-
-
 def part_planes(array: ArrayPlan) -> int:
     """Planes (of axis 1) in a part: whole layers of chunks."""
     layer = array.chunk[1]
-    return layer * max(1, PART // (layer * _plane_bytes(array)))
+    return layer * max(1, PART // (layer * plane_bytes(array)))
 
 
-def _plane_bytes(array: ArrayPlan) -> int:
+def plane_bytes(array: ArrayPlan) -> int:
+    """Bytes of one plane of axis 1."""
     return max(1, prod(array.shape[2:])) * np.dtype(array.field.dtype).itemsize
 
 

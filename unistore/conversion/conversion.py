@@ -9,16 +9,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate
-from unistore.conversion.executors.local import Executor, Job
+from unistore.conversion.executors.local import Executor, Job, largest_need
 from unistore.conversion.finish import check_schema, seal, source_digests
 from unistore.conversion.guard import Guard, guard_of
 from unistore.conversion.job import DeriveJob, ShardJob
 from unistore.conversion.keys import source_keys, task_keys
-from unistore.conversion.memory import check_fits
+from unistore.conversion.memory import reading_memory
 from unistore.conversion.plan import Plan
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
@@ -97,7 +95,7 @@ class Conversion:
             samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
             source_bytes=sum(file.size for guard in guards for file in guard),
-            raw_bytes=sum(int(np.prod(a.shape[:1])) * a.field.row_bytes for a in plan.arrays()),
+            raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
             tasks=len(plan.tasks()),
@@ -115,11 +113,6 @@ class Conversion:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         settled = self.converter.settle(self.scan, self._derive(guards))
         return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))
-
-    @property
-    def _reading(self) -> int:
-        """The most that reading a source takes besides its rows, in bytes."""
-        return max((source.reading for source in self.scan.sources), default=0)
 
     def _spill(self, number: int) -> Path:
         """Folder of what the sources spilled in a round: sources are numbered anew in each."""
@@ -185,7 +178,7 @@ class Conversion:
             target=self.build.target,
             plan=plan,
             spilled=spilled,
-            reading=self._reading,
+            reading=reading_memory(self.scan),
         )
         row_bytes = {table.name: table.row_bytes for table in plan.tables}
         self._steps(
@@ -227,8 +220,7 @@ class Conversion:
     ) -> None:
         """Run steps, journal each that is done with what is `about` it, raise all problems together."""
         if items:
-            largest = max(items, key=job.need)
-            check_fits(self.memory, job.need(largest), job.describe(largest))
+            largest_need(job, items, self.memory)
         self.progress.begin(stage, sum(size(item) for item in items))
         problems: dict[Problem, None] = {}
         with closing(self.executor.run(job, items)) as steps:

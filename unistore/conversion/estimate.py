@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from unistore.conversion.columns import task_memory
 from unistore.conversion.executors.local import Threaded
-from unistore.conversion.memory import PROCESS, check_fits, derive_memory, most_workers, scan_memory
+from unistore.conversion.memory import (
+    PROCESS,
+    check_fits,
+    derive_memory,
+    most_workers,
+    reading_memory,
+    scan_memory,
+    shard_memory,
+)
 from unistore.conversion.plan import TablePlan, plan_table
 from unistore.converters.protocol import Converter, Scan
 
@@ -88,7 +95,7 @@ class Estimate:
         count = most_workers(limit, wanted, self.step)
         if count:
             return Peak(PROCESS + count * (PROCESS + self.step), count, wanted, 1)
-        two = workers == 0 and self.shards > 1 and Threaded(limit).held(self.writing) > 1
+        two = workers == 0 and self.shards > 1 and Threaded(limit).steps_at_once(self.writing) > 1
         return Peak(PROCESS + max(self.reading, (1 + two) * self.writing), 0, wanted, 1 + two)
 
 
@@ -104,11 +111,8 @@ def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
     derived = scan.needs_facts or any(table.spilled for table in scan.tables)
     most = max(scan.sources, key=lambda source: derive_memory(scan, source, room), default=None)
     reading = derive_memory(scan, most, room) if derived and most is not None else 0
-    beside = max((source.reading for source in scan.sources), default=0)
     tables = [*provisional_tables(scan), *_possible_tables(scan)]
-    needs = {
-        table.name: base + task_memory(converter, table, 0 if table.spilled else beside) for table in tables
-    }
+    needs = {table.name: base + shard_memory(converter, table, reading_memory(scan)) for table in tables}
     name = max(needs, key=needs.__getitem__, default="")
     writing = needs.get(name, 0)
     return Estimate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 from unistore.conversion.build import Build
 from unistore.conversion.target import Folder
@@ -63,17 +62,8 @@ class FolderBuild(Build):
         sync_folder(self.folder)
         sync_folder(self.ground.parent)
 
-    def moved(self) -> dict[str, Any] | None:
-        """What a run that was killed after the last rename had done; see `Build.moved`."""
-        sealed = self.journal.of("sealed")
-        if not sealed or self._store.exists() or not self.ground.exists():
-            return None
-        report: dict[str, Any] = sealed[-1]["report"]
-        try:
-            digest = Store(self.ground).attributes["seal"]["digest"]
-        except StoreError:
-            return None
-        return report if digest == report["digest"] else None
+    def _standing(self) -> str | None:
+        return None if self._store.exists() else super()._standing()
 
     def _open(self) -> None:
         self._recover()

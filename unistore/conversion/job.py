@@ -12,9 +12,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.blocks import Blocks
-from unistore.conversion.columns import Column, Held, Planes, in_planes, task_memory
+from unistore.conversion.columns import Column, Held, Planes, in_planes
 from unistore.conversion.guard import Guard, reading
-from unistore.conversion.memory import ROOM, derive_memory, derived_in_memory, scan_memory
+from unistore.conversion.memory import ROOM, derive_memory, derived_in_memory, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
@@ -103,9 +103,9 @@ class ShardJob:
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
-        return self.begin(task, in_turn)()
+        return self.read(task, in_turn)()
 
-    def begin(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
+    def read(self, task: ShardTask, spread: Spread) -> Callable[[], Outcome]:
         """Read the task's rows; what is left encodes and writes them, and may run on another thread.
 
         Rows that are read some planes at a time are encoded and written here.
@@ -151,9 +151,8 @@ class ShardJob:
 
     def need(self, task: ShardTask) -> int:
         """All columns' rows, or parts of the one there is, with what encoding them takes, beside the scan."""
-        table, reading = self.plan.table(task.table), 0 if task.table in self.spilled else self.reading
-        streams = isinstance(self.target, Folder)
-        return scan_memory(self.scan) + task_memory(self.converter, table, reading, streams=streams)
+        table, streams = self.plan.table(task.table), isinstance(self.target, Folder)
+        return scan_memory(self.scan) + shard_memory(self.converter, table, self.reading, streams=streams)
 
     def columns(self, task: ShardTask, spread: Spread = in_turn) -> list[Column]:
         """Rows of every column of a task: read now, or some planes at a time as they are taken.

@@ -6,15 +6,11 @@ numbered anew, rows move, columns may lose a dtype; what none of this touches ke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
-
-import xxhash
 
 from unistore.conversion.guard import Guard
-from unistore.conversion.plan import Plan
+from unistore.conversion.plan import Plan, json_digest
 from unistore.converters.protocol import Scan
 
 __all__ = ["source_keys", "task_keys"]
@@ -30,9 +26,9 @@ def source_keys(scan: Scan, guards: Sequence[Guard]) -> list[str]:
     size and modification time restored.
     """
     options = {name: value for name, value in scan.options.items() if name not in _OF_ALL}
-    shared = _digest([scan.family, options, [asdict(table) for table in scan.tables]])
+    shared = json_digest([scan.family, options, [asdict(table) for table in scan.tables]])
     return [
-        _digest([shared, source.name, guard, source.rows, source.detail])
+        json_digest([shared, source.name, guard, source.rows, source.detail])
         for source, guard in zip(scan.sources, guards, strict=True)
     ]
 
@@ -41,7 +37,7 @@ def task_keys(plan: Plan, sources: list[str]) -> dict[str, str]:
     """Key of every task by its id: the form of its columns, and the pieces of sources that it is made of."""
     keys = {}
     for table in plan.tables:
-        form = _digest(
+        form = json_digest(
             [
                 plan.codec,
                 dict(plan.versions),
@@ -50,9 +46,5 @@ def task_keys(plan: Plan, sources: list[str]) -> dict[str, str]:
         )
         for task in table.tasks():
             pieces = [[sources[p.source], p.lo, p.hi, p.at] for p in table.pieces(task.lo, task.hi)]
-            keys[task.id] = _digest([form, pieces])
+            keys[task.id] = json_digest([form, pieces])
     return keys
-
-
-def _digest(value: Any) -> str:
-    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())

@@ -6,10 +6,12 @@ with their encoded form while it is written. Layout and bytes never depend on an
 
 from __future__ import annotations
 
+from unistore.conversion.columns import in_planes, part_planes, plane_bytes
 from unistore.conversion.plan import TablePlan
-from unistore.converters.protocol import Scan, Source
+from unistore.converters.protocol import Converter, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.system.sizes import size
+from unistore.zarr3.writer import AHEAD
 
 __all__ = [
     "PROCESS",
@@ -18,6 +20,7 @@ __all__ = [
     "derive_memory",
     "derived_in_memory",
     "most_workers",
+    "reading_memory",
     "room",
     "scan_memory",
     "shard_memory",
@@ -103,18 +106,32 @@ def derive_memory(scan: Scan, source: Source, room: int) -> int:
     return scan_memory(scan) + (source.held if held else source.memory)
 
 
-def shard_memory(table: TablePlan, reading: int = 0) -> int:
-    """Peak bytes of one shard task.
+def reading_memory(scan: Scan) -> int:
+    """The most that reading a source takes besides its rows, in bytes."""
+    return max((source.reading for source in scan.sources), default=0)
 
-    All columns' rows; the encoded form of the largest column (written one after the other), or, before that,
-    one column's rows as they were read or spilled; what reading takes besides; and what every step does.
+
+def shard_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:
+    """Peak bytes of one shard task beside the scan.
+
+    All columns' rows, with the encoded form of the largest column (written one after the other), or, before
+    that, one column's rows as they were read or spilled. A converter that reads planes says all that it holds
+    in `reading`, and what it reads goes out as it is encoded; rows of many megabytes are never there whole.
 
     Parameters
     ----------
     reading
-        The most that a source of the table says to hold (`Source.reading`).
+        What `reading_memory` says; spilled rows are not read from sources.
+    streams
+        Whether the destination takes a file piece by piece; else the encoded shard is held.
     """
     rows = min(table.shard_rows, table.rows)
-    largest = max(array.field.row_bytes for array in table.arrays)
-    copies = 2 if table.spilled else 1  # spilled rows may be converted on their way
-    return STEP + rows * (table.row_bytes + copies * largest) + reading
+    largest = rows * max(array.field.row_bytes for array in table.arrays)
+    if in_planes(converter, table):
+        part = max(part_planes(array) * plane_bytes(array) for array in table.arrays)
+        return STEP + 3 * part + (0 if streams else largest) + reading  # the part, the one before it, encoded
+    held = STEP + rows * table.row_bytes
+    if table.spilled:
+        return held + 2 * largest  # spilled rows may be converted on their way
+    encoded = min(largest, AHEAD) if converter.planar and streams else largest
+    return held + encoded + reading

@@ -14,7 +14,6 @@ from unistore.conversion.build import Build
 from unistore.conversion.object_target import ObjectTarget, commit, swap_in
 from unistore.errors import ConversionError, InputError, StoreError
 from unistore.remote.client import ObjectClient
-from unistore.remote.object_storage import ObjectStorage
 from unistore.remote.url import BUCKETS, Location, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store
@@ -145,12 +144,6 @@ class ObjectBuild(Build):
                 self._clear(self._staging)
         super().remove()
 
-    def moved(self) -> dict[str, Any] | None:
-        """What a run that was killed after putting the root object had done; else None."""
-        sealed = self.journal.of("sealed")
-        report: dict[str, Any] | None = sealed[-1]["report"] if sealed else None
-        return report if report is not None and self._digest() == report["digest"] else None
-
     def _open(self) -> None:
         super()._open()
         self._begun = next(iter(self.journal.of("place")), None)
@@ -205,14 +198,8 @@ class ObjectBuild(Build):
             return False
         return True
 
-    def _digest(self) -> str | None:
-        if ObjectStorage(self.location).size(ROOT) is None:
-            return None
-        try:
-            digest: str = Store(str(self.location)).attributes["seal"]["digest"]
-        except StoreError:
-            return None
-        return digest
+    def _standing(self) -> str | None:
+        return None if self._client.size(ROOT) is None else super()._standing()
 
 
 def _parsed(mark: bytes | None) -> dict[str, Any]:

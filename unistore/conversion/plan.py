@@ -14,7 +14,7 @@ import xxhash
 from unistore.conversion.layout import lay_out_table
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["ArrayPlan", "Piece", "Plan", "ShardTask", "TablePlan", "plan_table"]
+__all__ = ["ArrayPlan", "Piece", "Plan", "ShardTask", "TablePlan", "json_digest", "plan_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +160,11 @@ class Plan:
         """Every array of the store."""
         return [array for table in self.tables for array in table.arrays] + list(self.index)
 
+    @property
+    def raw_bytes(self) -> int:
+        """Uncompressed bytes of every array."""
+        return sum(array.shape[0] * array.field.row_bytes for array in self.arrays())
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, the same on every machine."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self), sort_keys=True))
@@ -167,7 +172,10 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """xxh3-128 of the plan's canonical JSON."""
-        return xxhash.xxh3_128_hexdigest(
-            json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
-        )
+        """Digest of the plan as JSON."""
+        return json_digest(self.to_json())
+
+
+def json_digest(value: Any) -> str:
+    """xxh3-128 of a value's canonical JSON."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())

@@ -19,7 +19,7 @@ from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 
-__all__ = ["Planned", "plan_conversion", "plan_options", "versions"]
+__all__ = ["Planned", "plan_conversion", "plan_of", "plan_options", "versions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +72,7 @@ def plan_conversion(
     tables = _tables(scan, settled, spill)
     no_digests = np.zeros((len(scan.sources), 16), np.uint8)
     index = [*settled.arrays, *shared_index(scan, _rows_of(scan.main_table, tables), no_digests, codes)]
-    plan = Plan(
-        family=scan.family,
-        sample_table=scan.sample_table,
-        codec=codec,
-        sources=tuple(source.name for source in scan.sources),
-        tables=tables,
-        index=tuple(_index_plan(field, len(values)) for field, values in index),
-        options=plan_options(scan, codec, shares),
-        versions=versions(),
-    )
+    plan = plan_of(scan, codec, shares, tables, [_index_plan(field, len(values)) for field, values in index])
     return Planned(
         scan=scan,
         plan=plan,
@@ -90,6 +81,26 @@ def plan_conversion(
         codes=codes,
         arrays=settled.arrays,
         spilled={table.name: table for table in settled.spilled},
+    )
+
+
+def plan_of(
+    scan: Scan,
+    codec: str,
+    shares: Mapping[str, float] | None,
+    tables: Sequence[TablePlan],
+    index: Sequence[ArrayPlan] = (),
+) -> Plan:
+    """The plan of a scan, once its tables are planned."""
+    return Plan(
+        family=scan.family,
+        sample_table=scan.sample_table,
+        codec=codec,
+        sources=tuple(source.name for source in scan.sources),
+        tables=tuple(tables),
+        index=tuple(index),
+        options=plan_options(scan, codec, shares),
+        versions=versions(),
     )
 
 

@@ -11,7 +11,7 @@ from unistore.conversion.estimate import Estimate, Peak, estimate, provisional_t
 from unistore.conversion.guard import guard_of
 from unistore.conversion.memory import room
 from unistore.conversion.plan import Plan, TablePlan
-from unistore.conversion.planning import plan_options, versions
+from unistore.conversion.planning import plan_of
 from unistore.conversion.skipping import check_mode, entry_of, scan_sound, with_skipped
 from unistore.converters.protocol import Converter, Scan
 
@@ -118,23 +118,14 @@ def preview(
     check_mode(on_error)
     _, scan, problems = scan_sound(converter, paths, skip=on_error == "skip")
     scan = with_skipped(scan, [entry_of(problem) for problem in problems])
-    tables = provisional_tables(scan)
+    plan = plan_of(scan, codec, shares, provisional_tables(scan))
     found = estimate(converter, scan, room(memory, workers))
     return Preview(
         scan=scan,
-        plan=Plan(
-            family=scan.family,
-            sample_table=scan.sample_table,
-            codec=codec,
-            sources=tuple(source.name for source in scan.sources),
-            tables=tables,
-            index=(),
-            options=plan_options(scan, codec, shares),
-            versions=versions(),
-        ),
-        estimated=tuple(table.name for table in tables if table.spilled),
+        plan=plan,
+        estimated=tuple(table.name for table in plan.tables if table.spilled),
         source_bytes=sum(file.size for source in scan.sources for file in guard_of(source)),
-        raw_bytes=sum(table.rows * table.row_bytes for table in tables),
+        raw_bytes=plan.raw_bytes,
         estimate=found,
         peak=found.peak(memory, workers),
     )

@@ -1,4 +1,4 @@
-"""What a conversion tells while it runs, and what it did once it is done."""
+"""What a conversion did, once it is done."""
 
 from __future__ import annotations
 

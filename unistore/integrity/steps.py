@@ -1,4 +1,4 @@
-"""Steps of a verification, in this process or in worker processes, with their outcomes in order."""
+"""Steps of a verification or repair, in this process or in worker processes, with their outcomes in order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any, Protocol, TypeVar
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.job import Outcome
 
-__all__ = ["Step", "in_order", "workers_of"]
+__all__ = ["CheckJob", "in_order", "workers_of"]
 
 T_contra = TypeVar("T_contra", contravariant=True)
 T = TypeVar("T")
 
 
-class Step(Protocol[T_contra]):
-    """Work of one kind; pickles, as its items do."""
+class CheckJob(Protocol[T_contra]):
+    """Work of one kind, as `Job`, whose memory nobody bounds."""
 
     def __call__(self, item: T_contra, /) -> Outcome:
         """Do one step."""
@@ -40,14 +40,14 @@ def workers_of(count: int) -> Iterator[Executor]:
         yield executor
 
 
-def in_order(executor: Executor, step: Step[T], items: Sequence[T]) -> Generator[Outcome, None, None]:
+def in_order(executor: Executor, job: CheckJob[T], items: Sequence[T]) -> Generator[Outcome, None, None]:
     """Outcomes of all items in the items' order, each as soon as it and all before it are there.
 
     Close it to stop before the end.
     """
     early: dict[int, Outcome] = {}
     wanted = 0
-    with closing(executor.run(_Numbered(step), list(enumerate(items)))) as done:
+    with closing(executor.run(_Numbered(job), list(enumerate(items)))) as done:
         for (number, _), outcome in done:
             early[number] = outcome
             while wanted in early:
@@ -57,15 +57,15 @@ def in_order(executor: Executor, step: Step[T], items: Sequence[T]) -> Generator
 
 @dataclass(frozen=True, slots=True)
 class _Numbered:
-    """A step as the job of an executor: of items with their numbers, whose memory nobody bounds."""
+    """The same job for an executor: of items with their numbers."""
 
-    step: Step[Any]
+    job: CheckJob[Any]
 
     def __call__(self, item: tuple[int, Any]) -> Outcome:
-        return self.step(item[1])
+        return self.job(item[1])
 
     def describe(self, item: tuple[int, Any]) -> str:
-        return self.step.describe(item[1])
+        return self.job.describe(item[1])
 
     def need(self, item: tuple[int, Any]) -> int:  # noqa: ARG002  as every job has it
         return 0

@@ -2,8 +2,8 @@
 
 A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` (or one ``.npy`` file,
 ``info.json`` and a folder ``masks/``). It has ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``,
-``masks/{id}_binary.npy`` and ``info.json``. Where ``.npy`` stands here, the ending of every format of volumes
-will do.
+``masks/{id}_binary.npy``, ``labels/{name}.npy`` and ``info.json``. Where ``.npy`` stands here, the ending of
+every format of volumes will do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from unistore.converters.ct.files import Grouped, VolumeFiles
-from unistore.converters.ct.layouts import format_of
+from unistore.converters.ct.layouts import format_of, stem_of
 from unistore.converters.ct.names import INFO, image_resolution, is_case_window
 from unistore.converters.files.paths import is_inside
 from unistore.errors import Problem, printable
@@ -23,7 +23,7 @@ __all__ = ["add_case", "case_folders", "folder_of"]
 
 def folder_of(file: Path) -> Path:
     """The folder that would be the file's case."""
-    return file.parent.parent if file.parent.name in ("windows", "masks") else file.parent
+    return file.parent.parent if file.parent.name in ("windows", "masks", "labels") else file.parent
 
 
 def case_folders(
@@ -66,6 +66,11 @@ def add_case(
         elif file.parent.name == "masks":
             if not volume.add_mask(file):
                 grouped.left_out.append((file, "is not called {id}_binary, as masks are"))
+        elif file.parent.name == "labels":
+            if format_of(file):
+                volume.add_label(file, stem_of(file))
+            else:
+                grouped.left_out.append((file, "is no label volume"))
         elif not volume.add_window(file, known):
             grouped.left_out.append((file, "does not say its window, as lung_w1500_l-600 does"))
     plain = [file for file in others if format_of(file)]

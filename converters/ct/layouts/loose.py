@@ -1,12 +1,14 @@
-"""Volumes outside case folders: each file is one, with windows and masks of its name.
+"""Volumes outside case folders: each file is one, with windows, masks and labels of its name.
 
 A file named ``…{name}_w{W}_l{L}.npy`` is a window of the volume beside it that has the same name up to there,
-or stands alone; ``masks/{name}_binary.npy`` is a mask of the volume ``{name}.npy`` beside that folder.
+or stands alone; ``masks/{name}_binary.npy`` is a mask of the volume ``{name}.npy`` beside that folder;
+labels are paired as `unistore.converters.files.pairs` says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.files import Grouped, VolumeFiles
 from unistore.converters.ct.layouts import format_of, open_voxels, stem_of
 from unistore.converters.ct.layouts.foreign import known_formats
-from unistore.converters.ct.names import mask_id, window_of
+from unistore.converters.ct.names import WORDS, mask_id, window_of
+from unistore.converters.files.pairs import Owners, owners_of
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["add_loose"]
@@ -38,11 +41,14 @@ def add_loose(
     images: Images = {}
     parts: dict[tuple[Path, str], list[Path]] = {}
     masks: list[Path] = []
+    labels = _labels([file for file in files if format_of(file) and window_of(file, known) is None])
     for file in files:
         is_array = format_of(file) is not None
         named = window_of(file, known)
         if named is not None:
             parts.setdefault((file.parent, named[0]), []).append(file)
+        elif file in labels:
+            continue  # see `_add_labels`
         elif is_array and file.parent.name == "masks" and file not in given:
             masks.append(file)
         elif is_array:
@@ -67,7 +73,28 @@ def add_loose(
         owners = images.get((file.parent.parent, mask_id(file) or ""), [])
         if len(owners) != 1 or not owners[0].add_mask(file):
             grouped.left_out.append((file, "is the mask of no volume"))
+    _add_labels(images, labels)
     grouped.volumes += [*chain.from_iterable(images.values()), *alone.values()]
+
+
+def _labels(files: Sequence[Path]) -> dict[Path, Owners]:
+    """Files that are labels of others; what is a label itself has none."""
+    bare = {file: file.parent / stem_of(file) for file in files}
+    there = set(bare.values())
+    found = {file: owners_of(path, there.__contains__, WORDS) for file, path in bare.items()}
+    labels = {bare[file] for file, owners in found.items() if owners is not None}
+    return {
+        file: replace(owners, images=images)
+        for file, owners in found.items()
+        if owners is not None and (images := tuple(image for image in owners.images if image not in labels))
+    }
+
+
+def _add_labels(images: Images, labels: Mapping[Path, Owners]) -> None:
+    for file, found in labels.items():
+        for image in found.images:
+            for volume in images.get((image.parent, image.name), []):
+                volume.add_label(file, found.name)
 
 
 def _beside(images: Images, folder: Path, stem: str, window: Path) -> VolumeFiles | None:

@@ -4,13 +4,15 @@ A ``.npy`` file holds one array without a name. Files of one folder whose arrays
 one shape, dtypes that promote without loss), or whose names differ in a trailing number alone
 (``part_0.npy``, ``part_1.npy``), are parts of one array, ``data``, one after the other. Files that cannot be
 (``image.npy``, ``label.npy``) are arrays of those names, side by side; numbered as well (``image_0.npy``,
-``label_0.npy``, ``image_1.npy``, …), every number is one part that holds them all.
+``label_0.npy``, ``image_1.npy``, …), every number is one part that holds them all. So are an image and its
+labels by their names (``img0.npy`` and ``img0_seg.npy``, ``images/a.npy`` and ``labels/a.npy``), whatever the
+shapes: see `unistore.converters.files.pairs`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from unistore.converters.common.columns import promote, storable
 from unistore.converters.files.arrays import NPY_NAME
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.files.npy.array import read_header
+from unistore.converters.files.pairs import owners_of
 from unistore.errors import InputError, Problem
 
 __all__ = ["FileGroup", "parts_of"]
@@ -55,14 +58,26 @@ def parts_of(named: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], list[P
         Groups in the order of their first files; a Problem for each number that some of the arrays side by
         side lack though others have it.
     """
+    names = {path: name for name, path in named if path.suffix.lower() == ".npy"}
+    pairs = _pairs(names)
+    grouped: dict[Path, FileGroup | None] = {}
+    folders_of_images = {
+        image.parent
+        for image, labels in pairs.items()
+        if any(p.parent != image.parent for p in labels.values())
+    }
+    labels = {path for found in pairs.values() for path in found.values()}
+    for image in names:
+        if image.parent in folders_of_images and image not in labels:
+            part = _paired(image, pairs.get(image, {}), names)
+            grouped |= dict.fromkeys((path for _, path in part.files), part)
     folders: dict[Path, list[tuple[str, Path]]] = {}
-    for name, path in named:
-        if path.suffix.lower() == ".npy":
+    for path, name in names.items():
+        if path not in grouped:
             folders.setdefault(path.parent, []).append((name, path))
     problems: list[Problem] = []
-    grouped: dict[Path, FileGroup | None] = {}
     for members in folders.values():
-        parts, wrong = _side_by_side(members)
+        parts, wrong = _side_by_side(members, {image: pairs[image] for _, image in members if image in pairs})
         problems += wrong
         grouped |= {path: None for _, path in members}
         grouped |= {path: part for part in parts for _, path in part.files}
@@ -70,11 +85,13 @@ def parts_of(named: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], list[P
     return [part for part in dict.fromkeys(whole) if part is not None], problems
 
 
-def _side_by_side(members: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup], list[Problem]]:
-    """Parts of one folder's ``.npy`` files, or what is wrong with them."""
+def _side_by_side(
+    members: Sequence[tuple[str, Path]], pairs: Mapping[Path, Mapping[str, Path]]
+) -> tuple[list[FileGroup], list[Problem]]:
+    """Parts of one folder's ``.npy`` files, or what is wrong with them; `pairs` are labels of images."""
     split = {path: _base_and_number(path.stem) for _, path in members}
     bases = list(dict.fromkeys(base for base, _ in split.values()))
-    if len(bases) == 1 or _could_be_one(members):
+    if len(bases) == 1 or (not pairs and _could_be_one(members)):
         return [FileGroup(name, ((name, path),), (NPY_NAME,)) for name, path in members], []
     parts: list[FileGroup] = []
     problems: list[Problem] = []
@@ -87,7 +104,32 @@ def _side_by_side(members: Sequence[tuple[str, Path]]) -> tuple[list[FileGroup],
             problems.append(Problem(place(part.name), message, _CURE, "missing", part.name))
         else:
             parts.append(part)
+    if problems and pairs:
+        names = {path: name for name, path in members}
+        labels = {path for found in pairs.values() for path in found.values()}
+        return [_paired(path, pairs.get(path, {}), names) for path in names if path not in labels], []
     return parts, problems
+
+
+def _pairs(files: Collection[Path]) -> dict[Path, dict[str, Path]]:
+    """Labels of each image that has any, by the name of their array."""
+    bare = {path.with_suffix(""): path for path in files}
+    owners = {label: owners_of(label, bare.__contains__) for label in bare}
+    pairs: dict[Path, dict[str, Path]] = {}
+    for label, found in owners.items():
+        for image in found.images if found is not None else ():
+            if owners[image] is None:
+                pairs.setdefault(bare[image], {}).setdefault(found.name if found else "", bare[label])
+    return pairs
+
+
+def _paired(image: Path, labels: Mapping[str, Path], names: Mapping[Path, str]) -> FileGroup:
+    """An image and its labels as one part; their arrays are ``image`` and what the labels are called."""
+    files = tuple((names[path], path) for path in (image, *labels.values()))
+    arrays = ("image", *labels)
+    folder, slash, file = names[image].rpartition("/")
+    name = f"{folder}{slash}{{{','.join(arrays)}}}_{file}" if labels else names[image]
+    return FileGroup(name, files, arrays)
 
 
 def _could_be_one(members: Sequence[tuple[str, Path]]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -264,6 +265,29 @@ def test_a_worker_and_then_the_scheduler_of_a_cluster_are_lost(
         with pytest.raises(ConversionError, match="the dask scheduler went away; what was done is kept"):
             next(steps)
     assert capfd.readouterr() == ("", ""), "nothing but what is told"
+
+
+class Deadly(Lasting):
+    """Steps that say so kill their worker."""
+
+    def __call__(self, item: str) -> Outcome:
+        if item == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(item)
+
+
+def test_a_step_that_a_cluster_gives_up_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", "0")
+    cluster = request.getfixturevalue("cluster")
+    cluster.start_worker("--nthreads", "1", "--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+    said = (
+        r"step 'dies' of a\.h5: its worker died again and again \(out of memory\? --memory bounds it; "
+        r"a damaged file\? --exclude it\); what was done is kept: the same command continues"
+    )
+    with Dask(cluster.address) as executor, pytest.raises(ConversionError, match=said):
+        list(executor.run(Deadly(tmp_path), ["dies"]))
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -16,7 +16,6 @@ import pytest
 
 from unistore import repair, verify
 from unistore.conversion import columns
-from unistore.conversion.columns import task_memory
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.memory import PROCESS, ROOM, STEP, check_fits, most_workers, room, shard_memory
 from unistore.conversion.plan import plan_table
@@ -97,19 +96,20 @@ def test_a_shard() -> None:
     direct = plan_table(Table(name="rows", fields=fields), [1000])
     spilled = plan_table(Table(name="rows", fields=fields, spilled=True), [1000])
     rows = min(1000, direct.shard_rows)
-    assert shard_memory(direct) == STEP + rows * (25 + 24)
-    assert shard_memory(direct, reading=77) == STEP + rows * (25 + 24) + 77
-    assert shard_memory(spilled) == STEP + rows * (25 + 24 + 24)
+    converter = make_converter("rows", {})
+    assert shard_memory(converter, direct, 0) == STEP + rows * (25 + 24)
+    assert shard_memory(converter, direct, 77) == STEP + rows * (25 + 24) + 77
+    assert shard_memory(converter, spilled, 77) == STEP + rows * (25 + 24 + 24)
 
 
 def test_a_shard_of_volumes_goes_out_as_it_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "AHEAD", 5000)
+    monkeypatch.setattr("unistore.conversion.memory.AHEAD", 5000)
     fields = (coords_field("windows/w", 512, 1), values_field("windows/w", "int16", 1, "HU"))
     points = plan_table(Table(name="windows/w", fields=fields), [1 << 26])
     rows, converter = points.shard_rows, CtConverter()
     assert rows * 6 > 5000
-    assert task_memory(converter, points, 77) == STEP + rows * 8 + 5000 + 77
-    assert task_memory(converter, points, 77, streams=False) == STEP + rows * (8 + 6) + 77
+    assert shard_memory(converter, points, 77) == STEP + rows * 8 + 5000 + 77
+    assert shard_memory(converter, points, 77, streams=False) == STEP + rows * (8 + 6) + 77
 
 
 @pytest.mark.parametrize(

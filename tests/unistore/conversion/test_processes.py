@@ -189,12 +189,14 @@ def test_a_lost_starter_and_its_workers_are_replaced(tmp_path: Path) -> None:
 
 
 def test_starters_that_are_killed_again_and_again_are_given_up(tmp_path: Path) -> None:
-    with Processes(1) as executor:
-        steps = executor.run(Faulty(tmp_path), [f"sleep 0.1{n}" for n in range(9)])
+    told: list[str] = []
+    with Processes(1, tell=told.append) as executor:
+        steps = executor.run(Faulty(tmp_path), [f"sleep 0.1{n}" for n in range(10, 60)])
         next(steps)
-        for _ in range(2):
+        for losses in (1, 2):
             starter().kill()
-            next(steps)
+            while len(told) < losses:
+                next(steps)
         starter().kill()
         said = r"starts workers ended 3 times \(killed by SIGKILL\); what was done is kept: --workers 0"
         with pytest.raises(ConversionError, match=said):

@@ -48,7 +48,7 @@ class Steps:
     def __call__(self, item: int) -> Outcome:
         raise AssertionError(item)
 
-    def begin(self, item: int, spread: Spread) -> Callable[[], Outcome]:
+    def read(self, item: int, spread: Spread) -> Callable[[], Outcome]:
         self._note("read", item)
         if item == self.broken:
             raise ConversionError("the source changed")
@@ -109,8 +109,8 @@ def test_one_step_is_held_where_memory_has_no_room_for_two() -> None:
 
 
 def test_how_many_steps_are_held() -> None:
-    assert Threaded(cores=1).held(10) == Threaded(PROCESS + 19, cores=2).held(10) == 1
-    assert Threaded(cores=2).held(10) == Threaded(PROCESS + 20, cores=2).held(10) == 2
+    assert Threaded(cores=1).steps_at_once(10) == Threaded(PROCESS + 19, cores=2).steps_at_once(10) == 1
+    assert Threaded(cores=2).steps_at_once(10) == Threaded(PROCESS + 20, cores=2).steps_at_once(10) == 2
 
 
 def test_what_was_read_before_an_error_is_written_and_told() -> None:

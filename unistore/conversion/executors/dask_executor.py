@@ -7,11 +7,12 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from unistore.conversion.executors.dask_flow import Flow
+from unistore.conversion.executors.dask_cluster import DaskCluster
 from unistore.conversion.executors.dask_logs import silent
-from unistore.conversion.executors.local import Job
+from unistore.conversion.executors.flow import run_steps
+from unistore.conversion.executors.local import Job, largest_need
 from unistore.conversion.job import Outcome
-from unistore.conversion.memory import PROCESS, check_fits
+from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
 from unistore.remote.redaction import shown_url
 from unistore.system.progress import SILENT
@@ -80,21 +81,14 @@ class Dask:
         todo = list(items)
         if not todo:
             return
-        largest = max(todo, key=job.need)
-        check_fits(self._memory, job.need(largest), job.describe(largest))
-        self._connect()
-        flow = Flow(self._client, job, None if self._memory is None else self._memory - PROCESS, self._tell)
-        finished = False
-        try:
-            yield from flow.run(todo)
-            finished = True
-        finally:
-            if not finished:
-                flow.abandon()
+        largest_need(job, todo, self._memory)
+        cluster = DaskCluster(self._connect(), job, self._tell)
+        room = None if self._memory is None else self._memory - PROCESS
+        yield from run_steps(cluster, job, todo, room)
 
-    def _connect(self) -> None:
+    def _connect(self) -> Any:
         if self._client is not None:
-            return
+            return self._client
         import dask
         from distributed import Client
 
@@ -111,3 +105,4 @@ class Dask:
                 raise InputError(msg) from error
             self._client = client
             self._stack = stack.pop_all()
+        return self._client

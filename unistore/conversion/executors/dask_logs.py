@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 __all__ = ["silent"]
 
-_TREES = ("distributed", "tornado", "asyncio")
+_LOGGERS = ("distributed", "tornado", "asyncio")
 _SILENCE = logging.CRITICAL + 1
 
 
@@ -19,11 +19,11 @@ def silent() -> Iterator[None]:
     Levels are set on the loggers, not on their handlers: several of dask's loggers have a level and a handler
     of their own.
     """
-    loggers = [logging.getLogger(name) for name in _TREES]
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
     loggers += [
         logger
         for name, logger in logging.root.manager.loggerDict.items()
-        if name.startswith(tuple(f"{tree}." for tree in _TREES)) and isinstance(logger, logging.Logger)
+        if name.startswith(tuple(f"{tree}." for tree in _LOGGERS)) and isinstance(logger, logging.Logger)
     ]
     before = [(logger, logger.level) for logger in loggers]
     for logger in loggers:

@@ -1,21 +1,21 @@
-"""Executors: run one function over many items and hand back each outcome as it is done."""
+"""Jobs and executors: what steps do, and where they run; here in this process, on one thread or several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Protocol, TypeVar, runtime_checkable
 
 from unistore.conversion.job import Outcome
-from unistore.conversion.memory import PROCESS
+from unistore.conversion.memory import PROCESS, check_fits
 from unistore.system.malloc import keep_freed_memory
 from unistore.system.workers import usable_cores
 from unistore.zarr3.threads import Spread, Threads
 
-__all__ = ["Executor", "Job", "Serial", "Threaded"]
+__all__ = ["Executor", "Job", "ReadAheadJob", "Serial", "Threaded", "largest_need"]
 
-MOST = 8
+MAX_ENCODERS = 8
 """Threads that encode, at most: more of them wait for the one that writes."""
 
 T = TypeVar("T")
@@ -39,12 +39,33 @@ class Job(Protocol[T_contra]):
 
 
 @runtime_checkable
-class Halved(Protocol[T_contra]):
-    """A job whose steps read first."""
+class ReadAheadJob(Protocol[T_contra]):
+    """A job whose steps can be read while the one before is encoded and written."""
 
-    def begin(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
+    def read(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
         """Read, on the calling thread but for what threads may share. What is returned does the rest."""
         ...
+
+
+def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:
+    """Bytes that the largest step holds beyond `PROCESS`.
+
+    Parameters
+    ----------
+    items
+        At least one.
+    limit
+        Bytes that one step and its process may hold; None: not bounded.
+
+    Raises
+    ------
+    InputError
+        If that step alone is more than the limit.
+    """
+    largest = max(items, key=job.need)
+    need = job.need(largest)
+    check_fits(limit, need, job.describe(largest))
+    return need
 
 
 class Executor(Protocol):
@@ -80,25 +101,25 @@ class Threaded:
         Bytes that this process may hold; None: not bounded. Where it cannot hold two steps, one is finished
         before the next is begun.
     cores
-        Threads that encode; None: as many as there are usable cores, and at most `MOST`. One core does one
-        step after the other.
+        Threads that encode; None: as many as there are usable cores, and at most `MAX_ENCODERS`. One core
+        does one step after the other.
     """
 
     def __init__(self, memory: int | None = None, cores: int | None = None) -> None:
         self._memory = memory
-        self._cores = min(MOST, int(usable_cores())) if cores is None else cores
+        self._cores = min(MAX_ENCODERS, int(usable_cores())) if cores is None else cores
 
-    def held(self, need: int) -> int:
-        """How many steps of at most `need` bytes are held at once: 1 or 2."""
+    def steps_at_once(self, need: int) -> int:
+        """How many steps of at most `need` bytes are in memory at once: 1 or 2."""
         return 1 if self._cores < 2 or (self._memory is not None and PROCESS + 2 * need > self._memory) else 2
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome, in order."""
         todo = list(items)
-        if self._cores < 2 or not todo or not isinstance(job, Halved):
+        if self._cores < 2 or not todo or not isinstance(job, ReadAheadJob):
             yield from Serial().run(job, todo)
             return
-        alone = self.held(max(map(job.need, todo))) < 2
+        one_at_a_time = self.steps_at_once(max(map(job.need, todo))) < 2
         with ExitStack() as stack:
             reader, writer = (ThreadPoolExecutor(1, f"unistore-{what}") for what in ("read", "write"))
             for pool in (reader, writer):
@@ -109,7 +130,7 @@ class Threaded:
             before: tuple[T, Future[Outcome]] | None = None
             for item in todo:
                 try:
-                    rest = reader.submit(job.begin, item, threads.spread).result()
+                    rest = reader.submit(job.read, item, threads.spread).result()
                 except Exception:
                     if before is not None:
                         yield before[0], before[1].result()
@@ -119,7 +140,7 @@ class Threaded:
                 if before is not None:
                     yield before[0], before[1].result()
                 before = item, written
-                if alone:
+                if one_at_a_time:
                     yield item, written.result()
                     before = None
             if before is not None:

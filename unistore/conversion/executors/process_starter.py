@@ -49,10 +49,10 @@ def serve(connection: Connection, modules: list[str]) -> None:
                 _fork(connection, workers)
             else:
                 workers.discard(asked)
-                connection.send(_ended(asked))
+                connection.send(_end(asked))
     except (EOFError, ConnectionError):
         for worker in workers:
-            _ended(worker)
+            _end(worker)
 
 
 def die_with(parent: int) -> None:
@@ -113,7 +113,7 @@ def _become_worker(descriptor: int, starter: int) -> None:
     os._exit(0)
 
 
-def _ended(worker: int) -> int:
+def _end(worker: int) -> int:
     """Wait status of a worker, which is killed if it lives."""
     with suppress(ProcessLookupError):
         os.kill(worker, signal.SIGKILL)  # not waited for yet, so that the number is its own

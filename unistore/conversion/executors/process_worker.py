@@ -22,7 +22,7 @@ def work(connection: Connection) -> None:
     A message is the pickled job (None: that of the message before) and an item; its answer is the pickled
     outcome, or the exception that the step raised.
     """
-    threading.Thread(target=_watch, args=(connection.fileno(),), daemon=True).start()
+    threading.Thread(target=_exit_at_hangup, args=(connection.fileno(),), daemon=True).start()
     job: Any = None
     while True:
         try:
@@ -36,12 +36,12 @@ def work(connection: Connection) -> None:
         except Exception as error:  # noqa: BLE001  the converter raises it
             answer = error
         try:
-            connection.send_bytes(_packed(answer))
+            connection.send_bytes(_pickled(answer))
         except ConnectionError:
             return
 
 
-def _watch(descriptor: int) -> None:
+def _exit_at_hangup(descriptor: int) -> None:
     """End this process, whatever it is doing, when the converter hangs up."""
     poll = select.poll()
     poll.register(descriptor, 0)
@@ -49,7 +49,7 @@ def _watch(descriptor: int) -> None:
     os._exit(1)
 
 
-def _packed(answer: Outcome | Exception) -> bytes:
+def _pickled(answer: Outcome | Exception) -> bytes:
     """An answer as bytes; an exception that does not survive the way is replaced by its words."""
     if isinstance(answer, Outcome):
         return pickle.dumps(answer)
@@ -59,8 +59,8 @@ def _packed(answer: Outcome | Exception) -> bytes:
     if not isinstance(answer, UnistoreError):
         answer.add_note(trace)
     try:
-        packed: bytes = cloudpickle.dumps(answer)
-        pickle.loads(packed)  # noqa: S301  our own
+        pickled: bytes = cloudpickle.dumps(answer)
+        pickle.loads(pickled)  # noqa: S301  our own
     except Exception:  # noqa: BLE001  it may be of any kind
         return pickle.dumps(RuntimeError(f"{type(answer).__name__}: {answer}\n{trace}"))
-    return packed
+    return pickled

@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar
 
-from unistore.conversion.executors.local import Job, Serial
-from unistore.conversion.executors.process_crew import Crew
-from unistore.conversion.executors.process_flow import Flow
+from unistore.conversion.executors.flow import run_steps
+from unistore.conversion.executors.local import Job, Serial, largest_need
+from unistore.conversion.executors.process_pool import ProcessPool
 from unistore.conversion.job import Outcome
-from unistore.conversion.memory import PROCESS, check_fits, most_workers
+from unistore.conversion.memory import PROCESS, most_workers
 from unistore.system.progress import SILENT
 from unistore.system.sizes import size
 
@@ -49,17 +49,17 @@ class Processes:
         self._workers = workers
         self._memory = memory
         self._tell = tell
-        self._crew = Crew(imports, self._tell)
+        self._pool = ProcessPool(imports, tell)
 
     def __enter__(self) -> Self:
         if most_workers(self._memory, self._workers, 0):
-            self._crew.begin()
+            self._pool.start_importing()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._crew.stop()
+        self._pool.stop()
 
     def run(self, job: Job[T], items: Iterable[T]) -> Generator[tuple[T, Outcome], None, None]:
         """Yield every item with its outcome as it is done.
@@ -74,31 +74,24 @@ class Processes:
         todo = list(items)
         if not todo:
             return
-        largest = max(todo, key=job.need)
-        check_fits(self._memory, job.need(largest), job.describe(largest))
-        count = self._count(job.need(largest), len(todo))
+        count = self._count(largest_need(job, todo, self._memory), len(todo))
         if not count:
-            self._crew.stop()
+            self._pool.stop()
             yield from Serial().run(job, todo)
             return
-        finished = False
-        try:
-            yield from Flow(self._crew, count, job, todo, self._tell).run()
-            finished = True
-        finally:
-            if not finished:  # no step may be at work any more
-                self._crew.stop()
+        self._pool.begin(job, count)
+        yield from run_steps(self._pool, job, todo)
 
     @property
     def pids(self) -> list[int]:
         """Process numbers of the workers."""
-        return self._crew.pids
+        return self._pool.pids
 
-    def _count(self, most: int, steps: int) -> int:
-        """Workers for so many steps of at most `most` bytes; 0: this process has to do them itself."""
+    def _count(self, need: int, steps: int) -> int:
+        """Workers for so many steps of at most `need` bytes; 0: this process has to do them itself."""
         wanted = min(self._workers, steps)
-        count = most_workers(self._memory, wanted, most)
+        count = most_workers(self._memory, wanted, need)
         if count < wanted:
             alone = "" if count else ": converting in this process alone"
-            self._tell(f"memory for {count} worker(s) of {size(PROCESS)} + {size(most)} each{alone}")
+            self._tell(f"memory for {count} worker(s) of {size(PROCESS)} + {size(need)} each{alone}")
         return count

@@ -1,4 +1,4 @@
-"""What a CT store holds of a volume, read as boxes: the image, and masks in each of their stored forms."""
+"""What a CT store holds of a volume, read as boxes: image, labels, and masks in each of their forms."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BoxSource(Protocol):
 
 
 class ImageBox:
-    """Voxels of ``volumes/image`` (V, D, H, W)."""
+    """Voxels of ``volumes/image`` or of a label, (V, D, H, W)."""
 
     def __init__(self, array: Array) -> None:
         self._array = array
@@ -111,18 +111,20 @@ class PointBox:
 
 
 def box_source(store: Store, group: str) -> BoxSource:
-    """Box reader of ``volumes/image``, a window or a mask given by its group."""
+    """Box reader of ``volumes/image``, a window, a mask or a label given by its group."""
     if group == IMAGE:
         return ImageBox(store.array(IMAGE))
+    if store.has(f"{group}/label"):
+        return ImageBox(store.array(f"{group}/label"))
     if store.has(f"{group}/mask"):
         return BitBox(store.array(f"{group}/mask"))
     return PointBox(store, group)
 
 
 def box_sources(store: Store) -> dict[str, str]:
-    """Group of everything a volume can be read as, by sample key: ``image``, windows and masks by name."""
+    """Group of everything a volume can be read as, by sample key: ``image``, and all others by name."""
     found = {"image": IMAGE} if store.has(IMAGE) else {}
-    for family in ("windows", "masks"):
+    for family in ("windows", "masks", "labels"):
         groups = {path.rpartition("/")[0] for path in store.paths() if path.startswith(f"{family}/")}
         for group in sorted(groups):
             name = group.removeprefix(f"{family}/")

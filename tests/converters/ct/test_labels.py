@@ -1,0 +1,230 @@
+"""Images and their labels, paired by names: what stands in the store against what numpy reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.converters.ct.converter import CtConverter
+from unistore.converters.rows.converter import RowsConverter
+from unistore.converters.scanning import scan_sources
+from unistore.converters.survey import survey
+from unistore.errors import InputError
+from unistore.schemas.arrays import ArrayInfo
+from unistore.schemas.ct.fields import validate
+
+RANDOM = np.random.default_rng(3)
+
+
+def image(*shape: int, dtype: str = "i2") -> np.ndarray:
+    return RANDOM.integers(-1000, 1000, shape or (4, 5, 6)).astype(dtype)
+
+
+def classes(*shape: int, most: int = 5, dtype: str = "u1") -> np.ndarray:
+    found = RANDOM.integers(0, most + 1, shape or (4, 5, 6)).astype(dtype)
+    found.flat[0] = most
+    return found
+
+
+def save(root: Path, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+    """Arrays by their names, in which ``__`` stands for a folder."""
+    for name, values in arrays.items():
+        path = root / f"{name.replace('__', '/')}.npy"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            np.save(file, values)
+    return arrays
+
+
+def families(root: Path) -> dict[str, str]:
+    """Family that takes each file, by its path."""
+    root = root.resolve()
+    return {seen.path.relative_to(root).as_posix(): seen.family for seen in survey([root]).files}
+
+
+def problems_of(root: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        unistore.convert(root, root.parent / "refused.zarr", "ct")
+    return str(caught.value)
+
+
+def test_volumes_and_their_segmentations(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    made: dict[str, np.ndarray] = {}
+    for number in range(3):
+        made[f"img{number}"] = image(6, 7, 9 + number)
+        made[f"img{number}_seg"] = classes(6, 7, 9 + number)
+        made[f"img{number}_mask"] = classes(6, 7, 9 + number, most=1)
+    save(tmp_path, **made)
+    assert set(families(tmp_path).values()) == {"ct"}
+    whole, seg = np.zeros((3, 6, 7, 11), "i2"), np.zeros((3, 6, 7, 11), "u1")
+    mask = np.zeros((3, 6, 7, 11), "u1")
+    for number in range(3):
+        whole[number, :, :, : 9 + number] = made[f"img{number}"]
+        seg[number, :, :, : 9 + number] = made[f"img{number}_seg"]
+        mask[number, :, :, : 9 + number] = made[f"img{number}_mask"]
+    oracle = {
+        "volumes/image": whole,
+        "labels/seg/label": seg,
+        "labels/mask/mask": np.packbits(mask, axis=-1, bitorder="little"),
+    }
+    converted = check_contract(CtConverter(), [tmp_path], oracle)
+    infos = {path: ArrayInfo(values.shape, str(values.dtype)) for path, values in converted.arrays.items()}
+    assert validate(infos, {"samples": {"count": 3}}) == []
+    broken = {path: info for path, info in infos.items() if path != "labels/seg/label"}
+    broken["labels/seg/present"] = ArrayInfo((3,), "bool")
+    assert "neither label nor mask" in str(validate(broken, {"samples": {"count": 3}})[0])
+    notes = " | ".join(converted.scan.notes)
+    assert "labels/seg: 3 volumes, paired by names: img0_seg.npy with img0.npy" in notes
+
+
+def test_labels_are_delivered_verified_exported_and_read_again(tmp_path: Path) -> None:
+    made = save(
+        tmp_path / "set",
+        imagesTr__a_0000=image(),
+        imagesTr__b_0000=image(4, 5, 3),
+        imagesTs__c_0000=image(),
+        labelsTr__a=classes(most=300, dtype=">u2"),
+        labelsTr__b=classes(4, 5, 3, dtype="i1"),
+    )
+    store = tmp_path / "a.zarr"
+    unistore.convert(tmp_path / "set", store)
+    assert unistore.verify(store, against=[tmp_path / "set"]).problems == ()
+    dataset = unistore.Dataset(store)
+    assert len(dataset) == 3
+    assert [bool(sample["label_present"]) for sample in dataset] == [True, True, False]
+    for number, name in enumerate("ab"):
+        sample = dataset[number]
+        np.testing.assert_array_equal(sample["image"], made[f"imagesTr__{name}_0000"])
+        np.testing.assert_array_equal(sample["label"], made[f"labelsTr__{name}"])
+    patches = unistore.Dataset(store, unistore.Patches(2, random=False), fields=["image", "label", "corner"])
+    corner = np.asarray(patches[7]["corner"])
+    box = tuple(slice(at, at + 2) for at in corner)
+    np.testing.assert_array_equal(patches[7]["label"], made["labelsTr__a"][box])
+    exported, again = tmp_path / "exported", tmp_path / "again.zarr"
+    unistore.export(store, exported)
+    given = np.load(exported / "imagesTr/b_0000/labels/label.npy")
+    assert given.dtype == np.int8
+    np.testing.assert_array_equal(given, made["labelsTr__b"])
+    unistore.convert(exported, again)
+    np.testing.assert_array_equal(unistore.Dataset(again)[0]["label"], made["labelsTr__a"])
+    (tmp_path / "set/labelsTr/a.npy").unlink()
+    save(tmp_path / "set", labelsTr__a=classes(most=300, dtype=">u2"))
+    assert unistore.verify(store, against=[tmp_path / "set"]).problems != ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("img0", "img0_seg"),
+        ("volume-0", "segmentation-0"),
+        ("case__imaging", "case__segmentation"),
+        ("images__a", "labels__a"),
+        ("imagesTr__a_0000", "labelsTr__a"),
+        ("masks__a", "a"),
+        ("ct_1", "seg_1"),
+    ],
+)
+def test_pairs_of_any_habit(tmp_path: Path, names: tuple[str, str]) -> None:
+    volume, label = names if names[0] != "masks__a" else names[::-1]
+    save(tmp_path, **{volume: image(), label: classes(dtype="i2")})
+    assert set(families(tmp_path).values()) == {"ct"}
+    scan = scan_sources(CtConverter(), [tmp_path])
+    assert len(scan.sources) == 1
+    assert len(scan.sources[0].detail["labels"]) == 1
+
+
+@pytest.mark.parametrize(("dtype", "label"), [("f4", "u1"), ("u1", "?"), ("f8", "i8")])
+def test_floats_and_bytes_beside_a_label_that_nothing_else_has(
+    tmp_path: Path, dtype: str, label: str
+) -> None:
+    certain = save(tmp_path / "a", p=image(dtype=dtype), p_mask=classes(dtype=label))
+    assert set(families(tmp_path / "a").values()) == {"ct"}, certain
+    save(tmp_path / "b", image=image(dtype=dtype), label=classes(dtype=label))
+    assert set(families(tmp_path / "b").values()) == {"rows"}
+    save(tmp_path / "c", p=image(dtype=dtype), p_mask=classes(4, 5, 7, dtype=label))
+    assert set(families(tmp_path / "c").values()) == {"rows"}
+
+
+def test_labels_of_what_is_no_volume_are_no_volumes(tmp_path: Path) -> None:
+    save(tmp_path / "a", image=image(4, 5, 6, 3, dtype="f4"), label=classes(dtype="i4"))
+    save(tmp_path / "b", p=image(9), p_mask=classes(9, 5, 5, dtype="i4"))
+    assert set(families(tmp_path).values()) == {"rows"}
+
+
+@pytest.mark.parametrize("name", ["label", "labels", "y", "data_y"])
+def test_labels_of_rows_make_rows(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "a"
+    made = save(root, **{"data": image(9, 4, 5), name: classes(9)})
+    assert families(root) == {"data.npy": "rows", f"{name}.npy": "rows"}
+    unistore.convert(root, tmp_path / "a.zarr")
+    sample = unistore.Dataset(tmp_path / "a.zarr")[3]
+    np.testing.assert_array_equal(sample["data"], made["data"][3])
+    assert sample[name] == made[name][3]
+    save(root, **{name: classes(8)})
+    assert families(root)["data.npy"] == "ct", "another length is no label of its rows"
+
+
+def test_damaged_partners(tmp_path: Path) -> None:
+    save(tmp_path / "a", p=image(), p_seg=classes(dtype="i2"), q=image(), q_seg=classes(dtype="i2"))
+    (tmp_path / "a/p.npy").write_bytes(b"damaged")
+    assert families(tmp_path / "a")["p_seg.npy"] == "ct"
+    report = unistore.convert(tmp_path / "a", tmp_path / "kept.zarr", on_error="skip")
+    assert report.samples == 1
+    assert "p.npy" in problems_of(tmp_path / "a")
+    (tmp_path / "a/p.npy").unlink()
+    (tmp_path / "a/q_seg.npy").write_bytes(b"")
+    assert families(tmp_path / "a")["q.npy"] == "ct"
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (classes(4, 5, 7), "p_seg.npy: has shape (4, 5, 7), its volume (4, 5, 6)"),
+        (classes(4), "p_seg.npy: has 1 axes (4,); a label has three"),
+        (image(dtype="f4") / 3, "is taken for a label by its name, but is float32 and no mask of 0 and 1"),
+        (np.full((4, 5, 6), 1 + 2j), "has dtype complex128; a label is of bool"),
+    ],
+)
+def test_labels_that_cannot_be(tmp_path: Path, label: np.ndarray, message: str) -> None:
+    save(tmp_path / "a", p=image(), p_seg=label)
+    assert message in problems_of(tmp_path / "a")
+
+
+def test_two_labels_of_one_name(tmp_path: Path) -> None:
+    save(tmp_path / "a", p=image(), p_seg=classes(), p_segmentation=classes())
+    assert "has p_seg.npy and p_segmentation.npy, which are called the same" in problems_of(tmp_path / "a")
+
+
+def test_masks_as_floats_are_bits_beside_masks_as_bytes(tmp_path: Path) -> None:
+    made = save(
+        tmp_path / "a",
+        p=image(),
+        p_mask=classes(most=1, dtype="f4"),
+        q=image(),
+        q_mask=classes(most=1, dtype="?"),
+    )
+    unistore.convert(tmp_path / "a", tmp_path / "a.zarr")
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "a"]).problems == ()
+    dataset = unistore.Dataset(tmp_path / "a.zarr")
+    for number, name in enumerate("pq"):
+        np.testing.assert_array_equal(dataset[number]["mask"], made[f"{name}_mask"])
+    unistore.export(tmp_path / "a.zarr", tmp_path / "out")
+    for name in "pq":
+        given = np.load(tmp_path / f"out/{name}/labels/mask.npy")
+        assert given.dtype == made[f"{name}_mask"].dtype
+
+
+def test_pairs_as_plain_arrays(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    made = save(
+        tmp_path, p0=image(3, 4, 5), p0_seg=classes(3, 4, 5), p1=image(2, 4, 5), p1_seg=classes(2, 4, 5)
+    )
+    oracle = {
+        "rows/image": np.concatenate([made["p0"], made["p1"]]),
+        "rows/seg": np.concatenate([made["p0_seg"], made["p1_seg"]]),
+    }
+    check_contract(RowsConverter(), [tmp_path], oracle)

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from unistore.converters.files.npy.parts import parts_of
+from unistore.converters.files.pairs import labels_of, owners_of, row_labels_of
+
+
+@pytest.mark.parametrize(
+    ("label", "images", "name", "certain"),
+    [
+        ("img0_seg", ["img0"], "seg", True),
+        ("img0-Mask", ["img0"], "mask", True),
+        ("case.1.labels", ["case.1"], "label", True),
+        ("case_seg", ["case_image"], "seg", True),
+        ("seg0", ["img0"], "seg", True),
+        ("segmentation-12", ["volume-12"], "seg", True),
+        ("label_3", ["image_3"], "label", False),
+        ("label", ["image"], "label", False),
+        ("mask_case1", ["case1"], "mask", True),
+        ("masks/a", ["a"], "mask", True),
+        ("labels/a", ["images/a"], "label", False),
+        ("labels/a_seg", ["images/a"], "seg", True),
+        ("labels/train/a", ["images/train/a"], "label", False),
+        ("labelsTr/c_01", ["imagesTr/c_01"], "label", True),
+        ("labelsTr/c_01", ["imagesTr/c_01_0000"], "label", True),
+        ("labelsTr/c_01", ["imagesTr/c_01_0000", "imagesTr/c_01_0001"], "label", True),
+        ("data/gt", ["data/ct"], "label", False),
+    ],
+)
+def test_labels_are_called_after_their_images(
+    label: str, images: list[str], name: str, certain: bool
+) -> None:
+    there = {Path("set", each) for each in [*images, label]}
+    found = owners_of(Path("set", label), there.__contains__, ("ct",))
+    assert found is not None
+    assert (found.images, found.name, found.certain) == (
+        tuple(Path("set", each) for each in images),
+        name,
+        certain,
+    )
+    if certain and "." not in label and "/a_" not in label and "case_" not in label:
+        listed = [each.as_posix().lower() for each in labels_of(Path("set", images[0]), ("ct",))]
+        assert Path("set", label).as_posix().lower() in listed, "the image does not find its label"
+
+
+@pytest.mark.parametrize(
+    ("file", "others"),
+    [
+        ("img0", ["img0_seg"]),
+        ("img0_seg", ["img1", "img", "sub/img0"]),
+        ("segment", ["img"]),
+        ("masked_a", ["a"]),
+        ("labels/a", ["a/a", "images/b"]),
+        ("labelsTr/a", ["imagesTs/a", "images/a"]),
+        ("y", ["x"]),
+    ],
+)
+def test_other_names_are_no_labels(file: str, others: list[str]) -> None:
+    there = {Path("set", each) for each in [*others, file]}
+    assert owners_of(Path("set", file), there.__contains__) is None
+
+
+def test_labels_of_rows() -> None:
+    assert Path("a/label_3") in row_labels_of(Path("a/data_3"))
+    assert Path("a/data_3_y") in row_labels_of(Path("a/data_3"))
+    assert Path("a/label_3") not in row_labels_of(Path("a/data_4"))
+    assert Path("a/y") in row_labels_of(Path("a/x"))
+
+
+def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str, ...] | None]]:
+    """Files and arrays of each part, of arrays that could all be parts of one."""
+    import numpy as np
+
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.save(path, np.zeros((3, 4, 5), "u1" if "seg" in name or "label" in name else "i2"))
+    groups, problems = parts_of([(name, tmp_path / name) for name in sorted(names)])
+    assert not problems
+    return {group.name: ([name for name, _ in group.files], group.arrays) for group in groups}
+
+
+def test_plain_arrays_of_a_pair_are_side_by_side(tmp_path: Path) -> None:
+    assert grouped(tmp_path / "a", "img0.npy", "img0_seg.npy", "img1.npy", "img1_seg.npy") == {
+        "{image,seg}_img0.npy": (["img0.npy", "img0_seg.npy"], ("image", "seg")),
+        "{image,seg}_img1.npy": (["img1.npy", "img1_seg.npy"], ("image", "seg")),
+    }
+    assert grouped(tmp_path / "b", "image.npy", "label.npy") == {
+        "{image,label}.npy": (["image.npy", "label.npy"], ("image", "label"))
+    }
+    assert grouped(tmp_path / "c", "images/p.npy", "images/q.npy", "labels/p.npy") == {
+        "images/{image,label}_p.npy": (["images/p.npy", "labels/p.npy"], ("image", "label")),
+        "images/q.npy": (["images/q.npy"], ("image",)),
+    }
+    assert grouped(tmp_path / "d", "part_0.npy", "part_1.npy") == {
+        "part_0.npy": (["part_0.npy"], ("data",)),
+        "part_1.npy": (["part_1.npy"], ("data",)),
+    }

@@ -1,0 +1,138 @@
+"""The steps of a job on their way through workers: handed out, collected, run again where a worker died.
+
+The same for processes of this machine and a dask cluster: how steps reach a worker and come back is theirs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from unistore.conversion.executors.local import Job
+from unistore.conversion.job import Outcome
+from unistore.errors import ConversionError
+
+__all__ = ["Done", "Lost", "Step", "Workers", "run_steps"]
+
+T = TypeVar("T")
+
+MAX_DEATHS = 3
+"""A step whose worker died this many times is given up."""
+
+
+@dataclass(eq=False, slots=True)
+class Step(Generic[T]):
+    """The step of a job for one item."""
+
+    item: T
+    need: int
+    """Bytes that it holds at its peak."""
+    deaths: int = 0
+    """How many workers died at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A step that is done."""
+
+    step: Step[Any]
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Workers that are gone, with the steps handed to them."""
+
+    steps: Sequence[Step[Any]]
+    blamed: Step[Any] | None
+    """The step at which a worker died; None: at none."""
+    cause: str
+    """How it died, and what may help."""
+    given_up: bool = False
+    """Whether the workers ran the step again themselves, and do so no more."""
+
+
+class Workers(Protocol):
+    """Processes that run the steps of one job, and replace those of them that are lost."""
+
+    def ready(self, waiting: int) -> bool:
+        """Whether one more step may be handed out, of so many that wait; always if none is in flight."""
+        ...
+
+    def hand_out(self, step: Step[Any]) -> None:
+        """Give a step to a worker."""
+        ...
+
+    def next(self) -> Done | Lost | None:
+        """Wait for what happens next; None: nothing yet. Raises what a step raised."""
+        ...
+
+    def stop(self) -> None:
+        """Stop before the end: no step is at work any more afterwards."""
+        ...
+
+
+def run_steps(
+    workers: Workers, job: Job[T], items: Iterable[T], room: int | None = None
+) -> Generator[tuple[T, Outcome], None, None]:
+    """Run a step of the job for every item; yield each item with its outcome as it is done.
+
+    The largest steps come first, so that all workers are done at about the same time; equal ones in order.
+    Whatever ends this early, Ctrl-C or an error, stops the workers.
+
+    Parameters
+    ----------
+    room
+        Bytes that steps in flight may hold together, though one is always; None: not bounded.
+
+    Raises
+    ------
+    ConversionError
+        If a step lost its worker `MAX_DEATHS` times (names the step), or there are no workers any more.
+    """
+    waiting = deque(sorted((Step(item, job.need(item)) for item in items), key=lambda step: -step.need))
+    in_flight = set[Step[T]]()
+
+    def fits(step: Step[T]) -> bool:
+        held = sum(each.need for each in in_flight)
+        return room is None or not in_flight or held + step.need <= room
+
+    def hand_out() -> None:
+        while waiting and workers.ready(len(waiting)) and fits(waiting[0]):
+            step = waiting.popleft()
+            in_flight.add(step)
+            workers.hand_out(step)
+
+    try:
+        hand_out()
+        while in_flight:
+            event = workers.next()
+            if isinstance(event, Lost):
+                _blame(job, event)
+                in_flight.difference_update(event.steps)
+                waiting.extendleft(reversed(event.steps))
+            elif event is not None:
+                in_flight.remove(event.step)
+            hand_out()  # before the caller journals: no worker waits for that
+            if isinstance(event, Done):
+                yield event.step.item, event.outcome
+    except BaseException:
+        workers.stop()
+        raise
+
+
+def _blame(job: Job[Any], lost: Lost) -> None:
+    """Count a loss against the step that was at work; give up one that loses worker after worker."""
+    step = lost.blamed
+    if step is None:
+        return
+    step.deaths += 1
+    if lost.given_up or step.deaths == MAX_DEATHS:
+        often = "again and again" if lost.given_up else f"{MAX_DEATHS} times"
+        msg = (
+            f"{job.describe(step.item)}: its worker died {often} ({lost.cause}); what was done is kept: "
+            "the same command continues"
+        )
+        raise ConversionError(msg)
