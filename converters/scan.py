@@ -81,6 +81,11 @@ class Scan:
     left_out: tuple[tuple[Path, str], ...] = ()
     needs_facts: bool = False
 
+    @property
+    def is_derived(self) -> bool:
+        """Whether every source is derived before anything is planned."""
+        return self.needs_facts or any(table.spilled for table in self.tables)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:

@@ -39,6 +39,8 @@ class Build(ABC):
         The build folder.
     spill
         Folder of what sources spill.
+    local
+        Folder of those files of the store that are written here: all, or the root document alone.
     ground
         Where in the file system it writes: never among sources.
     overlap
@@ -48,10 +50,11 @@ class Build(ABC):
     ground: Path
     overlap: str
 
-    def __init__(self, destination: str, folder: Path, *, restart: bool) -> None:
+    def __init__(self, destination: str, folder: Path, *, local: str, restart: bool) -> None:
         self.destination = destination
         self.folder = folder
         self.spill = folder / "spill"
+        self.local = folder / local
         self._restart = restart
         self._lock = Lock(folder / "lock")
 
@@ -116,8 +119,9 @@ class Build(ABC):
 
     def _forget(self) -> None:
         """Remove what stands here without a record: it is of another conversion."""
-        if self.spill.exists():
-            shutil.rmtree(self.spill)
+        for folder in (self.spill, self.local):
+            if folder.exists():
+                shutil.rmtree(folder)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -120,7 +120,7 @@ class Conversion:
 
     def _derive(self, guards: tuple[Guard, ...]) -> list[Facts]:
         """Facts of every source, in order; empty if nothing is derived."""
-        if not (self.scan.needs_facts or any(table.spilled for table in self.scan.tables)):
+        if not self.scan.is_derived:
             return []
         spill = self._spill(self.round)
         keys = source_keys(self.scan, guards)

@@ -107,12 +107,11 @@ def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
     room
         Bytes that a step may hold to be faster; see `unistore.conversion.memory.room`.
     """
-    base = scan_memory(scan)
-    derived = scan.needs_facts or any(table.spilled for table in scan.tables)
     most = max(scan.sources, key=lambda source: derive_memory(scan, source, room), default=None)
-    reading = derive_memory(scan, most, room) if derived and most is not None else 0
+    reading = derive_memory(scan, most, room) if scan.is_derived and most is not None else 0
     tables = [*provisional_tables(scan), *_possible_tables(scan)]
-    needs = {table.name: base + shard_memory(converter, table, reading_memory(scan)) for table in tables}
+    beside = scan_memory(scan)
+    needs = {table.name: beside + shard_memory(converter, table, reading_memory(scan)) for table in tables}
     name = max(needs, key=needs.__getitem__, default="")
     writing = needs.get(name, 0)
     return Estimate(

@@ -26,15 +26,14 @@ class FolderBuild(Build):
     overlap = "the destination and a source overlap; choose another destination"
 
     def __init__(self, destination: Path, *, restart: bool = False) -> None:
-        super().__init__(str(destination), build_folder(destination), restart=restart)
+        super().__init__(str(destination), build_folder(destination), local="store", restart=restart)
         self.ground = destination
-        self._store = self.folder / "store"
         self._old = self.folder / "old"
 
     @property
     def target(self) -> Folder:
         """The folder that becomes the destination."""
-        return Folder(self._store)
+        return Folder(self.local)
 
     def check(self, *, overwrite: bool) -> None:
         """Refuse a destination that is taken; see `Build.check`. An empty folder is not."""
@@ -58,12 +57,12 @@ class FolderBuild(Build):
         """Give the sealed store its final name, setting an older one aside first."""
         if self.ground.exists():
             self.ground.rename(self._old)
-        self._store.rename(self.ground)
+        self.local.rename(self.ground)
         sync_folder(self.folder)
         sync_folder(self.ground.parent)
 
     def _standing(self) -> str | None:
-        return None if self._store.exists() else super()._standing()
+        return None if self.local.exists() else super()._standing()
 
     def _open(self) -> None:
         self._recover()
@@ -83,11 +82,6 @@ class FolderBuild(Build):
                 "else now: move one of them away"
             )
             raise ConversionError(msg)
-
-    def _forget(self) -> None:
-        super()._forget()
-        if self._store.exists():
-            shutil.rmtree(self._store)
 
 
 def _is_store(path: Path) -> bool:

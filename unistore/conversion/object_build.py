@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.build import Build
-from unistore.conversion.object_target import ObjectTarget, commit, swap_in
+from unistore.conversion.object_target import ObjectTarget, commit, swap_in, writing_client
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.remote.client import ObjectClient
 from unistore.remote.url import BUCKETS, Location, parse_url
 from unistore.store.names import BUILD_MARK, ROOT, build_folder
 from unistore.store.reader import Store
@@ -51,18 +49,17 @@ class ObjectBuild(Build):
             msg = f"{location}: name a place in the bucket: {location}/name.zarr"
             raise InputError(msg)
         self.location = location
-        self._client = ObjectClient(location, writing=True, raises=ConversionError)
+        self._client = writing_client(location)
         self._claimed = False
         self._begun: dict[str, Any] | None = None
         folder = build_folder((Path.cwd() if work is None else work.absolute()) / location.name)
-        super().__init__(str(location), folder, restart=restart)
+        super().__init__(str(location), folder, local="root", restart=restart)
         self.ground = folder
-        self._kept = folder / "root"
 
     @property
     def target(self) -> ObjectTarget:
         """Where files are written, once the destination was claimed by `take_up`."""
-        return ObjectTarget(self._written, self._kept)
+        return ObjectTarget(self._written, self.local)
 
     def begin(self, identity: dict[str, Any], paths: Sequence[Path]) -> None:
         """Record or compare what is converted, and where to; see `Build.begin`."""
@@ -99,7 +96,7 @@ class ObjectBuild(Build):
             staged = self._client.size(ROOT) is not None
             self._begun = {"step": "place", "staged": staged, "token": secrets.token_hex(16)}
             self.journal.append(self._begun)
-        client = self._written_client()
+        client = writing_client(self._written)
         if self._begun["staged"] and client.size(BUILD_MARK) is None and client.list(limit=1):
             msg = f"{self._written}: the new store is made there, but it holds other objects: remove them"
             raise InputError(msg)
@@ -122,10 +119,10 @@ class ObjectBuild(Build):
             If somebody else took the destination over meanwhile.
         """
         assert self._begun is not None
-        standing = self._written_client().get(BUILD_MARK)
+        standing = writing_client(self._written).get(BUILD_MARK)
         if not self._is_mine(standing):
             raise ConversionError(self._taken(standing))
-        root = (self._kept / ROOT).read_bytes()
+        root = (self.local / ROOT).read_bytes()
         if self._begun["staged"]:
             swap_in(self._written, self.location, root, self._mark())
         else:
@@ -134,7 +131,7 @@ class ObjectBuild(Build):
     def remove(self) -> None:
         """Remove the folder, and what stands in the object store and is no part of a store."""
         if self._begun is not None and (
-            self._claimed or self._is_mine(self._written_client().get(BUILD_MARK))
+            self._claimed or self._is_mine(writing_client(self._written).get(BUILD_MARK))
         ):
             if self._client.size(ROOT) is None:
                 self._clear(self.location)
@@ -148,11 +145,6 @@ class ObjectBuild(Build):
         super()._open()
         self._begun = next(iter(self.journal.of("place")), None)
 
-    def _forget(self) -> None:
-        super()._forget()
-        if self._kept.exists():
-            shutil.rmtree(self._kept)
-
     @property
     def _staging(self) -> Location:
         """Where a store grows that replaces another."""
@@ -163,9 +155,6 @@ class ObjectBuild(Build):
         """Prefix of the objects that are written."""
         assert self._begun is not None
         return self._staging if self._begun["staged"] else self.location
-
-    def _written_client(self) -> ObjectClient:
-        return ObjectClient(self._written, writing=True, raises=ConversionError)
 
     def _mark(self) -> bytes:
         assert self._begun is not None
@@ -186,7 +175,7 @@ class ObjectBuild(Build):
 
     def _clear(self, location: Location) -> None:
         """Delete every object at a place that has a mark, the mark last."""
-        client = ObjectClient(location, writing=True, raises=ConversionError)
+        client = writing_client(location)
         if client.size(BUILD_MARK) is not None:
             client.delete([key for key in client.list() if key != BUILD_MARK])
             client.delete([BUILD_MARK])

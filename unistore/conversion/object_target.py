@@ -17,7 +17,7 @@ from unistore.remote.url import Location
 from unistore.store.names import BUILD_MARK, ROOT
 from unistore.zarr3.durable import WrittenFile, write_shard
 
-__all__ = ["ObjectTarget", "commit", "swap_in"]
+__all__ = ["ObjectTarget", "commit", "swap_in", "writing_client"]
 
 
 class ObjectTarget:
@@ -37,7 +37,7 @@ class ObjectTarget:
     def __init__(self, location: Location, kept: Path) -> None:
         self.location = location
         self.kept = kept
-        self.client = ObjectClient(location, writing=True, raises=ConversionError)
+        self.client = writing_client(location)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.location, self.kept)
@@ -68,9 +68,14 @@ class ObjectTarget:
         self.client.delete([key for key in self.held() if key not in keys])
 
 
+def writing_client(location: Location) -> ObjectClient:
+    """Operations of a conversion on the objects at a place."""
+    return ObjectClient(location, writing=True, raises=ConversionError)
+
+
 def commit(location: Location, root: bytes) -> None:
     """Put the root document: from now on this is a store."""
-    ObjectClient(location, writing=True, raises=ConversionError).put(ROOT, [root])
+    writing_client(location).put(ROOT, [root])
 
 
 def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> None:
@@ -84,10 +89,8 @@ def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> 
     ConversionError
         If an object did not arrive as it was.
     """
-    bucket = ObjectClient(
-        Location(location.scheme, location.bucket, ""), writing=True, raises=ConversionError
-    )
-    old = ObjectClient(location, writing=True, raises=ConversionError)
+    bucket = writing_client(Location(location.scheme, location.bucket, ""))
+    old = writing_client(location)
     new = ObjectTarget(staging, Path()).held()
     old.put(BUILD_MARK, [mark])
     old.delete([ROOT])

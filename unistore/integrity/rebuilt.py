@@ -102,7 +102,7 @@ def rebuild(
     guards = tuple(guard_of(source) for source in scan.sources)
     spill = work / "spill"
     facts = []
-    if scan.needs_facts or any(table.spilled for table in scan.tables):
+    if scan.is_derived:
         derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=spill)
         sizes = [sum(file.size for file in guard) for guard in guards]
         progress.begin("reading", sum(sizes))
