@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from unistore.errors import Problem
 
-__all__ = ["Candidate", "Found", "LeftOut", "Part", "Refused", "Scanned", "Taken", "Verdict"]
+__all__ = ["TWO_FAMILIES", "Candidate", "Found", "LeftOut", "Part", "Refused", "Scanned", "Taken", "Verdict"]
 
 Opened = TypeVar("Opened")
 
@@ -80,6 +80,10 @@ class LeftOut:
     """A file that is not one of the family's, and why: ``"has 2 axes, a volume 3"``."""
 
     reason: str
+
+
+TWO_FAMILIES = "two families"
+"""Kind of the problem of a file that a general family could read as well: neither has it unasked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import unread_format
 from unistore.converters.files.paths import list_files
-from unistore.converters.parts import Candidate, LeftOut, Refused, Taken, Verdict
+from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, is_own, leave_out
 from unistore.errors import InputError, Problem, printable
@@ -135,6 +135,8 @@ def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Conv
     refused: Seen | None = None
     with Candidate(path, roots) as file:
         for family, converter in list(converters):
+            if family.general and refused is not None and _of_two(refused.verdict):
+                continue
             verdict = _verdict(file, family, converter)
             if verdict is None:
                 converters.remove((family, converter))
@@ -145,6 +147,11 @@ def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Conv
     unread = unread_format(path)
     reason = f"is {unread}, which is not read" if unread else "is of no known format"
     return refused or Seen(path, "", LeftOut(reason))
+
+
+def _of_two(verdict: Verdict) -> bool:
+    """Whether a file is refused because a general family could read it as well."""
+    return isinstance(verdict, Refused) and verdict.problem.kind == TWO_FAMILIES
 
 
 def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict | None:

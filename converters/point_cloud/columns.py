@@ -10,18 +10,23 @@ import numpy as np
 
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import place
+from unistore.converters.point_cloud.names import apart, is_coordinates, named_coordinates, unscaled
 from unistore.converters.point_cloud.source import ROLES
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.arrays import name_problem
 
 __all__ = [
+    "FEATURES",
     "Chosen",
+    "case_note",
     "choose",
     "form_problems",
     "lengths_problem",
     "name_problems",
 ]
 
+FEATURES = "features"
+"""Stored name of what follows x, y, z in one array of coordinates."""
 _RESERVED = ("xyz", "source_row", "origin", "index")
 """Names of arrays and sample keys that a source's column cannot have."""
 _CURE = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
@@ -53,6 +58,8 @@ class Chosen:
         Dataset and form of every column, by the name under which it is stored.
     left_out
         Scalar datasets, which are no columns.
+    notes
+        What was taken for the coordinates, and which columns were renamed or left out.
     """
 
     rows: int
@@ -60,6 +67,7 @@ class Chosen:
     xyz_stored: tuple[str, ...]
     columns: dict[str, tuple[str, Column]]
     left_out: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def choose(
@@ -68,12 +76,16 @@ def choose(
     mapping: Mapping[str, str],
     name: str,
     check: Callable[[Any, str], list[Problem]] | None = None,
+    *,
+    wide: bool = False,
 ) -> Chosen:
     """Choose coordinates and columns among the datasets of a file.
 
-    Every dataset directly in `group` is a column under its own name; x, y and z are known in either case, or
-    one dataset ``xyz`` of shape (N, 3). `mapping` gives stored names to datasets (of the group by name, of
-    others by path); an empty dataset name leaves the column of that name out.
+    Every dataset directly in `group` is a column under its own name, or another where two differ in case
+    alone; x, y and z are known in either case, or one dataset (N, 3) of a name in `COORDINATES`; where
+    `wide`, it may have more values a point, which are the column ``features``. `mapping` gives stored names
+    to datasets (of the group by name, of others by path); an empty dataset name leaves the column of that
+    name out.
     ``check(dataset, location)`` tells what makes the values of one of them unusable.
 
     Raises
@@ -85,7 +97,11 @@ def choose(
     prefix = f"{group}/" if group else ""
     own = {path.removeprefix(prefix): path for path in datasets if path.startswith(prefix)}
     own = {key: path for key, path in own.items() if "/" not in key}
+    notes: list[str] = []
+    own = _without_raw(own, datasets, mapping, notes)
     stored, problems = _named(own, datasets, mapping, name)
+    problems += _coordinates(stored, datasets, name, notes, wide=wide)
+    stored = _apart(stored, mapping, notes)
     missing = [] if "xyz" in stored else [role for role in ROLES if role not in stored]
     if missing:
         listed = printable(", ".join(own)) or "none"
@@ -101,19 +117,94 @@ def choose(
         problems += [each for path in used.values() for each in check(datasets[path], place(name, path))]
     if not problems:
         problems += _form_problems_of(used, xyz, datasets, name)
+    whole = datasets[used[xyz[0]]]
+    columns = {
+        key: (path, Column(datasets[path].dtype.str, datasets[path].shape[1:]))
+        for key, path in used.items()
+        if key not in xyz
+    }
+    if xyz == ("xyz",) and len(whole.shape) == 2 and whole.shape[1] != 3 and not problems:
+        problems += _add_features(columns, used["xyz"], whole, name, notes, wide=wide)
     if problems:
         raise InputError(problems)
     return Chosen(
         rows=datasets[used[xyz[0]]].shape[0],
         xyz=tuple(used[key] for key in xyz),
         xyz_stored=tuple(datasets[used[key]].dtype.str for key in xyz),
-        columns={
-            key: (path, Column(datasets[path].dtype.str, datasets[path].shape[1:]))
-            for key, path in used.items()
-            if key not in xyz
-        },
+        columns=columns,
         left_out=scalars,
+        notes=tuple(notes),
     )
+
+
+def _without_raw(
+    own: Mapping[str, str], datasets: Mapping[str, _Shaped], mapping: Mapping[str, str], notes: list[str]
+) -> dict[str, str]:
+    """The datasets of a group but X, Y and Z where they are raw integers beside x, y and z."""
+    if set(mapping) & {*ROLES, "xyz"}:
+        return dict(own)
+    found = unscaled({key: datasets[path] for key, path in own.items()})
+    raw = tuple(key for key in found if key not in mapping.values())
+    if raw:
+        notes.append(f"left out, being x, y, z before scaling: {', '.join(raw)}; --map raw_x=X keeps one")
+    return {key: path for key, path in own.items() if key not in raw}
+
+
+def _coordinates(
+    stored: dict[str, str], datasets: Mapping[str, _Shaped], name: str, notes: list[str], *, wide: bool
+) -> list[Problem]:
+    """Name the dataset of coordinates ``xyz`` where neither x, y, z nor xyz is there."""
+    if "xyz" in stored and is_coordinates(datasets[stored["xyz"]], wide=wide):
+        return []
+    if set(ROLES) & set(stored) or "xyz" in stored:
+        return []
+    found = named_coordinates({key: datasets[path] for key, path in stored.items()}, wide=wide)
+    if len(found) > 1:
+        listed = printable(" and ".join(found))
+        cure = f"choose one: --map xyz={stored[found[0]]}"
+        return [Problem(name, f"holds {listed}: which are the coordinates?", cure, "ambiguous")]
+    for key in found:
+        stored["xyz"] = stored.pop(key)
+        notes.append(
+            f"coordinates are {printable(stored['xyz'])}, by its name; --map xyz=NAME says otherwise"
+        )
+    return []
+
+
+def _apart(stored: dict[str, str], mapping: Mapping[str, str], notes: list[str]) -> dict[str, str]:
+    """The same, columns that differ in case alone renamed."""
+    renamed = apart(stored, mapping)
+    for key, other in renamed.items():
+        notes.append(case_note(key, other))
+    return {renamed.get(key, key): path for key, path in stored.items()}
+
+
+def case_note(name: str, stored: str) -> str:
+    """Remark on a column that is stored under another name; see `apart`."""
+    return f"{printable(name)} differs from another column in case alone: stored as {printable(stored)}"
+
+
+def _add_features(
+    columns: dict[str, tuple[str, Column]],
+    path: str,
+    whole: _Shaped,
+    name: str,
+    notes: list[str],
+    *,
+    wide: bool,
+) -> list[Problem]:
+    """Make a column of what follows x, y, z in their dataset."""
+    if not wide or whole.shape[1] < 3:
+        message = f"has shape {whole.shape}, expected (N, 3) for coordinates"
+        return [Problem(place(name, path), message, _CURE, "shape")]
+    if any(key.lower() == FEATURES for key in columns):
+        message = (
+            f"has shape {whole.shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
+        )
+        return [Problem(place(name, path), message, _RENAME, "ambiguous")]
+    columns[FEATURES] = (path, Column(whole.dtype.str, (whole.shape[1] - 3,)))
+    notes.append(f"{printable(path)} {whole.shape}: the first three are x, y, z, the others {FEATURES}")
+    return []
 
 
 def _named(
@@ -139,7 +230,7 @@ def _named(
         if path in gone or path in mapped.values():
             continue
         role = key.lower() if key.lower() in (*ROLES, "xyz") else key
-        if role == "xyz" and datasets[path].shape[1:] != (3,):
+        if role == "xyz" and (len(datasets[path].shape) != 2 or datasets[path].shape[1] < 3):
             role = key
         taken = stored.get(role) or mapped.get(role)
         if taken is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +13,13 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import reconcile
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.common.faults import as_problem
 from unistore.converters.files.paths import split_of
-from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
+from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
+from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
+from unistore.converters.point_cloud.layouts import arrays
 from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory, held_memory
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
@@ -32,7 +36,7 @@ from unistore.converters.point_cloud.settle import (
 )
 from unistore.converters.point_cloud.source import Layout, Match, to_json
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
 
@@ -62,22 +66,33 @@ class PointCloudConverter(PointCloudOptions, Converter):
         """Take a file that one of the formats with its suffix is certain of; details may still be wrong."""
         if not file.path.name.lower().endswith(self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
+        if (owner := _owner(file.path, file.roots)) is not None:
+            return Taken(arrays.NAME, f"is a column of {printable(owner.name)}")
+        if file.path.suffix.lower() == ".npy" and coordinate_word(file.path) is None:
+            return LeftOut("is not called like a point cloud")
         found = format_of(file, self.map, Match.CERTAIN)
+        if found is None and format_of(file, self.map, Match.EITHER) is not None:
+            raise InputError(_either(file))
         if found is None:
             return LeftOut("is no point cloud of a known format")
         return Taken(found.NAME, f"is a point cloud of layout {found.NAME}")
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
-        """Every file is a source; lists beside them name splits, of files that are left out too."""
+        """Every file is a source, with the columns that lie beside it; arrays that are no cloud are left out.
+
+        Lists beside them name splits, of files that are left out too.
+        """
         found = super().find(paths, exclusion)
-        lists = read_lists([part.files[0] for part in found.parts], paths)
+        kept, left_out = _clouds(found.parts, paths)
+        lists = read_lists([part.files[0] for part in kept], paths)
 
         def listed(part: Part) -> Listed:
             split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
             return Listed(split, tuple(lists.files))
 
         return Found(
-            parts=[replace(part, detail=listed(part)) for part in found.parts],
+            parts=[replace(part, detail=listed(part)) for part in kept],
+            left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
         )
@@ -197,6 +212,66 @@ class PointCloudConverter(PointCloudOptions, Converter):
             detail = scan.sources[source].detail
             rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
         np.copyto(out, rows, casting="same_kind")
+
+
+def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
+    """File of coordinates that a ``.npy`` file is a column of, if that is one."""
+    if path.suffix.lower() != ".npy":
+        return None
+    owner = coordinate_file(path, roots)
+    if owner is None:
+        return None
+    with Candidate(owner, roots) as file:
+        try:
+            with as_problem(str(owner)):
+                return owner if arrays.match(file, {}) is Match.CERTAIN else None
+        except InputError:  # its own problem; the names are enough
+            return owner
+
+
+def _clouds(parts: Sequence[Part], paths: Sequence[Path]) -> tuple[list[Part], list[tuple[Path, str]]]:
+    """Parts that are clouds, with the files beside them; and arrays that are none, and why.
+
+    Arrays of which neither name nor shape says so are clouds only if no other file is one, or if given.
+    """
+    given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
+    plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
+    matches = {part.name: _match(part) for part in plain}
+    unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
+    owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}
+    sure = len(plain) < len(parts) or any(each >= Match.EITHER for each in matches.values())
+    kept, left_out = [], []
+    for part in parts:
+        path, match = part.files[0], matches.get(part.name, Match.CERTAIN)
+        if part.name in owned and path not in given:
+            continue
+        if path not in given and (match is Match.NO or (match is Match.POSSIBLE and sure)):
+            left_out.append((path, "no point cloud by its name and shape"))
+            continue
+        beside = column_files(path, paths) if path.suffix.lower() == ".npy" else {}
+        kept.append(replace(part, files=(path, *beside.values())))
+    return (kept, left_out) if kept else (list(parts), [])
+
+
+def _match(part: Part) -> Match:
+    """How sure it is that arrays are a cloud; a file that cannot be read is for the scan to tell."""
+    with Candidate(part.files[0], part.roots, part.name) as file:
+        try:
+            with as_problem(part.name):
+                return arrays.match(file, {})
+        except InputError:
+            return Match.EITHER
+
+
+def _either(file: Candidate) -> Problem:
+    """What is said of a file that two families could read, with a command for each."""
+    path = shlex.quote(str(file.path))
+    stem = file.path.stem
+    commands = [
+        f"unistore convert {family} {path} {shlex.quote(stem)}.zarr" for family in ("point-cloud", "rows")
+    ]
+    message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
+    return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
 
 
 def _unit(sources: Sequence[Source]) -> str | None:

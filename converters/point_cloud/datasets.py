@@ -40,6 +40,7 @@ __all__ = [
     "header_of",
     "open_original",
     "opener",
+    "part_of",
     "plain_left_out",
     "seen",
 ]
@@ -103,7 +104,7 @@ def described(found: Seen, chosen: Chosen, **known: Any) -> Layout:
     read = [
         path for path in (*chosen.xyz, *(path for path, _ in chosen.columns.values())) if path in datasets
     ]
-    known["notes"] = (*known.get("notes", ()), *scalars)
+    known["notes"] = (*known.get("notes", ()), *chosen.notes, *scalars)
     known["memory"] = known.get("memory", 0) + 2 * sum(hdf5.chunk_memory(datasets[path]) for path in read)
     return Layout(
         **{"points": chosen.rows, **known},
@@ -169,7 +170,7 @@ class Datasets(PointSource):
 
     def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
         """Rows ``lo:hi`` of some columns."""
-        return [self._read(self._paths[column], lo, hi) for column in columns]
+        return [part_of(self._paths, column, self._read(self._paths[column], lo, hi)) for column in columns]
 
     def _read(self, path: str, lo: int, hi: int) -> NDArray[Any]:
         """Rows ``lo:hi`` of a dataset; chunks that hold further rows are kept, not decoded again.
@@ -191,6 +192,19 @@ class Datasets(PointSource):
         return rows[lo - first : hi - first]
 
 
+def part_of(paths: Mapping[str, str], column: str, rows: NDArray[Any]) -> NDArray[Any]:
+    """The coordinates, or what follows them, where one array holds both; other columns as they are.
+
+    Parameters
+    ----------
+    paths
+        As `column_paths` gives them.
+    """
+    if column == "xyz":
+        return rows[:, :3]
+    return rows[:, 3:] if paths[column] == paths.get("xyz") else rows
+
+
 def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
     """A format's `open_points`, given what reads an open file."""
 
@@ -207,7 +221,10 @@ def open_original(source: Source) -> Iterator[Original]:
     """Read the datasets with h5py alone."""
     paths = column_paths(source.detail)
     with open_plain(source.path) as file:
-        yield Original(lambda key: file[paths[key]][()], left_out=plain_left_out(file, source.detail))
+        yield Original(
+            lambda key: part_of(paths, key, file[paths[key]][()]),
+            left_out=plain_left_out(file, source.detail),
+        )
 
 
 def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = False) -> list[str]:

@@ -48,7 +48,9 @@ class Match(IntEnum):
     NO = 0
     POSSIBLE = 1
     """If the file is a point cloud at all."""
-    CERTAIN = 2
+    EITHER = 2
+    """By its names and shapes, but plain rows could be so, too."""
+    CERTAIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

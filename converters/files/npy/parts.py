@@ -104,7 +104,7 @@ def _side_by_side(
             problems.append(Problem(place(part.name), message, _CURE, "missing", part.name))
         else:
             parts.append(part)
-    if problems and pairs:
+    if not parts and pairs:
         names = {path: name for name, path in members}
         labels = {path for found in pairs.values() for path in found.values()}
         return [_paired(path, pairs.get(path, {}), names) for path in names if path not in labels], []

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from unistore.converters.point_cloud.layouts import batches, columns, pointsuite_columns, pointsuite_indices
+from unistore.converters.point_cloud.layouts import (
+    arrays,
+    batches,
+    columns,
+    pointsuite_columns,
+    pointsuite_indices,
+)
 from unistore.converters.point_cloud.source import Format
 
 __all__ = ["FORMATS"]
 
-FORMATS: tuple[Format, ...] = (pointsuite_indices, pointsuite_columns, batches, columns)
+FORMATS: tuple[Format, ...] = (pointsuite_indices, pointsuite_columns, batches, columns, arrays)
 """Asked in this order which of them a file is of."""

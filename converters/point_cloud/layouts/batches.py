@@ -21,7 +21,7 @@ from unistore.converters.files.hdf5.file import SUFFIXES, place
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, late
-from unistore.converters.point_cloud.columns import form_problems, lengths_problem, name_problems
+from unistore.converters.point_cloud.columns import case_note, form_problems, lengths_problem, name_problems
 from unistore.converters.point_cloud.datasets import (
     Datasets,
     checked,
@@ -30,6 +30,7 @@ from unistore.converters.point_cloud.datasets import (
     plain_left_out,
     seen,
 )
+from unistore.converters.point_cloud.names import apart
 from unistore.converters.point_cloud.source import (
     Layout,
     Match,
@@ -108,10 +109,17 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         files=tuple(sorted(tree.files)),
         memory=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored))
         + 2 * per_segment * _LARGEST_ROW,
-        notes=tuple(
-            f"left out, being no column: {printable(path)}"
-            for path, each in tree.datasets.items()
-            if not each.shape
+        notes=(
+            *(
+                case_note(path, key)
+                for path, key in stored.items()
+                if path != key and path not in (source.strip("/") for source in mapping.values())
+            ),
+            *(
+                f"left out, being no column: {printable(path)}"
+                for path, each in tree.datasets.items()
+                if not each.shape
+            ),
         ),
     )
 
@@ -128,7 +136,8 @@ def _stored_names(tree: Tree, name: str, mapping: Mapping[str, str]) -> tuple[di
     own = [path for path, dataset in tree.datasets.items() if "/" not in path and dataset.shape]
     stored = {path: wanted.get(path, path) for path in own if path not in gone and path != "data"}
     stored |= {source: key for source, key in wanted.items() if source in tree.datasets and source != "data"}
-    return stored, problems
+    renamed = apart(stored.values(), mapping)
+    return {path: renamed.get(key, key) for path, key in stored.items()}, problems
 
 
 def _name_problems(

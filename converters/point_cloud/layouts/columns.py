@@ -1,14 +1,17 @@
-"""``columns``: x, y and z in one group of an HDF5 file, in either case, or wherever ``--map`` says."""
+"""``columns``: x, y and z, or coordinates by name, in a group of an HDF5 file, or wherever ``--map`` says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+import h5py
 
 from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import Datasets, checked, described, open_original, opener, seen
+from unistore.converters.point_cloud.names import cloud_match, named_coordinates
 from unistore.converters.point_cloud.source import ROLES, Layout, Match
 from unistore.errors import InputError, Problem, printable
 
@@ -24,16 +27,19 @@ def match(file: Candidate, mapping: Mapping[str, str]) -> Match:
     tree = seen(file).tree
     if any(_holds_coordinates(tree, group) for group in ("", *tree.groups)):
         return Match.CERTAIN
+    named = max(cloud_match(_own(tree, group)) for group in ("", *tree.groups))
+    if named is Match.CERTAIN:
+        return named
     if tree.problems:
         raise InputError(tree.problems)
-    return Match.POSSIBLE
+    return max(named, Match.POSSIBLE)
 
 
 def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Choose the group and its columns."""
     found = checked(file)
     group = _group_of_columns(found.tree, file.name, mapping)
-    chosen = choose(found.tree.datasets, group, mapping, file.name, check_dataset)
+    chosen = choose(found.tree.datasets, group, mapping, file.name, check_dataset, wide=True)
     return described(found, chosen, format=NAME)
 
 
@@ -42,13 +48,17 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
     anchor = (mapping.get("x") or mapping.get("xyz") or "").strip("/")
     if not anchor:
         groups = [group for group in ("", *tree.groups) if _holds_coordinates(tree, group)]
+        groups = groups or [group for group in ("", *tree.groups) if named_coordinates(_own(tree, group))]
         groups = groups or [group for group in ("", *tree.groups) if _holds_coordinates(tree, group, least=2)]
     elif anchor in tree.datasets:
         groups = [anchor.rpartition("/")[0]]
     else:
         groups = [path.rpartition("/")[0] for path in tree.datasets if path.endswith(f"/{anchor}")]
     if len(groups) > 1:
-        cure = f"choose one: --map x={groups[0]}/x" if groups[0] else "choose one: --map x=PATH"
+        own = _own(tree, groups[0])
+        keys = [key for key in own if key.lower() in ("x", "xyz")] or named_coordinates(own) or ["x"]
+        role = "x" if keys[0].lower() == "x" else "xyz"
+        cure = f"choose one: --map {role}={_path(groups[0], keys[0])}"
         message = f"several groups hold x, y, z: {printable(', '.join(group or '/' for group in groups))}"
         raise InputError(Problem(name, message, cure, "ambiguous"))
     if not groups:
@@ -56,6 +66,17 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
         cure = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
         raise InputError(Problem(name, f"has no x, y, z; datasets: {listed}", cure, "missing"))
     return groups[0]
+
+
+def _own(tree: Tree, group: str) -> dict[str, h5py.Dataset]:
+    """Datasets directly in a group, by their names in it."""
+    prefix = f"{group}/" if group else ""
+    own = {path.removeprefix(prefix): each for path, each in tree.datasets.items() if path.startswith(prefix)}
+    return {key: each for key, each in own.items() if "/" not in key and each.shape is not None}
+
+
+def _path(group: str, key: str) -> str:
+    return f"{group}/{key}" if group else key
 
 
 def _holds_coordinates(tree: Tree, group: str, least: int = 3) -> bool:

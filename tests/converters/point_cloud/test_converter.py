@@ -242,7 +242,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     data = columns(6)
     write(tmp_path / "good.h5", data)
     write(tmp_path / "short.h5", {**data, "intensity": data["intensity"][:5]})
-    write(tmp_path / "twice.h5", {**data, "Intensity": data["intensity"]})
+    write(tmp_path / "twice.h5", {**data, "X": data["x"]})
     write(tmp_path / "noz.h5", {name: values for name, values in data.items() if name != "z"})
     write(tmp_path / "text.h5", {**data, "x": np.array([b"1"] * 6)})
     write(tmp_path / "big.h5", {**data, "z": np.arange(6)})
@@ -256,7 +256,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     for expected in (
         "short.h5: columns differ in length",
         "data/intensity       5",
-        "twice.h5: holds both Intensity and intensity",
+        "twice.h5: data/x: would be stored as 'x', as data/X is",
         "noz.h5: data: has no z; columns: classification, intensity, x, y",
         "text.h5: data/x: has dtype |S1, expected a float",
         "big.h5: data/z: has dtype int64, expected a float or an integer of at most 32 bits",

@@ -63,8 +63,8 @@ def test_a_wrong_detail_is_for_the_scan_to_tell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("a.npy", "is no .h5, .hdf5, .hdf, .he5 file"),
-        ("a.h5.txt", "is no .h5, .hdf5, .hdf, .he5 file"),
+        ("a.npy", "is not called like a point cloud"),
+        ("a.h5.txt", "is no .h5, .hdf5, .hdf, .he5, .npy, .npz file"),
         ("images.h5", "is no point cloud of a known format"),
     ],
 )

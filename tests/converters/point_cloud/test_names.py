@@ -1,0 +1,262 @@
+"""Clouds known by the names and shapes of what they hold, against what h5py and numpy read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.converters.parts import Refused, Taken
+from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.point_cloud.names import apart
+from unistore.converters.scanning import scan_sources
+from unistore.converters.survey import survey
+from unistore.errors import InputError
+
+RANDOM = np.random.default_rng(5)
+
+
+def points(rows: int = 20, width: int = 3, dtype: str = "f4") -> np.ndarray:
+    return (RANDOM.random((rows, width)) * 100).astype(dtype)
+
+
+def hdf5(path: Path, **values: np.ndarray) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for key, each in values.items():
+            file[key.replace("__", "/")] = each
+    return path
+
+
+def npz(path: Path, **values: np.ndarray) -> Path:
+    np.savez(path, **values)
+    return path
+
+
+def save(folder: Path, **values: np.ndarray) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, each in values.items():
+        np.save(folder / f"{name}.npy", each)
+    return folder
+
+
+def families(path: Path) -> dict[str, str]:
+    """Family that takes each file, by its name; ``"!"`` where it is refused."""
+    found = survey([path]).files
+    return {seen.path.name: "!" if isinstance(seen.verdict, Refused) else seen.family for seen in found}
+
+
+def xyz_of(converted: Any) -> np.ndarray:
+    order = np.argsort(converted.arrays["points/source_row"])
+    return np.asarray(converted.arrays["points/xyz"][order])
+
+
+@pytest.mark.parametrize(
+    "name", ["xyz", "coord", "coords", "points", "pos", "point_cloud", "vertices", "Coord"]
+)
+@pytest.mark.parametrize("write", [hdf5, npz])
+def test_coordinates_by_name(
+    tmp_path: Path, check_contract: Callable[..., Any], name: str, write: Callable[..., Path]
+) -> None:
+    values, colors = points(), RANDOM.integers(0, 255, (20, 3)).astype("u1")
+    path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), **{name: values, "colors": colors})
+    assert families(tmp_path) == {path.name: "point_cloud"}
+    converted = check_contract(PointCloudConverter(), [path], {"points/colors": colors})
+    np.testing.assert_array_equal(xyz_of(converted), values)
+    said = any("by its name; --map xyz=NAME says otherwise" in note for note in converted.scan.notes)
+    assert said == (name != "xyz")
+
+
+@pytest.mark.parametrize("write", [hdf5, npz])
+def test_what_follows_the_coordinates(
+    tmp_path: Path, check_contract: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    values = points(width=7)
+    path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), points=values)
+    converted = check_contract(PointCloudConverter(), [path], {"points/features": values[:, 3:]})
+    np.testing.assert_array_equal(xyz_of(converted), values[:, :3])
+    unistore.convert(path, tmp_path / "a.zarr")
+    assert unistore.verify(tmp_path / "a.zarr", against=[path]).problems == ()
+    path.unlink()
+    write(path, points=values + 1)
+    assert unistore.verify(tmp_path / "a.zarr", against=[path]).problems != ()
+    path.unlink()
+    write(path, points=values, features=values)
+    with pytest.raises(InputError, match="would be stored as 'features', which is there"):
+        scan_sources(PointCloudConverter(), [path])
+
+
+def test_files_of_columns_side_by_side(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    made = {}
+    for name in ("scene_1", "scene_2"):
+        made[name] = {"coord": points(), "color": points().astype("u1"), "segment20": np.arange(20)}
+        save(tmp_path / "a" / name, **made[name])
+    save(tmp_path / "a", scan_points_1=points(), scan_labels_1=np.arange(20), scan_labels_2=np.arange(9))
+    found = families(tmp_path / "a")
+    assert found["scan_labels_2.npy"] == "rows"
+    assert {family for name, family in found.items() if name != "scan_labels_2.npy"} == {"point_cloud"}
+    scan = scan_sources(PointCloudConverter(columns="union"), [tmp_path / "a"])
+    assert [source.name for source in scan.sources] == [
+        "scan_points_1.npy",
+        "scene_1/coord.npy",
+        "scene_2/coord.npy",
+    ]
+    assert "left out, no point cloud by its name and shape: scan_labels_2.npy" in scan.notes
+    both = [tmp_path / "a/scene_1", tmp_path / "a/scene_2"]
+    oracle = {
+        f"points/{key}": np.concatenate([made[name][key] for name in made]) for key in ("color", "segment20")
+    }
+    converted = check_contract(PointCloudConverter(), both, oracle)
+    np.testing.assert_array_equal(
+        converted.arrays["points/xyz"], np.concatenate([made[name]["coord"] for name in made])
+    )
+    unistore.convert(both, tmp_path / "a.zarr")
+    assert unistore.verify(tmp_path / "a.zarr", against=both).problems == ()
+    np.save(tmp_path / "a/scene_2/color.npy", points().astype("u1") + np.uint8(1))
+    assert unistore.verify(tmp_path / "a.zarr", against=both).problems != ()
+
+
+def test_columns_beside_that_do_not_fit(tmp_path: Path) -> None:
+    save(tmp_path, coord=points(), color=points(9))
+    with pytest.raises(InputError, match=r"coord\.npy: columns differ in length"):
+        scan_sources(PointCloudConverter(), [tmp_path])
+    assert len(scan_sources(PointCloudConverter(map={"color": ""}), [tmp_path]).tables[0].fields) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "family"),
+    [
+        ("points", (9, 3), "point_cloud"),
+        ("a_xyz_3", (9, 3), "point_cloud"),
+        ("cloud", (9, 6), "point_cloud"),
+        ("clouds__3", (9, 4), "point_cloud"),
+        ("points", (9, 2), "rows"),
+        ("points", (9, 40), "rows"),
+        ("points", (9, 5, 3), "rows"),
+        ("appoints", (9, 3), "rows"),
+        ("data", (9, 3), "rows"),
+        ("pos", (9, 3), "!"),
+    ],
+)
+def test_arrays_by_their_names(tmp_path: Path, name: str, shape: tuple[int, ...], family: str) -> None:
+    folder, _, stem = name.rpartition("__")
+    save(tmp_path / folder, **{stem: np.zeros(shape, "f4")})
+    assert set(families(tmp_path).values()) == {family}
+
+
+def test_an_array_of_no_name_is_a_cloud_where_it_is_said(tmp_path: Path) -> None:
+    values = points(width=4)
+    save(tmp_path / "a", room=values)
+    unistore.convert(tmp_path / "a", tmp_path / "a.zarr", "point_cloud")
+    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Segments(coordinates="absolute"))[0]
+    np.testing.assert_array_equal(sample["xyz"], values[:, :3])
+    np.testing.assert_array_equal(sample["features"], values[:, 3:])
+    hdf5(tmp_path / "a/b.h5", coord=points())
+    assert len(scan_sources(PointCloudConverter(), [tmp_path / "a"]).sources) == 1, "a file beside clouds"
+
+
+def test_positions_of_other_things_are_rows(tmp_path: Path) -> None:
+    images = np.zeros((9, 4, 4, 3), "u1")
+    hdf5(tmp_path / "a.h5", pos=points(9), image=images)
+    hdf5(tmp_path / "b.h5", points=points(9), image=images)
+    npz(tmp_path / "c.npz", coords=points(9), image=images)
+    assert set(families(tmp_path).values()) == {"rows"}
+
+
+@pytest.mark.parametrize("write", [hdf5, npz])
+def test_both_commands_are_told_and_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., Path]
+) -> None:
+    values = {"pos": points(9), "energy": np.arange(9)}
+    path = write(tmp_path / ("a b.h5" if write is hdf5 else "a b.npz"), **values)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        unistore.convert(path, tmp_path / "asked.zarr")
+    (problem,) = caught.value.problems
+    assert "may be a point cloud" in problem.message
+    counts = []
+    for command in problem.cure.split(" or "):
+        words = shlex.split(command)
+        with pytest.raises(SystemExit) as left:
+            main(words[1:])
+        assert left.value.code in (None, 0)
+        counts.append(len(unistore.Dataset(words[-1])))
+        Path(words[-1]).rename(tmp_path / f"{len(counts)}.zarr")
+    assert counts == [1, 9]
+
+
+def test_several_coordinates(tmp_path: Path) -> None:
+    path = hdf5(tmp_path / "a.h5", coord=points(), vertices=points())
+    with pytest.raises(InputError, match=r"holds coord and vertices.*--map xyz=coord"):
+        scan_sources(PointCloudConverter(), [path])
+    scan = scan_sources(PointCloudConverter(map={"xyz": "coord"}), [path])
+    assert [field.path for field in scan.tables[0].fields][:2] == ["points/xyz", "points/vertices"]
+    path = hdf5(tmp_path / "b.h5", p__coord=points(), q__coord=points())
+    with pytest.raises(InputError, match=r"several groups hold.*--map xyz=p/coord"):
+        scan_sources(PointCloudConverter(), [path])
+    scan = scan_sources(PointCloudConverter(map={"xyz": "p/coord"}), [path])
+    assert scan.sources[0].detail["xyz"] == ["p/coord"]
+
+
+def test_raw_integers_beside_scaled_coordinates(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    scaled = {axis: RANDOM.random(7) for axis in "xyz"}
+    raw = {axis: np.arange(7, dtype="i4") for axis in "XYZ"}
+    path = hdf5(tmp_path / "a.h5", **scaled, **raw)
+    assert families(path) == {"a.h5": "point_cloud"}
+    converted = check_contract(PointCloudConverter(), [path])
+    np.testing.assert_array_equal(xyz_of(converted), np.stack([scaled[axis] for axis in "xyz"], axis=1))
+    assert any("left out, being x, y, z before scaling: X, Y, Z" in note for note in converted.scan.notes)
+    check_contract(PointCloudConverter(map={"raw_x": "X"}), [path], {"points/raw_x": raw["X"]})
+
+
+@pytest.mark.parametrize("write", [hdf5, npz])
+def test_columns_that_differ_in_case_are_both_kept(
+    tmp_path: Path, check_contract: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    values = {
+        "Intensity": np.arange(20.0),
+        "INTENSITY": np.arange(20),
+        "intensity": np.arange(20, dtype="u1"),
+    }
+    path = write(tmp_path / ("a.h5" if write is hdf5 else "a.npz"), xyz=points(), **values)
+    converted = check_contract(PointCloudConverter(), [path], {"points/intensity": values["intensity"]})
+    stored = {key for key in converted.arrays if "ntens" in key.lower()}
+    lowered = [key.lower() for key in stored]
+    assert len(set(lowered)) == 3
+    for key in stored - {"points/intensity"}:
+        own = key.removeprefix("points/").rpartition("_")[0]
+        np.testing.assert_array_equal(converted.arrays[key], values[own])
+        assert any(f"stored as {key.removeprefix('points/')}" in note for note in converted.scan.notes)
+
+
+def test_batches_with_columns_that_differ_in_case(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    values = {"label": np.arange(2, dtype="u1"), "Label": np.array([5, 6])}
+    path = hdf5(tmp_path / "a.h5", data=RANDOM.random((2, 5, 3)).astype("f4"), **values)
+    converted = check_contract(PointCloudConverter(), [path])
+    np.testing.assert_array_equal(converted.arrays["segments/label"], values["label"])
+    np.testing.assert_array_equal(converted.arrays["segments/Label_2"], values["Label"])
+    assert any("Label differs from another column in case alone" in note for note in converted.scan.notes)
+
+
+def test_names_apart() -> None:
+    assert apart(["a", "A", "b"]) == {"A": "A_2"}
+    assert apart(["A", "a", "a_2"]) == {"A": "A_3"}
+    assert apart(["A", "a"], kept=["A"]) == {"a": "a_2"}
+    assert apart(["A", "b"]) == {}
+
+
+def test_damage_is_refused_with_the_file(tmp_path: Path) -> None:
+    save(tmp_path, coord=points(), color=points())
+    (tmp_path / "coord.npy").write_bytes(b"\x93NUMPY")
+    found = {seen.path.name: seen for seen in survey([tmp_path]).files}
+    assert isinstance(found["coord.npy"].verdict, Refused)
+    assert isinstance(found["color.npy"].verdict, Taken)
+    with pytest.raises(InputError, match=r"coord\.npy"):
+        scan_sources(PointCloudConverter(), [tmp_path])
