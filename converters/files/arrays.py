@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.attributes import Attributes, objects_of, read_attributes
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
 from unistore.converters.files.npy.array import NpyHeader, open_npy, read_flat, read_header
@@ -57,6 +58,8 @@ class ArrayFile:
         Bytes held while rows are read, besides the rows.
     problems
         What is wrong; arrays named in problems are left out.
+    attributes
+        Of an HDF5 file, its groups and datasets, where they were asked for.
     """
 
     arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -65,6 +68,7 @@ class ArrayFile:
     steps: dict[str, int] = field(default_factory=dict)
     reading: int = 0
     problems: list[Problem] = field(default_factory=list)
+    attributes: Attributes = field(default_factory=Attributes)
 
 
 def format_of(path: Path) -> str:
@@ -73,7 +77,9 @@ def format_of(path: Path) -> str:
     return suffix[1:] if suffix in (".npy", ".npz") else "hdf5"
 
 
-def list_arrays(path: Path, name: str, roots: Sequence[Path]) -> ArrayFile:
+def list_arrays(
+    path: Path, name: str, roots: Sequence[Path], attributes: Callable[[str], bool] | None = None
+) -> ArrayFile:
     """Look at a file without reading values.
 
     Parameters
@@ -84,6 +90,8 @@ def list_arrays(path: Path, name: str, roots: Sequence[Path]) -> ArrayFile:
         How messages call it.
     roots
         Where links inside HDF5 files may lead.
+    attributes
+        For which arrays of HDF5 files attributes are read, beside those of groups; None: none are read.
 
     Raises
     ------
@@ -115,7 +123,10 @@ def list_arrays(path: Path, name: str, roots: Sequence[Path]) -> ArrayFile:
         chunks = {key: (tree.datasets[key].chunks or (1,))[0] for key in found}
         steps = {key: max(step, chunks[key]) for key, step in _steps(found).items()}
         files = (path, *sorted(tree.files))
-        return ArrayFile(found, files, steps=steps, reading=reading, problems=problems)
+        kept = Attributes()
+        if attributes is not None:
+            kept = read_attributes(objects_of(file, tree, attributes))
+        return ArrayFile(found, files, steps=steps, reading=reading, problems=problems, attributes=kept)
 
 
 def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, int]:

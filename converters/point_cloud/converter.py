@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import reconcile
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
@@ -119,7 +120,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
             raise InputError(problems)
         points = [each.points for each in found]
         run = max(1, sum(points) // max(1, sum(each.segments for each in found)))
-        sources = tuple(self._source(part, each, lists) for part, each in zip(parts, found, strict=True))
+        texts = AttributeTexts()
+        sources = tuple(
+            self._source(part, each, lists, texts) for part, each in zip(parts, found, strict=True)
+        )
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
@@ -134,14 +138,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
             sample_table=SEGMENTS,
             main_table=POINTS,
             options=self.recorded(),
-            notes=(*self._notes(named, sources), *lists.notes),
+            notes=(*self._notes(named, sources), *texts.notes(), *lists.notes),
             estimated_rows={
                 POINTS: sum(points),
                 **{voxel_group(size): sum(points) for size in self.voxel_size},
             },
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists) -> Source:
+    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeTexts) -> Source:
         path = part.files[0]
         voxels, windows = bool(self.voxel_size), self.segment is not None
         return Source(
@@ -151,6 +155,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             split=part.detail.split,
             detail={
                 **to_json(layout),
+                **texts.detail(part.name, layout.attributes),
                 "roots": [str(root.resolve()) for root in part.roots],
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
             },

@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.originals import datasets_of, open_plain, summary
 from unistore.converters.files.hdf5 import file as hdf5
+from unistore.converters.files.hdf5.attribute_texts import source_text
 from unistore.converters.files.hdf5.file import names_in, place
+from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.parts import Candidate
+from unistore.converters.point_cloud.attributes import file_attributes
 from unistore.converters.point_cloud.columns import Chosen
 from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
 from unistore.converters.point_cloud.source import (
@@ -101,9 +104,8 @@ def described(found: Seen, chosen: Chosen, **known: Any) -> Layout:
     datasets = found.tree.datasets
     header = header_of(found.file, found.name)
     scalars = tuple(f"left out, being no column: {printable(path)}" for path in chosen.left_out)
-    read = [
-        path for path in (*chosen.xyz, *(path for path, _ in chosen.columns.values())) if path in datasets
-    ]
+    read = [path for path in _column_paths(chosen) if path in datasets and known.get("segmented") != "ranges"]
+    members = {"indices": ["indices"], "ranges": _column_paths(chosen)}.get(known.get("segmented", ""), [])
     known["notes"] = (*known.get("notes", ()), *chosen.notes, *scalars)
     known["memory"] = known.get("memory", 0) + 2 * sum(hdf5.chunk_memory(datasets[path]) for path in read)
     return Layout(
@@ -114,8 +116,13 @@ def described(found: Seen, chosen: Chosen, **known: Any) -> Layout:
         scale=_triple(header, "scale"),
         offset=_triple(header, "offset"),
         header=header,
+        attributes=file_attributes(found.file, found.tree, read, found.segments, members),
         files=tuple(sorted(found.tree.files)),
     )
+
+
+def _column_paths(chosen: Chosen) -> list[str]:
+    return [*chosen.xyz, *(path for path, _ in chosen.columns.values())]
 
 
 def header_of(file: h5py.File, name: str) -> dict[str, Any]:
@@ -228,9 +235,15 @@ def open_original(source: Source) -> Iterator[Original]:
 
 
 def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = False) -> list[str]:
-    """Datasets of a file that are no columns; of those in segments, the last part of the name tells."""
+    """Datasets of a file that are no columns, and attributes that are not kept.
+
+    Of datasets in segments, the last part of the name tells.
+    """
     taken = {path for path, _, _ in (*detail["columns"].values(), *detail["segment_columns"].values())}
     taken |= set(detail["xyz"])
-    found = [name for name in datasets_of(file) if name not in taken]
-    found = [name for name in found if not in_segments or name.rpartition("/")[2] not in taken]
-    return summary(name for name in found if not name.endswith("/indices"))
+
+    def is_column(name: str) -> bool:
+        return name in taken or (in_segments and name.rpartition("/")[2] in taken)
+
+    found = [name for name in datasets_of(file) if not is_column(name) and not name.endswith("/indices")]
+    return summary([*found, *attributes_left_out(file, source_text(detail), is_column)])

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values
 from unistore.converters.point_cloud import layouts
+from unistore.converters.point_cloud.attributes import COUNT, pointsuite_attributes
 from unistore.converters.point_cloud.cloud import Cloud, clouds, hdf5_file, late
+from unistore.converters.point_cloud.layouts import pointsuite_indices
 from unistore.converters.point_cloud.source import Exported
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS
 from unistore.schemas.store_view import StoreView
@@ -38,23 +41,33 @@ def _pointsuite(cloud: Cloud) -> File:
     for name in cloud.layout["columns"]:
         shape = (rows, *cloud.store.array(f"{POINTS}/{name}").shape[1:])
         values[f"data/{name}"] = late(partial(cloud.column, name), shape, cloud.own_dtype(name))
-    fields = json.dumps([path.removeprefix("data/") for path in values])
-    attributes: dict[str, Mapping[str, Any]] = {"data": {"available_fields": fields}}
-    if cloud.header:
-        attributes["header"] = cloud.header
     classes = cloud.column(_CLASSES) if _CLASSES in cloud.layout["columns"] else None
-    if classes is not None and classes.ndim == 1 and classes.dtype.kind in "iu":
-        found, counts = np.unique(classes, return_counts=True)
-        pairs = zip(found.tolist(), counts.tolist(), strict=True)
-        attributes["label_statistics"] = {f"label_{label}": count for label, count in pairs}
+    labelled = classes is not None and classes.ndim == 1 and classes.dtype.kind in "iu"
     real = [number for number, name in enumerate(cloud.numbers.tolist()) if name != NO_SEGMENT]
-    attributes["segments"] = {"num_segments": len(real)}
+    attributes: dict[str, Mapping[str, Any]] = {}
+    if cloud.layout["layout"] != pointsuite_indices.NAME:  # such a file has its own
+        attributes |= _summaries(list(values), classes if labelled else None, len(real))
     for segment in real:
         group = f"segments/segment_{cloud.numbers[segment]:04d}"
         count = int(cloud.bounds[segment + 1] - cloud.bounds[segment])
         values[f"{group}/indices"] = late(partial(cloud.indices, segment), (count,), np.dtype(np.int64))
-        attributes[group] = {"num_points": count}
-        if "label_statistics" in attributes and classes is not None:
+        attributes[group] = {COUNT: count}
+        if labelled and classes is not None:
             labels = np.unique(classes[cloud.indices(segment)])
             values[f"{group}/unique_labels"] = array_values(labels)
+    for path, own in pointsuite_attributes(cloud).items():
+        place = next((array for array in values if path.startswith(f"{array}/")), path)
+        attributes[place] = {**attributes.get(place, {}), **own}
     return hdf5_file(cloud, values, attributes)
+
+
+def _summaries(
+    columns: Sequence[str], classes: NDArray[Any] | None, segments: int
+) -> dict[str, Mapping[str, Any]]:
+    """Attributes that PointSuite gives the groups of every file."""
+    fields = json.dumps([path.removeprefix("data/") for path in columns])
+    found: dict[str, Mapping[str, Any]] = {"data": {"available_fields": fields}}
+    if classes is not None:
+        pairs = zip(*(each.tolist() for each in np.unique(classes, return_counts=True)), strict=True)
+        found["label_statistics"] = {f"label_{label}": count for label, count in pairs}
+    return {**found, "segments": {"num_segments": segments}}

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.common.options import Columns
+from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.protocol import Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem
@@ -198,7 +199,7 @@ def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
     if any(source.detail["header"] for source in sources):
         texts = [json.dumps(source.detail["header"], sort_keys=True) for source in sources]
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
-    return arrays
+    return [*arrays, *attribute_arrays([source.detail for source in sources])]
 
 
 def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:

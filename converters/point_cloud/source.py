@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
 from unistore.converters.common.exported import File
+from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.scan import Source
@@ -79,6 +80,8 @@ class Layout:
         Of the coordinates; None if the format does not say.
     header
         All attributes of the header (JSON).
+    attributes
+        Of the HDF5 file, its groups and the datasets of columns.
     listed
         Whether lists of rooms name its segments, a line each.
     files
@@ -101,6 +104,7 @@ class Layout:
     offset: tuple[float, ...] | None = None
     unit: str | None = None
     header: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Attributes = field(default_factory=Attributes)
     listed: bool = False
     files: tuple[Path, ...] = ()
     memory: int = 0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,6 +19,8 @@ from unistore.converters.common.columns import (
 )
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.arrays import NPY_NAME, SUFFIXES, ArrayFile, list_arrays, open_arrays
+from unistore.converters.files.hdf5.attribute_texts import AttributeTexts, attribute_arrays
+from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.files.npy.parts import FileGroup, parts_of
 from unistore.converters.files.paths import expand, relative_names, split_of
@@ -52,6 +54,7 @@ class _Found(Scanned):
     files: tuple[Path, ...]
     compressed: bool
     reading: int
+    attributes: Attributes
 
 
 class RowsConverter(RowsOptions, Converter):
@@ -90,7 +93,11 @@ class RowsConverter(RowsOptions, Converter):
     def scan(self, part: Part) -> _Found:
         """Read the headers of one part; see `Converter.scan`."""
         group: FileGroup = part.detail
-        listed = [list_arrays(path, name, part.roots) for name, path in group.files]
+        chosen = {key.strip("/") for key in self.map.values()}
+        listed = [
+            list_arrays(path, name, part.roots, lambda key: not chosen or key in chosen)
+            for name, path in group.files
+        ]
         arrays = _arrays(group, listed)
         wanted = self._wanted(list(arrays), part.name)
         problems = [
@@ -123,6 +130,7 @@ class RowsConverter(RowsOptions, Converter):
             files=tuple(dict.fromkeys([*part.files, *(path for each in listed for path in each.files)])),
             compressed=any(origin.array in listed[origin.file].compressed for origin in origins.values()),
             reading=max((file.reading for file in listed), default=0),
+            attributes=listed[0].attributes,
         )
 
     def _wanted(self, present: Sequence[str], name: str) -> dict[str, str]:
@@ -151,6 +159,7 @@ class RowsConverter(RowsOptions, Converter):
             problems.append(Problem(f"{len(parts)} files", "have no array in common", CURE, "columns"))
         if problems:
             raise InputError(problems)
+        texts = AttributeTexts()
         sources = tuple(
             Source(
                 path=part.files[0],
@@ -161,6 +170,7 @@ class RowsConverter(RowsOptions, Converter):
                 detail={
                     "files": [name for name, _ in part.detail.files],
                     "columns": {key: list(origin) for key, origin in each.origins.items() if key in merged},
+                    **texts.detail(part.name, each.attributes, _stored(each, merged)),
                 },
                 reading=each.reading,
             )
@@ -176,7 +186,7 @@ class RowsConverter(RowsOptions, Converter):
             sample_table=TABLE,
             main_table=TABLE,
             options=self.recorded(),
-            notes=tuple(_notes(parts, scanned, merged, sources)),
+            notes=(*_notes(parts, scanned, merged, sources), *texts.notes()),
         )
 
     def read(
@@ -203,12 +213,24 @@ class RowsConverter(RowsOptions, Converter):
                                 values = rows if inner is None else rows[inner]
                                 np.copyto(targets[column], values, casting="same_kind")
 
+    def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
+        """One sample a row; the attributes of the files."""
+        arrays = attribute_arrays([source.detail for source in scan.sources])
+        return replace(super().settle(scan, facts), arrays=arrays)
+
 
 def _arrays(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:
     """Where each array of a part lies, by its name."""
     if group.arrays is not None:
         return {name: _Origin(file, NPY_NAME, None) for file, name in enumerate(group.arrays)}
     return {name: _Origin(0, name, None) for name in listed[0].arrays}
+
+
+def _stored(found: _Found, merged: Mapping[str, Merged]) -> Callable[[str], bool]:
+    """Tells whether what stands at a path of a file is in the store: groups are, and datasets of columns."""
+    left_out = {origin.array for key, origin in found.origins.items() if key not in merged}
+    left_out -= {origin.array for key, origin in found.origins.items() if key in merged}
+    return lambda path: path not in left_out
 
 
 def _notes(

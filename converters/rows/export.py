@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, converted
 from unistore.converters.common.stored import SourceRows, row_values, source_dtype, sources_of
+from unistore.converters.files.hdf5.attribute_texts import attribute_texts, decoded_attributes
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView
 
@@ -24,7 +25,9 @@ def files(store: StoreView) -> Iterator[File]:
     """Every file of a rows store."""
     mapping: Mapping[str, str] = store.attributes["options"].get("map", {})
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
-    for source in sources_of(store):
+    sources = sources_of(store)
+    texts = attribute_texts(store, len(sources))
+    for source in sources:
         held: dict[str, Values] = {}
         for path in paths:
             array = store.array(path)
@@ -32,10 +35,13 @@ def files(store: StoreView) -> Iterator[File]:
                 values = row_values(array, source.lo, source.hi)
                 dtype = source_dtype(array.attributes, source.number, array.dtype)
                 held[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
-        yield from _files(source, _unmapped(held, mapping))
+        attributes = decoded_attributes(texts[source.number])
+        yield from _files(source, _unmapped(held, mapping), attributes)
 
 
-def _files(source: SourceRows, held: Mapping[str, Values]) -> Iterator[File]:
+def _files(
+    source: SourceRows, held: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]
+) -> Iterator[File]:
     suffix = source.name.lower().rpartition(".")[2]
     joint = _JOINT.fullmatch(source.name)
     if joint is not None and not any("/" in name for name in held):
@@ -48,7 +54,7 @@ def _files(source: SourceRows, held: Mapping[str, Values]) -> Iterator[File]:
         yield File(name=source.name, form="npz", source=source.number, values=held)
     else:
         name = f"{source.name[:-4]}.h5" if suffix == "npy" else source.name
-        yield File(name=name, form="hdf5", source=source.number, values=held)
+        yield File(name=name, form="hdf5", source=source.number, values=held, attributes=attributes)
 
 
 def _unmapped(held: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[str, Values]:

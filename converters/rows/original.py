@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from unistore.converters.common.comparing import blocks_difference
 from unistore.converters.common.originals import Compared, datasets_of, open_plain, summary
 from unistore.converters.common.stored import row_values, sources_of
+from unistore.converters.files.hdf5.attribute_texts import attribute_texts
+from unistore.converters.files.hdf5.original_attributes import attributes_left_out, compared_attributes
 from unistore.converters.protocol import Scan
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView
@@ -29,9 +31,10 @@ class Originals:
         self._store = store
         self._scan = scan
         self._sources = sources_of(store)
+        self._attributes = attribute_texts(store, len(self._sources))
 
     def compare(self, number: int) -> Iterator[Compared]:
-        """Every array of a source that the store holds."""
+        """Every array of a source that the store holds, and every attribute of its HDF5 file."""
         source, rows = self._scan.sources[number], self._sources[number]
         for column, (file, array, inner, *_) in source.detail["columns"].items():
             path = source.files[file]
@@ -39,18 +42,25 @@ class Originals:
             with _opened(path, array) as opened:
                 found = blocks_difference(values, partial(_rows, opened, inner))
             yield Compared(f"{source.name}: {array}", path, prod(values.shape), found)
+        yield from compared_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
-        """Datasets of a source that the store does not hold."""
+        """Datasets and attributes of a source that the store does not hold."""
         source = self._scan.sources[number]
         taken = {(file, array) for file, array, *_ in source.detail["columns"].values()}
         found = []
         for file, path in enumerate(source.files[: len(source.detail["files"])]):
-            if path.suffix.lower() in (".npy", ".npz"):
+            if not _is_hdf5(path):
                 continue
             with open_plain(path) as opened:
-                found += [name for name in datasets_of(opened) if (file, name) not in taken]
+                arrays = {name for each, name in taken if each == file}
+                found += [name for name in datasets_of(opened) if name not in arrays]
+                found += attributes_left_out(opened, self._attributes[number], arrays.__contains__)
         return summary(found)
+
+
+def _is_hdf5(path: Path) -> bool:
+    return path.suffix.lower() not in (".npy", ".npz")
 
 
 @contextmanager

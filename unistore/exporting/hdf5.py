@@ -157,7 +157,7 @@ def _write(file: File, disk: _Disk) -> None:
         for name, attributes in file.attributes.items():
             target = out.require_group(name) if name and name not in out else out[name or "/"]
             for key, value in attributes.items():
-                target.attrs[key] = _attribute(value)
+                _write_attribute(target.attrs, key, value)
 
 
 def _write_dataset(out: Any, name: str, values: Values, disk: _Disk, *, compressed: bool) -> None:
@@ -190,6 +190,14 @@ def _bounded(chunks: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """Chunk of at most 16 MiB: fewer rows where rows are long."""
     row = max(1, prod(chunks[1:]) * itemsize)
     return (max(1, min(chunks[0], (16 << 20) // row)), *chunks[1:])
+
+
+def _write_attribute(attributes: Any, name: str, value: Any) -> None:
+    """Write an array or an empty value as it is, any other value as JSON is written."""
+    import h5py
+
+    plain = value if isinstance(value, np.ndarray | h5py.Empty) else _attribute(value)
+    attributes.create(name, plain, dtype=plain.dtype if isinstance(plain, np.ndarray) else None)
 
 
 def _attribute(value: Any) -> Any:

@@ -20,6 +20,7 @@ from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.file import SUFFIXES, place
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
+from unistore.converters.point_cloud.attributes import file_attributes, kept_attributes
 from unistore.converters.point_cloud.cloud import Cloud, hdf5_file, late
 from unistore.converters.point_cloud.columns import case_note, form_problems, lengths_problem, name_problems
 from unistore.converters.point_cloud.datasets import (
@@ -105,6 +106,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         columns=columns,
         segment_columns=whole,
         header=header_of(found.file, name),
+        attributes=file_attributes(found.file, tree, ("data", *stored)),
         listed=True,
         files=tuple(sorted(tree.files)),
         memory=2 * sum(hdf5.chunk_memory(tree.datasets[path]) for path in ("data", *stored))
@@ -230,8 +232,7 @@ def exported(cloud: Cloud) -> File:
     for name, (path, stored, _) in cloud.layout["segment_columns"].items():
         shape = (count, *cloud.store.array(f"{SEGMENTS}/{name}").shape[1:])
         values[path] = late(partial(cloud.segment_column, name), shape, np.dtype(stored))
-    attributes = {"header": cloud.header} if cloud.header else {}
-    return hdf5_file(cloud, values, attributes)
+    return hdf5_file(cloud, values, kept_attributes(cloud))
 
 
 def _reshaped(cloud: Cloud, name: str, shape: tuple[int, ...]) -> NDArray[Any]:

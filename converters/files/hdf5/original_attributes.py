@@ -1,0 +1,113 @@
+"""The attributes of a source's HDF5 file, read with h5py alone, beside those that the store keeps of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.common.comparing import difference
+from unistore.converters.common.originals import Compared, open_plain, summary
+from unistore.converters.files.hdf5.attribute_texts import decoded_attributes
+
+__all__ = ["attributes_left_out", "compared_attributes"]
+
+
+def compared_attributes(source: str, path: Path, text: str) -> Iterator[Compared]:
+    """Every attribute that the store keeps of a file; it is not opened where there is none.
+
+    Parameters
+    ----------
+    source, path
+        Name of the source, and its file.
+    text
+        As `attribute_texts` gives it.
+    """
+    kept = decoded_attributes(text)
+    if not kept:
+        return
+    with open_plain(path) as file:
+        for place, entries in kept.items():
+            for name, stored in entries.items():
+                found = _difference(file, place, name, stored)
+                location = f"{source}: attribute {name} of {place or '/'}"
+                yield Compared(location, path, int(getattr(stored, "size", 0) or 0), found)
+
+
+def attributes_left_out(file: Any, text: str, stored: Callable[[str], bool]) -> list[str]:
+    """Attributes of an open file that the store does not keep; `stored` tells which datasets it holds."""
+    import h5py
+
+    kept = decoded_attributes(text)
+    found: list[str] = []
+
+    def note(place: str, item: Any) -> None:
+        if isinstance(item, h5py.Group) or stored(place):
+            known = kept.get(place, {})
+            names = (name if isinstance(name, str) else repr(name) for name in item.attrs)
+            found.extend(f"attribute {name} of {place or '/'}" for name in names if name not in known)
+
+    note("", file)
+    file.visititems(note)
+    return summary(found)
+
+
+def _difference(file: Any, place: str, name: str, stored: Any) -> str | None:
+    """Where an attribute differs from the stored one; None: nowhere."""
+    import h5py
+
+    with suppress(KeyError):
+        attributes = file[place or "/"].attrs
+        dtype = attributes.get_id(name).dtype
+        if not _same_type(dtype, stored.dtype):
+            return f"dtypes {_shown(stored.dtype)} and {_shown(dtype)}"
+        value = attributes[name]
+        if isinstance(value, h5py.Empty) or isinstance(stored, h5py.Empty):
+            alike = isinstance(value, h5py.Empty) and isinstance(stored, h5py.Empty)
+            return None if alike else "only one of them has a value"
+        return _values_difference(stored, np.asarray(value, dtype if dtype.names else None))
+    return "only the store has it"
+
+
+def _same_type(one: np.dtype[Any], two: np.dtype[Any]) -> bool:
+    """Whether dtypes are equal: fields, text of one length and encoding, names of an enumeration."""
+    import h5py
+
+    if one.fields is not None and two.fields is not None and one.names == two.names:
+        return all(
+            one.fields[name][0].shape == two.fields[name][0].shape
+            and _same_type(one.fields[name][0].base, two.fields[name][0].base)
+            for name in one.names or ()
+        )
+    told = [(h5py.check_string_dtype(each), h5py.check_enum_dtype(each)) for each in (one, two)]
+    return one == two and told[0] == told[1]
+
+
+def _shown(dtype: np.dtype[Any]) -> str:
+    import h5py
+
+    text = h5py.check_string_dtype(dtype)
+    return str(dtype) if text is None else f"text {text.encoding} of {text.length or 'any'} bytes"
+
+
+def _values_difference(stored: NDArray[Any], value: NDArray[Any]) -> str | None:
+    if stored.shape != value.shape:
+        return f"shapes {stored.shape} and {value.shape}"
+    if stored.dtype.names is not None:
+        parts = (_values_difference(stored[name], value[name]) for name in stored.dtype.names)
+        return next((part for part in parts if part is not None), None)
+    if stored.dtype.kind in "OSU":
+        texts = [(_bytes(one), _bytes(two)) for one, two in zip(stored.flat, value.flat, strict=True)]
+        unlike = next(((one, two) for one, two in texts if one != two), None)
+        return None if unlike is None else f"{unlike[0]!r:.60} and {unlike[1]!r:.60}"
+    if stored.dtype.kind == "c":
+        return _values_difference(stored.real, value.real) or _values_difference(stored.imag, value.imag)
+    return difference(stored.reshape(-1), value.reshape(-1))
+
+
+def _bytes(text: Any) -> bytes:
+    return text.encode("utf-8", "surrogateescape") if isinstance(text, str) else bytes(text)

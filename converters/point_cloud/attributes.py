@@ -1,0 +1,123 @@
+"""Attributes of point cloud files: those of groups, of columns, of segments; and where an export has them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import h5py
+
+from unistore.converters.files.hdf5.attribute_texts import attribute_texts, decoded_attributes
+from unistore.converters.files.hdf5.attributes import Attributes, Entry, objects_of, read_attributes
+from unistore.converters.files.hdf5.tree import Tree
+from unistore.converters.point_cloud.cloud import Cloud
+from unistore.converters.point_cloud.pointsuite import segment_number
+
+__all__ = ["COUNT", "file_attributes", "kept_attributes", "pointsuite_attributes"]
+
+COUNT = "num_points"
+"""Attribute of every segment of a PointSuite file."""
+
+
+def file_attributes(
+    file: h5py.File,
+    tree: Tree,
+    columns: Collection[str],
+    segments: Sequence[str] = (),
+    members: Sequence[str] = (),
+) -> Attributes:
+    """Attributes of a file.
+
+    Parameters
+    ----------
+    file, tree
+        The open file, and what `walk` found in it.
+    columns
+        Datasets that are columns: those of others are not in the store, nor are their attributes.
+    segments
+        Names of the groups in ``segments``.
+    members
+        Datasets of each of them, of which the first has a row a point.
+    """
+    inside = _segments(file, segments, members) if segments else iter(())
+    objects = chain(objects_of(file, tree, columns.__contains__), inside)
+
+    def counted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
+        """An export counts the points of every segment again."""
+        if name != COUNT or not path.startswith("segments/") or not isinstance(item, h5py.Group):
+            return False
+        rows = _member(item.id, members[0].encode()) if members else None
+        return rows is not None and entry == {"dtype": "<i8", "value": rows.shape[0] if rows.shape else 0}
+
+    return read_attributes(objects, counted)
+
+
+def _segments(
+    file: h5py.File, segments: Sequence[str], members: Sequence[str]
+) -> Iterator[tuple[str, h5py.HLObject]]:
+    """Groups of segments and their datasets, where no link leads to them."""
+    parent = file["segments"].id
+    for key in segments:
+        group = _member(parent, key.encode())
+        if isinstance(group, h5py.Group):
+            yield f"segments/{key}", group
+            for name in members:
+                item = _member(group.id, name.encode())
+                if isinstance(item, h5py.Dataset):
+                    yield f"segments/{key}/{name}", item
+
+
+def _member(group: h5py.h5g.GroupID, name: bytes) -> h5py.Group | h5py.Dataset | None:
+    """A group or dataset that lies in a group itself; None if there is none."""
+    try:
+        if group.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            return None
+        item = h5py.h5o.open(group, name)
+    except (KeyError, OSError, RuntimeError):
+        return None  # what is wrong with it is told where it is read
+    if isinstance(item, h5py.h5g.GroupID):
+        return h5py.Group(item)
+    return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else None
+
+
+def kept_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """Attributes of a source as it had them, by path and name."""
+    count = len(cloud.store.array("sources/rows"))
+    return decoded_attributes(attribute_texts(cloud.store, count)[cloud.source.number])
+
+
+def pointsuite_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
+    """The same, at the paths that a PointSuite file has for what they belong to.
+
+    Where the columns of several segments become one, attributes of the first one that has them are given.
+    """
+    places = _places(cloud.layout)
+    found: dict[str, dict[str, Any]] = {}
+    for path, values in kept_attributes(cloud).items():
+        for place in _placed(path, places):
+            found[place] = {**values, **found.get(place, {})}
+    return found
+
+
+def _places(layout: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Paths in a PointSuite file of each column, and of the group that holds the columns."""
+    xyz = layout["xyz"]
+    axes = [f"data/{axis}" for axis in "xyz"]
+    places = (
+        dict(zip(xyz, [(axis,) for axis in axes], strict=True)) if len(xyz) == 3 else {xyz[0]: tuple(axes)}
+    )
+    places |= {path: (f"data/{name}",) for name, (path, _, _) in layout["columns"].items()}
+    group = xyz[0].rpartition("/")[0]
+    return {**places, group: ("data",)} if group else places
+
+
+def _placed(path: str, places: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    group, _, rest = path.partition("/")
+    if group != "segments" or not rest:
+        return places.get(path, (path,))
+    key, _, column = rest.partition("/")
+    if column in places:
+        return places[column]
+    segment = f"segments/segment_{segment_number(key):04d}"
+    return (f"{segment}/{column}" if column else segment,)
