@@ -149,7 +149,10 @@ class Scanned:
         raised instead.
     excluded
         Names of parts of the source (episodes) that were left out as the options ask.
+    certain
+        Whether ``look`` takes the file too; asked of families that set `Converter.by_content`.
     """
 
     problems: Sequence[Problem] = field(default=(), kw_only=True)
     excluded: Sequence[str] = field(default=(), kw_only=True)
+    certain: bool = field(default=False, kw_only=True)

@@ -64,12 +64,16 @@ class Converter(Protocol):
     concurrent
         Whether ``scan`` and ``read`` may be at work on several sources at once, in threads: for files that
         are read without HDF5, which threads may not share.
+    by_content
+        Whether ``scan`` tells in `Scanned.certain` if a file is surely of the family: no other family is then
+        asked about it.
     planar
         Whether ``read_planes`` can read a part of a row, so that rows larger than memory can be written.
     """
 
     family: ClassVar[str]
     concurrent: ClassVar[bool] = False
+    by_content: ClassVar[bool] = False
     planar: ClassVar[bool] = False
     exclude: tuple[str, ...]
 
@@ -94,14 +98,15 @@ class Converter(Protocol):
         paths
             Files and folders as the user gave them.
         exclusion
-            What is to be left out. Parts whose names it covers need not be left out here.
+            What is to be left out. Parts whose names it covers need not be left out here, but files that
+            are another family's (`Exclusion.is_apart`) are to be passed over.
 
         Raises
         ------
         InputError
             If a path does not exist, holds nothing suitable, or leads elsewhere.
         """
-        files = expand(paths, self.suffixes)
+        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_apart(path)]
         named = zip(relative_names(files), files, strict=True)
         return Found(parts=[Part(name=name, files=(path,), roots=tuple(paths)) for name, path in named])
 

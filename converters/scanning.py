@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.formats import unread_format
-from unistore.converters.files.paths import list_files, real_path
-from unistore.converters.parts import Part, Scanned, Taken
+from unistore.converters.files.paths import list_files, passed_over, real_path
+from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import families, get_family
+from unistore.converters.registry import find_family
 from unistore.converters.scan import Scan
-from unistore.converters.survey import look_at
+from unistore.converters.survey import Owners, of_another
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["scan_sources"]
@@ -25,48 +24,118 @@ _SHOWN = 5
 _REASONS = 8
 
 
-def scan_sources(converter: Converter, paths: Sequence[Path]) -> Scan:
+def scan_sources(
+    converter: Converter, paths: Sequence[Path], must_exclude: Collection[str] | None = None
+) -> Scan:
     """Find the sources of a family, scan each, and bring them to one form.
+
+    Files in given folders that another particular family takes are left out; files that are given are not.
+
+    Parameters
+    ----------
+    converter, paths
+        What to scan, and how.
+    must_exclude
+        Names that must leave something out; None: all that the converter excludes.
 
     Raises
     ------
     InputError
         With every problem of every file.
     """
-    exclusion = Exclusion(converter.exclude)
-    found = converter.find(paths, exclusion)
+    owners = Owners(converter, paths)
+    apart = _of_others(paths, converter, owners)
+    exclusion = Exclusion(converter.exclude, map(real_path, apart))
+    found = _find(converter, paths, exclusion, apart)
     parts = [part for part in found.parts if not exclusion.covers(part.name)]
-    problems, left_out = list(found.problems), list(found.left_out)
+    problems = list(found.problems)
+    left_out = list(_passed_by(found.left_out, owners))
     given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
     kept: list[Part] = []
     sound: list[Scanned] = []
     for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
+        path = part.files[0]
+        asked = scanned is None or (converter.by_content and not scanned.certain)
+        if asked and path not in given and (other := owners.other(path)):
+            left_out.append((path, of_another(other)))
+            apart[path] = other
+            continue
         if scanned is not None:
             kept.append(part)
             sound.append(scanned)
             exclusion.met(scanned.excluded)
-        elif part.files[0] not in given and (other := _other_family(part, converter)) is not None:
-            left_out.append((part.files[0], other))
-            continue
         problems += about(part.name, wrong)
-    if not parts and not problems:
-        problems.append(Problem(f"{len(found.parts)} source(s)", "are all left out", kind="empty"))
+    if not kept and not problems:
+        message = "are all left out"
+        nothing = Problem(f"{len(found.parts)} source(s)", message, kind="empty")
+        problems.append(_all_of_others(converter, paths, apart) if parts else nothing)
     scan = None
     if kept:
         try:
             scan = converter.gather(kept, sound)
         except InputError as error:
             problems += error.problems or [Problem("sources", str(error))]
+    used = [path for source in scan.sources for path in source.files] if scan is not None else []
+    used += [path for part in found.parts for path in part.files] + [path for path, _ in left_out]
+    left_out += _unused(paths, converter, used, owners, apart, exclusion)
+    must_exclude = converter.exclude if must_exclude is None else must_exclude
+    problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
         raise InputError(problems)
-    used = [path for source in scan.sources for path in source.files]
-    used += [path for part in found.parts for path in part.files] + [path for path, _ in left_out]
-    left_out += _unused(paths, converter, used, excluding=bool(exclusion))
     return replace(
         scan,
         notes=(*scan.notes, *found.notes, *_named(left_out), *exclusion.notes()),
         left_out=tuple(left_out),
     )
+
+
+def _of_others(paths: Sequence[Path], converter: Converter, owners: Owners) -> dict[Path, str]:
+    """Files in given folders that the family could take and another has, with the other's name.
+
+    A general family has been asked for by name, and takes what it can; of one that knows its files by their
+    content, those that are in doubt are asked about once they are scanned.
+    """
+    own = find_family(converter.family)
+    folders = [path for path in paths if path.is_dir()]
+    if not folders or own is None or own.general or converter.by_content:
+        return {}
+    files = list_files(folders, converter.suffixes)[0]
+    return {path: other for path in files if (other := owners.other(path))}
+
+
+def _passed_by(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
+    """What the family leaves out, with the other family's command where one takes it, also in folders."""
+    for path, why in left_out:
+        files = list_files([path], ("",))[0]
+        others = [(file, of_another(other)) for file in files if (other := owners.other(file))]
+        yield from others or [(path, why)]
+
+
+def _find(
+    converter: Converter, paths: Sequence[Path], exclusion: Exclusion, apart: Mapping[Path, str]
+) -> Found:
+    """What the family finds; where all is of other families, that is the one problem."""
+    try:
+        found = converter.find(paths, exclusion)
+    except InputError as error:
+        if not apart or any(problem.kind != "missing" for problem in error.problems):
+            raise
+        found = Found(parts=())
+    if found.parts or not apart or any(problem.kind != "missing" for problem in found.problems):
+        return found
+    raise InputError(_all_of_others(converter, paths, apart))
+
+
+def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[Path, str]) -> Problem:
+    listed = ", ".join(map(str, paths))
+    others = list(dict.fromkeys(apart.values()))
+    family = converter.family.replace("_", " ")
+    message = (
+        f"holds no source of {family}: {len(apart)} file(s) are of {', '.join(others).replace('_', ' ')}"
+    )
+    commands = " or ".join(of_another(each).partition(": ")[2] for each in others)
+    cure = f"{commands}; or, to take files for {family} all the same, name each"
+    return Problem(listed, message, cure, "family")
 
 
 def _scan_all(
@@ -89,45 +158,48 @@ def _scan_all(
         yield from pool.map(one, parts)
 
 
-def _other_family(part: Part, converter: Converter) -> str | None:
-    """Which other family knows a file that cannot be scanned, and how it is converted."""
-    others = [each for each in families().values() if not each.general and each.name != converter.family]
-    seen = look_at(part.files[0], part.roots, others)
-    if not isinstance(seen.verdict, Taken):
-        return None
-    command = get_family(seen.family).command
-    return f"is of another family: unistore convert {command}"
-
-
 def _unused(
-    paths: Sequence[Path], converter: Converter, used: Iterable[Path], *, excluding: bool
+    paths: Sequence[Path],
+    converter: Converter,
+    used: Iterable[Path],
+    owners: Owners,
+    apart: Mapping[Path, str],
+    exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
-    """Files in given folders that no source uses, and why: none is passed over without a word."""
+    """What in given folders no source uses, and why: nothing is passed over without a word."""
     known = {real_path(path) for path in used}
-    apart = {path for path in known if path.is_dir()}
+    folded = {path for path in known if path.is_dir()}
     folders = [path for path in paths if path.is_dir()]
     files = list_files(folders, ("",))[0] if folders else []
     found = []
     for path in files:
         real = real_path(path)
-        if real in known or not apart.isdisjoint(real.parents):
+        if real in known or not folded.isdisjoint(real.parents):
             continue
-        unread = unread_format(path)
-        if unread:
-            reason = f"{unread}, which is not read"
-        elif excluding and path.name.lower().endswith(converter.suffixes):
+        if any(exclusion.covers(name) for name in _names(path, folders)):
+            reason = "excluded"
+        elif path in apart:
+            reason = of_another(apart[path])
+        elif exclusion and path.name.lower().endswith(converter.suffixes):
             reason = "excluded"
         else:
-            reason = f"no source of {converter.family.replace('_', ' ')}"
+            reason = owners.why_unused(path)
         found.append((path, reason))
-    return found
+    return found + [(path, why) for path, why in passed_over(folders) if path not in known]
+
+
+def _names(path: Path, folders: Sequence[Path]) -> list[str]:
+    """Names of a file below each of the given folders that it lies in."""
+    roots = [folder.resolve() for folder in folders]
+    return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
 
 
 def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:
-    """Remarks on files that belong to no source, one a reason."""
+    """Remarks on files that belong to no source, one a reason; hidden ones are only counted."""
     by_reason: dict[str, list[Path]] = {}
     for path, reason in left_out:
         by_reason.setdefault(reason, []).append(path)
+    by_reason.pop("hidden", None)
     notes = []
     for reason, files in list(by_reason.items())[:_REASONS]:
         shown = ", ".join(printable(path.name) for path in files[:_SHOWN])

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.formats import unread_format
-from unistore.converters.files.paths import list_files
+from unistore.converters.files.formats import unread_format, why_left_out
+from unistore.converters.files.paths import list_files, natural_key, passed_over
 from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import Family, families, is_own, leave_out
+from unistore.converters.registry import Family, families, find_family, get_family, is_own, leave_out
+from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["Detection", "Seen", "Survey", "look_at", "survey"]
+__all__ = ["Detection", "Owners", "Seen", "Survey", "survey"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,10 @@ class Detection:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A file, the verdict on it, and the family that takes or refuses it; empty where none does."""
+    """A file, the verdict on it, and the family that takes or refuses it; empty where none does.
+
+    Folders that are not looked into (hidden ones, Zarr) have a verdict of their own.
+    """
 
     path: Path
     family: str
@@ -74,10 +78,27 @@ class Survey:
     def unread(self) -> list[str]:
         """Files whose format is known by name but not read: ``"a.nii is NIfTI, which is not read"``."""
         return [
-            f"{printable(seen.path.name)} {seen.verdict.reason}"
+            f"{printable(seen.path.name)} is {seen.verdict.reason}"
             for seen in self.files
             if isinstance(seen.verdict, LeftOut) and unread_format(seen.path)
         ]
+
+    def verdicts(self) -> tuple[Count, ...]:
+        """Files by verdict and reason, with a few of their names.
+
+        What only a general family takes is left out where files of particular ones are there.
+        """
+        detected = {each.family for each in self.detected()}
+        return counted((*self._verdict(seen, detected), seen.path) for seen in self.files)
+
+    def _verdict(self, seen: Seen, detected: Collection[str]) -> tuple[str, str]:
+        if isinstance(seen.verdict, LeftOut):
+            return LEFT_OUT, seen.verdict.reason
+        if isinstance(seen.verdict, Refused):
+            return REFUSED, seen.verdict.problem.message
+        if seen.family not in detected:
+            return LEFT_OUT, of_another(seen.family)
+        return TAKEN, f"{seen.family.replace('_', ' ')} ({seen.verdict.layout})"
 
     def refused(self) -> list[Problem]:
         """What is wrong with files, and with folders that cannot be looked into."""
@@ -96,12 +117,55 @@ def survey(paths: Sequence[Path]) -> Survey:
     files, problems = list_files(paths, ("",))
     converters = _converters(families().values())
     closed = tuple(problem for problem in problems if problem.kind != "missing")  # of a folder without files
-    return Survey(tuple(_look(path, paths, converters) for path in files), closed)
+    seen = [_look(path, paths, converters) for path in files]
+    seen += [Seen(path, "", LeftOut(why)) for path, why in passed_over(paths)]
+    return Survey(tuple(sorted(seen, key=lambda each: natural_key(each.path.as_posix()))), closed)
 
 
-def look_at(path: Path, roots: Sequence[Path], chosen: Iterable[Family]) -> Seen:
-    """Ask some families about a file; links inside of it may lead into the roots."""
-    return _look(path, roots, _converters(chosen))
+def of_another(family: str) -> str:
+    """Why a file is left out that another family takes."""
+    return f"of another family: unistore convert {get_family(family).command}"
+
+
+class Owners:
+    """Whose files are, as a survey has it, but for the options of one family.
+
+    Parameters
+    ----------
+    converter
+        Of that family.
+    roots
+        Files or folders as the user gave them.
+    """
+
+    def __init__(self, converter: Converter, roots: Sequence[Path]) -> None:
+        asked = [each for each in families().values() if each.name != converter.family]
+        own = find_family(converter.family)
+        if own is None:
+            self._converters = _converters(asked)
+        else:
+            made = _converters(each for each in asked if not each.general)
+            order = list(families())
+            self._converters = sorted([*made, (own, converter)], key=lambda each: order.index(each[0].name))
+            self._converters += _converters(each for each in asked if each.general)
+        self._family, self._roots = converter.family, roots
+
+    def other(self, path: Path) -> str:
+        """Name of the other particular family that a file belongs to; empty if there is none."""
+        particular = [each for each in self._converters if not each[0].general]
+        seen = _look(path, self._roots, particular)
+        return seen.family if isinstance(seen.verdict, Taken) and seen.family != self._family else ""
+
+    def why_unused(self, path: Path) -> str:
+        """Why a file that was found is in no source of the family."""
+        seen = _look(path, self._roots, list(self._converters))
+        if isinstance(seen.verdict, LeftOut):
+            return seen.verdict.reason
+        if isinstance(seen.verdict, Refused):
+            return "cannot be read"
+        if seen.family == self._family:
+            return f"of no source of {self._family.replace('_', ' ')}"
+        return of_another(seen.family)
 
 
 def _converters(chosen: Iterable[Family]) -> list[tuple[Family, Converter]]:
@@ -144,9 +208,7 @@ def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Conv
                 return Seen(path, family.name, verdict)
             elif isinstance(verdict, Refused) and refused is None:
                 refused = Seen(path, family.name, Refused(_named_as(verdict.problem, path, roots)))
-    unread = unread_format(path)
-    reason = f"is {unread}, which is not read" if unread else "is of no known format"
-    return refused or Seen(path, "", LeftOut(reason))
+    return refused or Seen(path, "", LeftOut(why_left_out(path)))
 
 
 def _of_two(verdict: Verdict) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.paths import real_path
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["Collected", "Exclusion", "about"]
@@ -22,11 +25,14 @@ class Exclusion:
     names
         Names as messages give them: of a source, of a folder that sources lie in, or of a part of a source
         (``"a.hdf5: data/demo_3"``).
+    apart
+        Files to leave out whatever they are called, those of other families: with every link resolved.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], apart: Iterable[Path] = ()) -> None:
         self._names = frozenset(name.rstrip("/") for name in names)
         self._met: dict[str, None] = {}
+        self._apart = frozenset(apart)
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -35,12 +41,15 @@ class Exclusion:
         """Whether a name, or a folder above it, is left out."""
         if not self._names:
             return False
-        folders = [name[:at] for at, letter in enumerate(name) if letter == "/"]
-        for each in (name, *folders):
+        for each in (name, *_folders(name)):
             if each in self._names:
                 self._met[each] = None
                 return True
         return False
+
+    def is_apart(self, path: Path) -> bool:
+        """Whether a file is one of another family."""
+        return bool(self._apart) and real_path(path) in self._apart
 
     @property
     def covered(self) -> tuple[str, ...]:
@@ -52,12 +61,24 @@ class Exclusion:
         self._met |= dict.fromkeys(names)
 
     def notes(self) -> list[str]:
-        """Remarks: what was left out, and names that nothing has."""
-        met, unmet = list(self._met), sorted(self._names - set(self._met))
-        return [
-            *([f"left out: {_some(met)}"] if met else []),
-            *([f"nothing here is called {_some(unmet)}, so it was not left out"] if unmet else []),
-        ]
+        """A remark on what was left out."""
+        return [f"left out: {_some(list(self._met))}"] if self._met else []
+
+    def unmet(self, asked: Iterable[str], there: Iterable[str]) -> list[Problem]:
+        """A Problem for each name that nothing has, naming what is near it.
+
+        Parameters
+        ----------
+        asked
+            Names that must leave something out.
+        there
+            Names of what there is.
+        """
+        absent = sorted({name.rstrip("/") for name in asked} - set(self._met))
+        if not absent:
+            return []
+        names = list(dict.fromkeys(each for name in there for each in (name, *_folders(name))))
+        return [_absent(name, names) for name in absent]
 
 
 class Collected:
@@ -97,6 +118,20 @@ class Collected:
 def about(source: str, problems: Iterable[Problem]) -> list[Problem]:
     """Problems that are about one source, unless they already say which part of it."""
     return [replace(problem, source=problem.source or source) for problem in problems]
+
+
+def _folders(name: str) -> list[str]:
+    """Names of the folders above."""
+    return [name[:at] for at, letter in enumerate(name) if letter == "/"]
+
+
+def _absent(name: str, there: Sequence[str]) -> Problem:
+    last = name.rsplit("/", 1)[-1]
+    near = [each for each in there if each.rsplit("/", 1)[-1].partition(".")[0] == last.partition(".")[0]]
+    near = near or difflib.get_close_matches(name, there, _SHOWN, cutoff=0.6)
+    cure = f"is it {_some(near)}? names are" if near else "names are"
+    message = "leaves nothing out: nothing here has this name"
+    return Problem(f"--exclude {name}", message, f"{cure} as inspect and messages give them", "exclude")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -46,7 +46,7 @@ class CtConverter(CtOptions, Converter):
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
         """Group the files into volumes; see `find_volumes`."""
-        return find_volumes(paths, [parse_window(each).name for each in self.window])
+        return find_volumes(paths, [parse_window(each).name for each in self.window], exclusion)
 
     def scan(self, part: Part) -> ScannedVolume:
         """Read every header of a volume; see `scan_volume`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
+from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.ct.files import Grouped
 from unistore.converters.ct.layouts import format_of, suffixes
 from unistore.converters.ct.layouts.cases import add_case, case_folders, folder_of
@@ -21,7 +22,9 @@ _NAMED = "metadata.csv"
 """Lies beside many sets of cases: said to be left out."""
 
 
-def find_volumes(paths: Sequence[Path], known: Collection[str] = ()) -> Found:
+def find_volumes(
+    paths: Sequence[Path], known: Collection[str] = (), exclusion: Exclusion | None = None
+) -> Found:
     """Group the files that the given paths stand for into volumes, a `Part` each with its `VolumeFiles`.
 
     Parameters
@@ -30,6 +33,8 @@ def find_volumes(paths: Sequence[Path], known: Collection[str] = ()) -> Found:
         Files and folders as the user gave them.
     known
         Names of windows besides the presets.
+    exclusion
+        Its `is_apart` tells which files to pass over.
 
     Raises
     ------
@@ -43,6 +48,8 @@ def find_volumes(paths: Sequence[Path], known: Collection[str] = ()) -> Found:
     infos: set[Path] = set()
     for file in expand(paths, (*suffixes(), POINTS, INFO, _NAMED, *FOREIGN)):
         name = file.name.lower()
+        if exclusion is not None and exclusion.is_apart(file):
+            continue
         if format_of(file) or name.endswith(POINTS):
             arrays.append(file)
         elif name == INFO:

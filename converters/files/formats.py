@@ -1,10 +1,16 @@
-"""Formats of research data that unistore knows by name and does not read."""
+"""Files that are no sources, known by name: formats that are not read, lists, texts about the others."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-__all__ = ["unread_format"]
+__all__ = ["unread_format", "why_left_out"]
+
+_ABOUT = re.compile(
+    r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
+)
+_LIST = re.compile(r".*(files|file_?list)\.(txt|lst)|metadata\.(csv|json)", re.IGNORECASE)
 
 _NAMES = {
     ".nii": "NIfTI",
@@ -34,13 +40,22 @@ _NAMES = {
     ".tif": "TIFF",
     ".tiff": "TIFF",
     ".exr": "OpenEXR",
-    ".pt": "PyTorch file",
-    ".pth": "PyTorch file",
-    ".pkl": "pickle",
-    ".pickle": "pickle",
-    ".zip": "archive",
-    ".tar": "archive",
-    ".gz": "compressed file",
+    ".png": "a picture",
+    ".jpg": "a picture",
+    ".jpeg": "a picture",
+    ".bmp": "a picture",
+    ".webp": "a picture",
+    ".pt": "a PyTorch file",
+    ".pth": "a PyTorch file",
+    ".pkl": "a pickle",
+    ".pickle": "a pickle",
+    ".zip": "an archive",
+    ".tar": "an archive",
+    ".gz": "a compressed file",
+    ".json": "JSON",
+    ".yaml": "YAML",
+    ".yml": "YAML",
+    ".txt": "text",
 }
 """By lower-case ending; the longest that fits counts."""
 
@@ -50,3 +65,13 @@ def unread_format(path: Path) -> str:
     name = path.name.lower()
     endings = [ending for ending in _NAMES if name.endswith(ending)]
     return _NAMES[max(endings, key=len)] if endings else ""
+
+
+def why_left_out(path: Path) -> str:
+    """Why a file that no family takes is none of its sources: ``"NIfTI, which is not read"``."""
+    if _ABOUT.fullmatch(path.name):
+        return "a text about the others"
+    if _LIST.fullmatch(path.name):
+        return "a list of files"
+    unread = unread_format(path)
+    return f"{unread}, which is not read" if unread else "of no known format"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unistore.errors import InputError, Problem, printable
@@ -21,11 +22,16 @@ __all__ = [
     "is_store",
     "list_files",
     "natural_key",
+    "passed_over",
     "real_path",
     "relative_names",
     "special",
     "split_of",
 ]
+
+_BUILD = ".unistore-build"
+_ZARR = ("zarr.json", ".zgroup", ".zarray")
+"""A folder with one of these is Zarr, of version 3 or 2."""
 
 NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
 
@@ -105,11 +111,11 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[list[Pat
     for path in paths:
         location = printable(str(path))
         if path.is_dir():
-            files, folders, closed = _search(path)
-            inside = [file for file in files if file.name.lower().endswith(tuple(suffixes))]
-            leaving = [link for link in (*inside, *folders) if not is_inside(link, paths)]
-            problems += [*map(_leaving, leaving), *closed]
-            if not inside and not closed:
+            listing = _search(path)
+            inside = [file for file in sorted(listing.files) if file.name.lower().endswith(tuple(suffixes))]
+            leaving = [link for link in (*inside, *sorted(listing.leaving)) if not is_inside(link, paths)]
+            problems += [*map(_leaving, leaving), *listing.closed]
+            if not inside and not listing.closed:
                 message = f"no {' or '.join(suffixes)} file in this folder".replace("no  file", "no file")
                 problems.append(Problem(location, message, kind="missing"))
             found += [file for file in inside if file not in leaving]
@@ -135,16 +141,22 @@ def special(location: str) -> Problem:
     return Problem(location, "is a pipe, socket or device, not a file", "save its data as a file", "special")
 
 
-def _search(folder: Path) -> tuple[list[Path], list[Path], list[Problem]]:
-    """Files below a folder, links to folders outside it, and folders that cannot be listed.
+@dataclass(slots=True)
+class _Listing:
+    """Files below a folder, links to folders outside it, folders not to be listed, what is passed over."""
 
-    Each real folder is entered once.
+    files: list[Path] = field(default_factory=list)
+    leaving: list[Path] = field(default_factory=list)
+    closed: list[Problem] = field(default_factory=list)
+    passed: list[tuple[Path, str]] = field(default_factory=list)
+
+
+def _search(folder: Path) -> _Listing:
+    """What lies below a folder. Each real folder is entered once.
 
     Stores, and the folders of unfinished conversions, are no sources: what lies in them is not looked at.
     """
-    files: list[Path] = []
-    leaving: list[Path] = []
-    closed: list[Problem] = []
+    found = _Listing()
     root = folder.resolve()
     seen = {root}
     stack = [root]
@@ -152,29 +164,51 @@ def _search(folder: Path) -> tuple[list[Path], list[Path], list[Problem]]:
         current = stack.pop()
         try:
             if current != root and is_store(current):
+                found.passed.append((current, _zarr(current)))
                 continue
             with os.scandir(current) as entries:
-                visible = [entry for entry in entries if not entry.name.startswith(".")]
+                visible = [entry for entry in entries if not _is_hidden(entry, found)]
         except OSError as error:
             message = f"cannot be listed: {error.strerror}"
-            closed.append(Problem(printable(str(current)), message, "check the rights", "unreadable"))
+            problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
+            found.closed.append(problem)
             continue
         for entry in visible:
             if not os.path.isdir(entry.path):  # noqa: PTH112  False where links lead in a circle, unlike entry.is_dir
-                files.append(Path(entry.path))
+                found.files.append(Path(entry.path))
                 continue
             real = Path(entry.path).resolve()
             if not real.is_relative_to(root):
-                leaving.append(Path(entry.path))
+                found.leaving.append(Path(entry.path))
             elif real not in seen:
                 seen.add(real)
                 stack.append(real)
-    return sorted(files), sorted(leaving), closed
+    return found
+
+
+def _is_hidden(entry: os.DirEntry[str], found: _Listing) -> bool:
+    if entry.name.startswith("."):
+        found.passed.append((Path(entry.path), "hidden"))
+        return True
+    return False
+
+
+def passed_over(paths: Sequence[Path]) -> list[tuple[Path, str]]:
+    """Files and folders in given folders that are never looked into, and why, in natural order.
+
+    Hidden ones, stores and other Zarr hierarchies, unfinished conversions.
+    """
+    found = {path: why for each in paths if each.is_dir() for path, why in _search(each).passed}
+    return sorted(found.items(), key=lambda item: natural_key(item[0].as_posix()))
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder is a store or of an unfinished conversion: what lies in it is no source."""
-    return folder.name.endswith(".unistore-build") or (folder / "zarr.json").exists()
+    """Whether a folder is Zarr or of an unfinished conversion: what lies in it is no source."""
+    return folder.name.endswith(_BUILD) or any((folder / name).exists() for name in _ZARR)
+
+
+def _zarr(folder: Path) -> str:
+    return "an unfinished conversion" if folder.name.endswith(_BUILD) else "Zarr, which is no source"
 
 
 def _leaving(path: Path) -> Problem:

@@ -57,6 +57,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
     """Converts point clouds; see `PointCloudOptions`."""
 
     family: ClassVar[str] = FAMILY_NAME
+    by_content: ClassVar[bool] = True
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -101,7 +102,8 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def scan(self, part: Part) -> _Described:
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
-            return _Described(layout=recognise(file, self.map))
+            certain = format_of(file, self.map, Match.CERTAIN) is not None
+            return _Described(layout=recognise(file, self.map), certain=certain)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Bring the columns of all files to one form, and name the rooms that lists tell."""

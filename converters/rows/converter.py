@@ -74,7 +74,7 @@ class RowsConverter(RowsOptions, Converter):
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
         """Files as they are; ``.npy`` files of one folder may be arrays side by side, see `parts_of`."""
-        files = expand(paths, self.suffixes)
+        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_apart(path)]
         named = [
             each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
         ]

@@ -88,6 +88,7 @@ class Search:
         paths.sort(key=lambda path: natural_key(path.name))
         if self._exclusion:
             paths = [path for path in paths if not self._exclusion.covers(self._name(path))]
+        paths = [path for path in paths if not self._exclusion.is_apart(path)]
         return [
             path
             for path in paths

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,6 +35,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
     family: ClassVar[str] = FAMILY_NAME
     suffixes: ClassVar[tuple[str, ...]] = layouts.suffixes()
+    by_content: ClassVar[bool] = True
 
     def look(self, file: Candidate) -> Verdict:
         """Take files by what they hold."""
@@ -55,7 +57,8 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             different lengths, never written, dtypes that are no numbers.
         """
         naming = Naming(renamed=self.map, ignored=self.ignore)
-        return scan_file(part, naming, self.colour, Exclusion(self.exclude))
+        found = scan_file(part, naming, self.colour, Exclusion(self.exclude))
+        return replace(found, certain=not self.map)  # without a map, what is not recognised is refused
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFile]) -> Scan:
         """Bring the columns of all episodes to one form; files without episodes give remarks alone.

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from unistore.converters.verdicts import counted_scan
 from unistore.report.blocks import count_of
+from unistore.report.verdicts import verdicts_line
 from unistore.system.sizes import size
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
     """What would be written, and how much of the memory that may be taken it takes."""
     lines = [f"would write {destination}: {shown.scan.family.replace('_', ' ')}"]
     lines += [f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}"]
+    lines.append(f"  {verdicts_line([each.to_json() for each in counted_scan(shown.scan)])}")
     for table in shown.tables:
         about = "about " if table.name in shown.estimated else ""
         shards = count_of(len(list(table.tasks())), "shard")
@@ -61,6 +64,7 @@ def report_text(report: Report) -> str:
             f"files ({size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
         ),
     ]
+    lines.append(f"  {verdicts_line(report.verdicts)}")
     if report.resumed:
         lines.append(f"  continued: {report.resumed} of {report.tasks} shards were there")
     lines += [f"  note: {note}" for note in report.notes]

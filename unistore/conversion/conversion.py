@@ -22,6 +22,7 @@ from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
 from unistore.conversion.spill import Spill
 from unistore.converters.protocol import Converter, Facts, Scan
+from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.system.progress import Progress
@@ -103,6 +104,7 @@ class Conversion:
             digest=sealed["digest"],
             notes=self.scan.notes,
             skipped=self.scan.options.get("skipped", ()),
+            verdicts=tuple(each.to_json() for each in counted_scan(self.scan)),
         )
         self.build.journal.append({"step": "sealed", "report": asdict(report)})
         self.build.move_into_place()

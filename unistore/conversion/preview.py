@@ -14,6 +14,7 @@ from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.planning import plan_of
 from unistore.conversion.skipping import check_mode, entry_of, scan_sound, with_skipped
 from unistore.converters.protocol import Converter, Scan
+from unistore.converters.verdicts import counted_scan
 
 __all__ = ["Preview", "preview"]
 
@@ -58,6 +59,7 @@ class Preview:
         return {
             "family": self.scan.family,
             "notes": list(self.scan.notes),
+            "verdicts": [each.to_json() for each in counted_scan(self.scan)],
             "options": dict(self.scan.options),
             "sources": [
                 {"name": source.name, "split": source.split, "rows": dict(source.rows)}

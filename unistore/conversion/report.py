@@ -15,7 +15,9 @@ class Report:
 
     ``source_bytes`` are the sizes of the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the
     stored sizes of all arrays; ``resumed`` counts the tasks that an earlier run had finished; ``skipped``
-    holds what was left out because of its problems (see `unistore.conversion.skipping`).
+    holds what was left out because of its problems (see `unistore.conversion.skipping`). ``verdicts`` counts
+    the files under the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``,
+    ``files``, and the names of the first as ``examples``.
     """
 
     destination: str
@@ -31,7 +33,9 @@ class Report:
     digest: str
     notes: tuple[str, ...] = ()
     skipped: tuple[Mapping[str, Any], ...] = ()
+    verdicts: tuple[Mapping[str, Any], ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "notes", tuple(self.notes))
         object.__setattr__(self, "skipped", tuple(self.skipped))
+        object.__setattr__(self, "verdicts", tuple(self.verdicts))

@@ -69,10 +69,11 @@ def scan_sound(
         With every problem, if it cannot be helped by leaving sources out.
     """
     problems = list(skipped)
+    must_exclude = [name for name in converter.exclude if name not in {each.source for each in problems}]
     while True:
         chosen = _without(converter, problems)
         try:
-            scan = scan_sources(chosen, paths)
+            scan = scan_sources(chosen, paths, must_exclude)
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:

@@ -96,7 +96,7 @@ def rebuild(
     except (KeyError, TypeError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
-    scan = scan_sources(converter, sources)
+    scan = scan_sources(converter, sources, must_exclude=())
     if "skipped" in options:  # why sources are left out, which the converter was told
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
     guards = tuple(guard_of(source) for source in scan.sources)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
-from unistore.converters.survey import survey
+from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, plain
@@ -18,6 +18,7 @@ from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_ins
 from unistore.report.sealed import describe_store, store_blocks
 from unistore.report.sources import describe_sources, problem_blocks, source_blocks
 from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
+from unistore.report.verdicts import verdict_blocks
 from unistore.store.names import REPAIR, build_folder
 
 __all__ = ["Inspection", "inspect"]
@@ -41,8 +42,8 @@ class Inspection:
         ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
         ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or not: files are not read. A
         source that can be read has ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and
-        the number of files, of each family that is there) and, where there is one family and nothing is
-        wrong, ``sources``, ``tables``, ``notes``.
+        the number of files, of each family that is there), ``verdicts`` (files taken, left out and refused,
+        by reason) and, where there is one family and nothing is wrong, ``sources``, ``tables``, ``notes``.
     problems
         What is wrong with sources.
     blocks
@@ -107,9 +108,10 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         blocks = source_blocks(shown, details, problems)
         return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
     if refused := tuple(surveyed.refused()):
+        details = {"verdicts": [each.to_json() for each in surveyed.verdicts()]}
         blocks = problem_blocks([("source", shown)], refused)
-        return Inspection(kind="source", path=shown, details={}, problems=refused, blocks=tuple(blocks))
-    return _unknown(shown, target, surveyed.unread())
+        return Inspection(kind="source", path=shown, details=details, problems=refused, blocks=tuple(blocks))
+    return _unknown(shown, target, surveyed)
 
 
 def _store(shown: str) -> Inspection:
@@ -124,16 +126,17 @@ def _zarr(shown: str, target: Path) -> Inspection:
     return Inspection(kind="zarr", path=shown, details=details, blocks=tuple(zarr_blocks(shown, details)))
 
 
-def _unknown(shown: str, target: Path, unread: Sequence[str]) -> Inspection:
+def _unknown(shown: str, target: Path, surveyed: Survey) -> Inspection:
     inside = stores_inside(target)
     message, cure = _why_unknown(target, inside)
-    if unread:
+    verdicts = [each.to_json() for each in surveyed.verdicts()]
+    if unread := surveyed.unread():
         message = f"{'; '.join(unread[:3])}; {message}"
     problem = Problem(shown, message, cure, "unknown")
     block = Block(facts=[("unknown", shown)], lines=(f"{message}; {cure}",))
-    return Inspection(
-        kind="unknown", path=shown, details={"inside": inside}, problems=(problem,), blocks=(block,)
-    )
+    details = {"inside": inside, "verdicts": verdicts}
+    blocks = (block, *(verdict_blocks(verdicts) if target.is_dir() else ()))
+    return Inspection(kind="unknown", path=shown, details=details, problems=(problem,), blocks=blocks)
 
 
 def _why_unknown(target: Path, inside: Sequence[str]) -> tuple[str, str]:

@@ -12,12 +12,14 @@ from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
 from unistore.report.blocks import Block, count_of
 from unistore.report.commands import convert_command
+from unistore.report.verdicts import verdict_blocks, verdicts_line
 from unistore.system.sizes import size
 
 __all__ = ["describe_sources", "problem_blocks", "source_blocks"]
 
 SHOWN_SOURCES = 5
 SHOWN_PROBLEMS = 50
+_COLUMNS = ("family", "files", "layout", "because")
 
 
 def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tuple[Problem, ...]]:
@@ -37,6 +39,7 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tupl
         for each in found
     ]
     about = {name: value for name, value in families[0].items() if name != "files"} | {"families": families}
+    about["verdicts"] = [each.to_json() for each in surveyed.verdicts()]
     if len(families) > 1:
         return about, ()
     return _plan(path, found[0], about)
@@ -69,7 +72,9 @@ def problem_blocks(facts: Sequence[tuple[str, str]], problems: Sequence[Problem]
     return [Block(facts=facts), Block(title=title, lines=lines)]
 
 
-def _families(path: str, families: Sequence[Mapping[str, Any]]) -> list[Block]:
+def _families(
+    path: str, families: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]
+) -> list[Block]:
     """The families whose files lie at one place, and the command of each."""
     rows = [
         (each["family"].replace("_", " "), str(each["files"]), each["layout"], each["reason"])
@@ -77,8 +82,16 @@ def _families(path: str, families: Sequence[Mapping[str, Any]]) -> list[Block]:
     ]
     commands = "\n".join(each["command"] for each in families)
     return [
-        Block(facts=[("sources", f"{path}: files of {len(families)} families")]),
-        Block(title="families", columns=("family", "files", "layout", "because"), rows=rows),
+        Block(
+            facts=[
+                ("sources", f"{path}: files of {len(families)} families"),
+                ("files", verdicts_line(verdicts).partition(": ")[2]),
+            ]
+        ),
+        Block(
+            title="families", columns=("family", "files", "layout", "because"), rows=rows, spare=("layout",)
+        ),
+        *verdict_blocks(verdicts),
         Block(title="convert each by itself", code=commands),
     ]
 
@@ -96,14 +109,17 @@ def _command(family: str, path: Path) -> str:
 def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:
     """What `describe_sources` gave, for people."""
     if len(about["families"]) > 1:
-        return _families(path, about["families"])
+        return _families(path, about["families"], about["verdicts"])
     facts = [
         ("source", path),
         ("family", f"{about['family'].replace('_', ' ')} ({about['layout']})"),
         ("because", about["reason"]),
+        ("files", verdicts_line(about["verdicts"]).partition(": ")[2]),
     ]
+    others = verdict_blocks(about["verdicts"])
     if problems:
-        return [*problem_blocks(facts, problems), Block(title="then convert it", code=about["command"])]
+        convert = Block(title="then convert it", code=about["command"])
+        return [*problem_blocks(facts, problems), *others, convert]
     sources = about["sources"]
     names = ", ".join(source["name"] for source in sources["first"])
     more = f" and {sources['count'] - SHOWN_SOURCES:,} more" if sources["count"] > SHOWN_SOURCES else ""
@@ -125,6 +141,7 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
         Block(facts=facts),
         Block(title="arrays", columns=("array", "shape", "dtype", "chunks"), rows=rows),
     ]
-    if about["notes"]:
-        blocks.append(Block(title="notes", lines=about["notes"]))
+    blocks += others
+    if notes := [each for each in about["notes"] if not each.startswith("left out, ")]:
+        blocks.append(Block(title="notes", lines=notes))
     return [*blocks, Block(title="convert it", code=about["command"])]

@@ -25,10 +25,26 @@ def test_names_and_folders_are_covered() -> None:
     assert [name for name in covered if not exclusion.covers(name)] == []
     others = ["A.h5", "b.h5", "train", "train/xx/1.dat", "b.h5: data/demo_10", "sub/a.h5"]
     assert [name for name in others if exclusion.covers(name)] == []
-    assert exclusion.notes() == [
-        "left out: a.h5, train/x, b.h5: data/demo_1",
-        "nothing here is called absent.h5, so it was not left out",
-    ]
+    assert exclusion.notes() == ["left out: a.h5, train/x, b.h5: data/demo_1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("spike_vox", "seq/spike_vox"),
+        ("seq/spike_vos", "seq/spike_vox"),
+        ("a.npy", "clouds/a.h5"),
+        ("nothing_like_it", ""),
+    ],
+)
+def test_a_name_that_leaves_nothing_out_is_a_problem(name: str, near: str) -> None:
+    there = ["clouds/a.h5", "seq/spike_vox/0.npy"]
+    exclusion = Exclusion(["clouds/", name])
+    assert exclusion.covers("clouds/a.h5")
+    (problem,) = exclusion.unmet(["clouds/", name], there)
+    assert problem.location == f"--exclude {name}"
+    assert (near in problem.cure) if near else ("is it" not in problem.cure)
+    assert exclusion.unmet(["clouds"], there) == []
     assert Exclusion([]).notes() == []
 
 

@@ -227,11 +227,12 @@ def test_without_a_sound_episode_the_file_is_refused(tmp_path: Path) -> None:
 
 def test_names_that_are_left_out_are_noted_once(tmp_path: Path) -> None:
     robomimic(tmp_path)
-    exclude = ("1.h5: data/demo_4", "2.h5", "0.h5: data/demo_77")
+    exclude = ("1.h5: data/demo_4", "2.h5")
     scan = scan_sources(TrajectoryConverter(exclude=exclude), [tmp_path])
     assert "left out: 2.h5, 1.h5: data/demo_4" in scan.notes
-    assert "nothing here is called 0.h5: data/demo_77, so it was not left out" in scan.notes
     assert [len(source.detail["names"]) for source in scan.sources] == [12, 11]
+    with pytest.raises(InputError, match=r"0.h5: data/demo_77: leaves nothing out"):
+        scan_sources(TrajectoryConverter(exclude=(*exclude, "0.h5: data/demo_77")), [tmp_path])
 
 
 def test_a_scan_of_many_equal_episodes_is_small(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""How many files are taken, left out and refused, with a few of their names: for people and for JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unistore.converters.scan import Scan
+from unistore.errors import printable
+
+__all__ = ["LEFT_OUT", "REFUSED", "TAKEN", "Count", "counted", "counted_scan"]
+
+TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Files, or folders that are not looked into, of one verdict.
+
+    Attributes
+    ----------
+    verdict
+        ``"taken"``, ``"left out"`` or ``"refused"``.
+    why
+        The family and layout, or the reason.
+    files
+        How many.
+    examples
+        The names of the first.
+    """
+
+    verdict: str
+    why: str
+    files: int
+    examples: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "examples": list(self.examples)}
+
+
+def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
+    """Count files, given with verdict and reason; taken ones come first, refused ones last."""
+    groups: dict[tuple[str, str], list[Path]] = {}
+    for verdict, why, path in files:
+        groups.setdefault((verdict, why), []).append(path)
+    order = (TAKEN, LEFT_OUT, REFUSED)
+    return tuple(
+        Count(verdict, why, len(paths), tuple(printable(path.name) for path in paths[:_EXAMPLES]))
+        for (verdict, why), paths in sorted(groups.items(), key=lambda item: order.index(item[0][0]))
+    )
+
+
+def counted_scan(scan: Scan) -> tuple[Count, ...]:
+    """What a scan takes, each file once, and what it leaves out; sources that are skipped are refused."""
+    family = scan.family.replace("_", " ")
+    taken = dict.fromkeys(path for source in scan.sources for path in source.files)
+    refused = dict.fromkeys(entry["left_out"] for entry in scan.options.get("skipped", ()))
+    return counted(
+        [
+            *((TAKEN, family, path) for path in taken),
+            *((LEFT_OUT, why, path) for path, why in scan.left_out if str(path) not in refused),
+            *((REFUSED, "has problems", Path(name)) for name in refused),
+        ]
+    )

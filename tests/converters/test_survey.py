@@ -1,0 +1,228 @@
+"""Every file under the given paths has one verdict, whatever lies beside it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+from tests.mixtures import JUNK, SETS, Mixture, Shelf, damage
+from unistore.conversion.convert import make_converter
+from unistore.converters.parts import LeftOut, Refused, Taken
+from unistore.converters.scanning import scan_sources
+from unistore.converters.survey import Survey, survey
+from unistore.converters.verdicts import counted_scan
+from unistore.errors import InputError
+
+MIXTURES = 300
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+    return Shelf(tmp_path_factory.mktemp("shelf"))
+
+
+def mixed(shelf: Shelf, folder: Path, rng: Random) -> Mixture:
+    """Sets of some families, some of them in one folder, and junk among them."""
+    mixture = Mixture(folder)
+    places = rng.sample(["", "a", "b", "data/c", "train", "x y"], 3)
+    for family in rng.sample(list(SETS), rng.randint(1, 3)):
+        mixture.add(shelf, rng.choice(SETS[family]), rng.choice(places))
+    for name in rng.sample(list(JUNK), rng.randint(0, 5)):
+        mixture.add_junk(name, rng.choice(places))
+    return mixture
+
+
+def verdicts(folder: Path) -> dict[Path, tuple[str, Any]]:
+    return {seen.path: (seen.family, seen.verdict) for seen in survey([folder]).files}
+
+
+def change(mixture: Mixture, shelf: Shelf, rng: Random) -> set[Path]:
+    """Add, damage or remove one file; returns the files whose verdicts may be others then."""
+    how = rng.choice(("add", "damage", "remove"))
+    if how == "add":
+        if rng.random() < 0.5:
+            name = rng.choice([name for name in JUNK if "/" not in name])
+            return {mixture.add_junk(name, rng.choice(["", "a", "new"]))}
+        _, source = shelf.get(rng.choice([maker for makers in SETS.values() for maker in makers]))
+        path = rng.choice([each for each in sorted(source.rglob("*")) if each.is_file()])
+        target = mixture.folder / f"added_{path.name}"
+        shutil.copy(path, target)
+        return {target}
+    path = rng.choice([each for files in mixture.sets.values() for each in files])
+    if how == "damage":
+        damage(path, rng)
+    else:
+        path.unlink()
+    return mixture.partners(path)
+
+
+def test_one_file_never_changes_the_verdict_of_another(shelf: Shelf, tmp_path: Path) -> None:
+    """Random mixtures of the sources of all families, junk and damaged files; one file is changed."""
+    kinds: set[type] = set()
+    for seed in range(MIXTURES):
+        rng = Random(seed)
+        folder = tmp_path / str(seed)
+        mixture = mixed(shelf, folder, rng)
+        before = verdicts(folder)
+        kinds |= {type(verdict) for _, verdict in before.values()}
+        may_change = change(mixture, shelf, rng)
+        after = verdicts(folder)
+        for path in before.keys() - may_change:
+            assert after.get(path) == before[path], f"mixture {seed}: {path.relative_to(folder)}"
+        assert after.keys() - before.keys() <= may_change, f"mixture {seed}"
+        shutil.rmtree(folder)
+    assert kinds == {Taken, LeftOut, Refused}
+
+
+def test_every_file_and_folder_has_a_verdict(shelf: Shelf, tmp_path: Path) -> None:
+    for seed in range(20):
+        folder = tmp_path / str(seed)
+        mixed(shelf, folder, Random(seed))
+        found = set(verdicts(folder))
+        for path in folder.rglob("*"):
+            if path.is_file():
+                assert not found.isdisjoint({path, *path.parents}), path
+        counts = survey([folder]).verdicts()
+        assert sum(each.files for each in counts) == len(found)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_each_printed_command_takes_the_files_of_its_family(shelf: Shelf, tmp_path: Path, seed: int) -> None:
+    """Mixtures of particular families without damage: the scans share the files as the survey does."""
+    rng = Random(seed)
+    mixture = Mixture(tmp_path / "mixed")
+    particular = [family for family in SETS if family != "rows"]
+    for family in rng.sample(particular, rng.randint(2, 4)):
+        mixture.add(shelf, rng.choice(SETS[family]), rng.choice(["", f"{family}_data", "data"]))
+    for name in ("README.md", "scan.nii.gz", "array.zarr/.zgroup", ".hidden.npy", "photo.png"):
+        mixture.add_junk(name, rng.choice(["", "ct"]))
+    surveyed = survey([mixture.folder])
+    detected = [each.family for each in surveyed.detected()]
+    assert sorted(detected) == sorted(case.family for case in mixture.cases.values())
+    for case in mixture.cases.values():
+        scan = scan_sources(make_converter(case.family, case.options), [mixture.folder])
+        used = {path for source in scan.sources for path in source.files}
+        assert {path for path in used if path.suffix != ".txt"} == taken_by(surveyed, case.family)
+        left = {path for path, _ in scan.left_out}
+        for other in mixture.cases.values():
+            if other is not case:
+                assert taken_by(surveyed, other.family) <= left
+                assert any(f"unistore convert {other.family.replace('_', '-')}" in n for n in scan.notes)
+        assert sum(each.files for each in counted_scan(scan)) == len(used) + len(left)
+
+
+def taken_by(surveyed: Survey, family: str) -> set[Path]:
+    return {seen.path for seen in surveyed.files if seen.family == family and isinstance(seen.verdict, Taken)}
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("README.md", "a text about the others"),
+        ("LICENSE", "a text about the others"),
+        ("train_files.txt", "a list of files"),
+        ("all_filelist.txt", "a list of files"),
+        ("metadata.csv", "a list of files"),
+        ("a.nii.gz", "NIfTI, which is not read"),
+        ("a.DCM", "DICOM, which is not read"),
+        ("a.las", "LAS, which is not read"),
+        ("a.ply", "PLY, which is not read"),
+        ("a.e57", "E57, which is not read"),
+        ("a.bag", "ROS bag, which is not read"),
+        ("a.parquet", "Parquet, which is not read"),
+        ("a.mp4", "MP4 video, which is not read"),
+        ("a.png", "a picture, which is not read"),
+        ("a.unheard", "of no known format"),
+        (".hidden", "hidden"),
+        (".git/config", "hidden"),
+        ("a.zarr/zarr.json", "Zarr, which is no source"),
+        ("b.zarr/.zarray", "Zarr, which is no source"),
+        ("c.zarr.unistore-build/journal.jsonl", "an unfinished conversion"),
+    ],
+)
+def test_why_a_file_is_left_out(tmp_path: Path, name: str, why: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"something")
+    (seen,) = survey([tmp_path]).files
+    assert seen.verdict == LeftOut(why)
+    assert seen.path == tmp_path / name.partition("/")[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two volumes, spikes as arrays, a cloud, and episodes."""
+    for number in range(2):
+        np.save(tmp_path / f"ct_{number}.npy", np.full((4, 5, 6), number, "i2"))
+    (tmp_path / "seq" / "spike").mkdir(parents=True)
+    for number in range(2):
+        np.save(tmp_path / "seq" / "spike" / f"{number}.npy", np.ones((4, 5, 6), "u1"))
+    with h5py.File(tmp_path / "cloud.h5", "w") as file:
+        for axis in "xyz":
+            file[axis] = np.arange(5.0)
+    with h5py.File(tmp_path / "robot.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((5, 2))
+        file["data/demo_0/obs/x"] = np.zeros((5, 2))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("family", "sources"),
+    [
+        ("ct", ["ct_0.npy", "ct_1.npy"]),
+        ("spike", ["seq/spike/0.npy", "seq/spike/1.npy"]),
+        ("point_cloud", ["cloud.h5"]),
+        ("trajectory", ["robot.hdf5"]),
+    ],
+)
+def test_naming_a_family_leaves_out_what_others_take(folder: Path, family: str, sources: list[str]) -> None:
+    scan = scan_sources(make_converter(family, {}), [folder])
+    found = sorted(path.relative_to(folder).as_posix() for each in scan.sources for path in each.files)
+    assert found == sources
+    assert all(why.startswith("of another family: unistore convert ") for _, why in scan.left_out)
+    assert len(scan.left_out) == 6 - len(sources)
+
+
+def test_files_that_are_given_are_never_left_out(folder: Path) -> None:
+    spikes = sorted((folder / "seq" / "spike").iterdir())
+    scan = scan_sources(make_converter("ct", {}), spikes)
+    assert len(scan.sources) == 2
+    assert not scan.left_out
+
+
+@pytest.mark.parametrize(("family", "inside"), [("ct", "seq"), ("point_cloud", "robots"), ("spike", "cts")])
+def test_where_all_is_of_another_family_its_command_is_told(folder: Path, family: str, inside: str) -> None:
+    for name, pattern in (("robots", "*.hdf5"), ("cts", "ct_*.npy")):
+        (folder / name).mkdir()
+        for path in folder.glob(pattern):
+            path.rename(folder / name / path.name)
+    with pytest.raises(InputError) as refused:
+        scan_sources(make_converter(family, {}), [folder / inside])
+    (problem,) = refused.value.problems
+    other = {"seq": "spike", "robots": "trajectory", "cts": "ct"}[inside]
+    assert problem.kind == "family"
+    assert f"unistore convert {other}" in problem.cure
+    assert "name each" in problem.cure
+
+
+def test_what_others_take_does_not_change_what_a_family_is_called(folder: Path) -> None:
+    """Names of sources, which stores keep, are the same with the other families' arrays and without."""
+    with_others = [source.name for source in scan_sources(make_converter("ct", {}), [folder]).sources]
+    shutil.rmtree(folder / "seq")
+    assert [source.name for source in scan_sources(make_converter("ct", {}), [folder]).sources] == with_others
+
+
+def test_an_exclusion_that_matches_nothing_is_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"--exclude ct_2\.npy: leaves nothing out.*is it ct_1\.npy"):
+        scan_sources(make_converter("ct", {"exclude": ("ct_2.npy",)}), [folder])
+    scan = scan_sources(make_converter("ct", {"exclude": ("ct_1.npy", "cloud.h5", "seq")}), [folder])
+    assert [source.name for source in scan.sources] == ["ct_0.npy"]
+    reasons = {path.relative_to(folder).as_posix(): why for path, why in scan.left_out}
+    assert reasons["cloud.h5"] == "excluded"
+    assert scan_sources(make_converter("ct", {"exclude": ("gone",)}), [folder], must_exclude=()).sources
