@@ -18,16 +18,15 @@ from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
+from unistore.converters.point_cloud.buckets import Read
 from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
 from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory, held_memory
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
-from unistore.converters.point_cloud.order import Read
 from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
-from unistore.converters.point_cloud.scratch import Scratch
-from unistore.converters.point_cloud.segments import Partition, by_windows, consecutive
+from unistore.converters.point_cloud.segments import Partition, consecutive
 from unistore.converters.point_cloud.settle import (
     column_fields,
     point_columns,
@@ -36,6 +35,8 @@ from unistore.converters.point_cloud.settle import (
     tables,
 )
 from unistore.converters.point_cloud.source import Layout, Match, to_json
+from unistore.converters.point_cloud.windows import by_windows
+from unistore.converters.point_cloud.workspace import Workspace
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
@@ -201,11 +202,11 @@ class PointCloudConverter(PointCloudOptions, Converter):
             folder,
         )
 
-    def _cut(self, points: int, checked: Callable[[], Read], scratch: Scratch) -> Partition:
+    def _cut(self, points: int, checked: Callable[[], Read], work: Workspace) -> Partition:
         if self.segment is None:
             return consecutive(np.array([points]), np.zeros(1, np.int64))
         size = parse_window(self.segment)
-        return by_windows(checked(), points, size, self.min_points, self.max_points, scratch)
+        return by_windows(checked(), points, size, self.min_points, self.max_points, work)
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import place
-from unistore.converters.point_cloud.coordinates import Finite, bounds_of, ends_of, quantise
-from unistore.converters.point_cloud.large import LargeGrid
-from unistore.converters.point_cloud.order import Read, gather
+from unistore.converters.point_cloud.buckets import Read, reader
+from unistore.converters.point_cloud.coordinates import Finite, bounds_of, quantise
+from unistore.converters.point_cloud.order import gather
 from unistore.converters.point_cloud.recognise import format_named
-from unistore.converters.point_cloud.scratch import BLOCK, Column, Form, Scratch
 from unistore.converters.point_cloud.segments import Partition, blocks, by_indices, consecutive
 from unistore.converters.point_cloud.source import PointSource, Ranges, coordinate_names
-from unistore.converters.point_cloud.voxels import largest_cell, voxelise
+from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
+from unistore.converters.point_cloud.workspace import Column, Form, Workspace
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
@@ -29,7 +29,7 @@ __all__ = ["Cut", "derive_points", "is_label"]
 
 _XYZ = "xyz"
 
-Cut = Callable[[int, Callable[[], Read], Scratch], Partition]
+Cut = Callable[[int, Callable[[], Read], Workspace], Partition]
 """Cuts a cloud without segments, given how many points it has and, where asked for, how they are read."""
 
 
@@ -49,7 +49,7 @@ def derive_points(
 ) -> Facts:
     """Read one file, emit its points and voxels, and return what the index needs of it.
 
-    Blocks of `BLOCK` points pass through memory. Coordinates that can be quantised are emitted so.
+    Blocks of `STEP` points pass through memory. Coordinates that can be quantised are emitted so.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def derive_points(
     emit
         As of `Converter.derive`.
     folder
-        For what is more than a block; None: it is held.
+        For columns of more than a block; None: there is one block, which is held in memory.
 
     Returns
     -------
@@ -78,11 +78,11 @@ def derive_points(
         Naming coordinates that are not finite, indices that are wrong, values that cannot be read.
     """
     opened = format_named(source.detail["layout"]).open_points(source)
-    with opened as points, Scratch(folder if points.rows > BLOCK else None) as scratch:
+    with opened as points, Workspace(folder) as work:
         if not points.rows:
             raise InputError(Problem(place(source.name), "holds no points", "leave the file out", "empty"))
-        stored = _Stored(points, source, columns, cut, scratch)
-        clouds = _Clouds(stored, source, voxel_sizes, emit, scratch)
+        stored = _Stored(points, source, columns, cut, work)
+        clouds = _Clouds(stored, source, voxel_sizes, emit, work)
         clouds.emit_all()
         facts = clouds.facts
         for lo, hi in stored.steps():
@@ -105,18 +105,18 @@ class _Stored:
     """The points of an open file in storage order, some rows at a time."""
 
     def __init__(
-        self, points: PointSource, source: Source, columns: Mapping[str, Field], cut: Cut, scratch: Scratch
+        self, points: PointSource, source: Source, columns: Mapping[str, Field], cut: Cut, work: Workspace
     ) -> None:
         paths = source.detail["xyz"]
         places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
         self.finite = Finite(places, points.rows)
         self._points = points
         self._kept: Column | None = None
-        self._scratch = scratch
+        self._work = work
         self._own = [key for key in columns if key in source.detail["columns"]]
         self._names = coordinate_names(source.detail)
         self._dtype = np.dtype(source.detail["xyz_dtype"])
-        self.partition = _own_segments(points, scratch) or cut(points.rows, self._checked, scratch)
+        self.partition = _own_segments(points, work) or cut(points.rows, self._checked, work)
         self.offsets = self.partition.offsets
         self._order = order = self.partition.order
         self._columns: Mapping[str, Read] = {}
@@ -126,7 +126,7 @@ class _Stored:
                 for key in self._own
             }
             wanted[_XYZ] = ((source.detail["xyz_dtype"], (3,)), self._read_xyz)
-            self._columns = gather(order, wanted, scratch)
+            self._columns = gather(order, wanted, work)
             self.check()
 
     def check(self) -> None:
@@ -137,10 +137,11 @@ class _Stored:
 
     def steps(self) -> Iterator[tuple[int, int]]:
         """Ranges of at most a block of points; they end where segments do, so that none is opened twice."""
-        for first, last in blocks(self.partition.lengths, BLOCK):
+        step = self._work.step
+        for first, last in blocks(self.partition.lengths, step):
             end = int(self.offsets[last])
-            for lo in range(int(self.offsets[first]), end, BLOCK):
-                yield lo, min(lo + BLOCK, end)
+            for lo in range(int(self.offsets[first]), end, step):
+                yield lo, min(lo + step, end)
 
     def xyz(self, lo: int, hi: int) -> NDArray[Any]:
         """Coordinates, (hi - lo, 3)."""
@@ -154,19 +155,22 @@ class _Stored:
 
     def source_rows(self, lo: int, hi: int) -> NDArray[np.int64]:
         """Rows of the source, (hi - lo,)."""
-        return np.arange(lo, hi) if self._order is None else self._order.column.read(lo, hi)
+        return np.arange(lo, hi) if self._order is None else self._order.rows[lo:hi]
 
     def _read_xyz(self, lo: int, hi: int) -> NDArray[Any]:
         if self._kept is not None:
-            return self._kept.read(lo, hi)
-        axes = self._points.block(self._names, lo, hi)
-        if len(axes) == 1:
-            xyz = axes[0].astype(self._dtype, copy=False)
-        else:
-            xyz = np.empty((hi - lo, 3), self._dtype)
-            for axis, values in enumerate(axes):
-                xyz[:, axis] = values
-        self.finite.look(lo, xyz)
+            return self._kept[lo:hi]
+        xyz = np.empty((hi - lo, 3), self._dtype)
+        for first in range(lo, hi, self._work.step):
+            last = min(first + self._work.step, hi)
+            part = xyz[first - lo : last - lo]
+            axes = self._points.block(self._names, first, last)
+            if len(axes) == 1:
+                part[:] = axes[0]
+            else:
+                for axis, values in enumerate(axes):
+                    part[:, axis] = values
+            self.finite.look(first, part)
         return xyz
 
     def _column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
@@ -174,26 +178,24 @@ class _Stored:
 
     def _checked(self) -> Read:
         """Look at all coordinates, and keep them: they will be read several times."""
-        rows = self._points.rows
-        kept = None
-        for lo in range(0, rows, BLOCK):
-            xyz = self._read_xyz(lo, min(lo + BLOCK, rows))
-            kept = kept or self._scratch.column((xyz.dtype.str, (3,)), rows)
-            kept.write(lo, xyz)
+        rows, step = self._points.rows, self._work.step
+        kept = self._work.column((self._dtype.str, (3,)), rows)
+        for lo in range(0, rows, step):
+            hi = min(lo + step, rows)
+            kept[lo:hi] = self._read_xyz(lo, hi)
         self.check()
-        assert kept is not None
         self._kept = kept
-        return kept.read
+        return reader(kept)
 
 
 class _Clouds:
     """Emits coordinates and voxels, a block of whole segments at a time, and gathers facts."""
 
     def __init__(
-        self, stored: _Stored, source: Source, sizes: Sequence[float], emit: Emit, scratch: Scratch
+        self, stored: _Stored, source: Source, sizes: Sequence[float], emit: Emit, work: Workspace
     ) -> None:
         self._stored, self._source, self._sizes = stored, source, sizes
-        self._emit, self._scratch = emit, scratch
+        self._emit, self._work = emit, work
         self._scale, self._offset = source.detail["scale"], source.detail["offset"]
         self._quantised = self._scale is not None and self._offset is not None
         partition = stored.partition
@@ -213,68 +215,57 @@ class _Clouds:
 
     def emit_all(self) -> None:
         """Go through all points."""
-        lengths, numbers, offsets = (*self._stored.partition[1:], self._stored.offsets)
         for size in self._sizes:
             self._emit(voxel_group(size), "coords", np.empty((0, 3), np.int32))
             self._emit(voxel_group(size), "counts", np.empty(0, np.uint32))
+        _, lengths, numbers = self._stored.partition
         real = int(np.count_nonzero(numbers != NO_SEGMENT))
-        for first, last in blocks(lengths[:real], BLOCK):
-            if offsets[last] - offsets[first] > BLOCK:
-                self._large(last - 1)
-                continue
-            xyz = self._block(int(offsets[first]), int(offsets[last]))
-            if self._stored.finite.problems:
-                continue
-            self._bounds[first:last] = bounds_of(list(xyz.T), offsets[first : last + 1] - offsets[first])
-            self._check_sizes(first, last)
-            for size in self._sizes:
-                origin = self._bounds[first:last, 0]
-                grid = voxelise(list(xyz.T), lengths[first:last], origin, size)
-                self._voxels[size][first:last] = grid.lengths
-                self._emit_voxels(size, grid.coords, grid.counts)
-                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", grid.point_voxel)
+        for first, last in blocks(lengths[:real], self._work.step):
+            self._segments(first, last)
         if real < len(lengths):
-            self._large(real, voxels=False)
+            self._segments(real, len(lengths), voxels=False)
         self._stored.check()
 
-    def _block(self, lo: int, hi: int) -> NDArray[Any]:
+    def _segments(self, first: int, last: int, *, voxels: bool = True) -> None:
+        """Some segments, of a step of points or one of more; the points of no segment have no voxels."""
+        offsets, step = self._stored.offsets[first : last + 1], self._work.step
+        begin, end = int(offsets[0]), int(offsets[-1])
+        sizes = self._sizes if voxels and end > begin else ()
+        form = self._source.detail["xyz_dtype"], (3,)
+        kept = self._work.column(form, end - begin) if sizes and end - begin > step else None
+        for lo in range(begin, end, step):
+            hi = min(lo + step, end)
+            xyz = self._coordinates(lo, hi)
+            if kept is not None:
+                kept[lo - begin : hi - begin] = xyz
+            for size in () if voxels else self._sizes:
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", np.full(hi - lo, -1, np.int32))
+            if not self._stored.finite.problems:
+                bounds = bounds_of(list(xyz.T), np.clip(offsets, lo, hi) - lo)
+                if lo > begin:  # of the one segment
+                    bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
+                    bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
+                self._bounds[first:last] = bounds
+        if self._stored.finite.problems:
+            return
+        self._check_sizes(first, last)
+        for size in sizes:
+            read = reader(xyz if kept is None else kept)
+            grid = VoxelGrid(read, np.diff(offsets), self._bounds[first:last], size, self._work)
+            for coords, counts in grid.voxels():
+                self._emit(voxel_group(size), "coords", coords)
+                self._emit(voxel_group(size), "counts", counts)
+            self._voxels[size][first:last] = grid.lengths
+            for point_voxel in grid.point_voxels():
+                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", point_voxel)
+
+    def _coordinates(self, lo: int, hi: int) -> NDArray[Any]:
+        """Emit coordinates, and return them, (hi - lo, 3)."""
         xyz = self._stored.xyz(lo, hi)
         exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
         self._quantised = exact is not None
         self._emit(POINTS, _XYZ, xyz if exact is None else exact)
         return xyz
-
-    def _large(self, segment: int, *, voxels: bool = True) -> None:
-        """A segment of more than one block, or the points of no segment, which have no voxels."""
-        begin, end = self._stored.offsets[segment : segment + 2].tolist()
-        sizes = self._sizes if voxels else ()
-        held = self._scratch.column((self._source.detail["xyz_dtype"], (3,)), end - begin) if sizes else None
-        bounds = np.array([[np.inf] * 3, [-np.inf] * 3])
-        for lo in range(begin, end, BLOCK):
-            xyz = self._block(lo, min(lo + BLOCK, end))
-            if held is not None:
-                held.write(lo - begin, xyz)
-            low, high = ends_of(xyz)
-            bounds = np.stack([np.minimum(bounds[0], low), np.maximum(bounds[1], high)])
-            for size in () if voxels else self._sizes:
-                rest = np.full(len(xyz), -1, np.int32)
-                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", rest)
-        if self._stored.finite.problems:
-            return
-        self._bounds[segment] = bounds
-        self._check_sizes(segment, segment + 1)
-        for size in sizes:
-            assert held is not None
-            grid = LargeGrid(held.read, end - begin, self._bounds[segment], size, self._scratch)
-            for coords, counts in grid.voxels():
-                self._emit_voxels(size, coords, counts)
-                self._voxels[size][segment] += len(counts)
-            for point_voxel in grid.point_voxels():
-                self._emit(POINTS, f"{voxel_group(size)}/point_voxel", point_voxel)
-
-    def _emit_voxels(self, size: float, coords: NDArray[np.int32], counts: NDArray[np.uint32]) -> None:
-        self._emit(voxel_group(size), "coords", coords)
-        self._emit(voxel_group(size), "counts", counts)
 
     def _check_sizes(self, first: int, last: int) -> None:
         for size in self._sizes:
@@ -286,14 +277,14 @@ class _Clouds:
                 )
 
 
-def _own_segments(points: PointSource, scratch: Scratch) -> Partition | None:
+def _own_segments(points: PointSource, work: Workspace) -> Partition | None:
     """Segments as the file has them; None if it has none."""
     found = points.segments()
     if found is None:
         return None
     if isinstance(found, Ranges):
         return consecutive(found.lengths, found.numbers)
-    return by_indices(found.rows, found.numbers, points.rows, scratch)
+    return by_indices(found.rows, found.numbers, points.rows, work)
 
 
 def _form(dtype: str, row_shape: Sequence[int]) -> Form:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from unistore.converters.point_cloud.scratch import BLOCK
 from unistore.converters.point_cloud.source import Layout
+from unistore.converters.point_cloud.workspace import STEP
 
 __all__ = ["derive_memory", "held_memory"]
 
@@ -40,13 +40,13 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
     """
     each = _POINT + (_VOXELISE if voxels else 0) + 3 * max(_widths(layout), default=0)
     each += _WINDOWS if windows and layout.segmented is None else 0
-    return _FIXED + min(layout.points, BLOCK) * each + layout.memory
+    return _FIXED + min(layout.points, STEP) * each + layout.memory
 
 
 def held_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
     """Bytes that `derive_points` holds at its peak without a folder; see `derive_memory`."""
     axis = np.dtype(layout.xyz_dtype).itemsize
-    grid = 3 * axis + _GRID if voxels and layout.points > BLOCK else 0
+    grid = 3 * axis + _GRID if voxels and layout.points > STEP else 0
     if windows and layout.segmented is None:  # beside coordinates: row, window, x and y
         each = _ORDER + 3 * axis + max(16 + 2 * axis, grid, *_widths(layout), 0)
     elif layout.segmented == "indices":  # one column after the other is held, and coordinates are looked at

@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Voxels", "cells_of", "largest_cell", "unique_tuples", "voxelise"]
+from unistore.converters.point_cloud.buckets import Buckets, Read, Rows, Split, key_ranges, position
+from unistore.converters.point_cloud.tuples import unique_tuples
+from unistore.converters.point_cloud.workspace import Workspace
 
-_INT32 = np.iinfo(np.int32)
+__all__ = ["VoxelGrid", "largest_cell"]
 
-
-class Voxels(NamedTuple):
-    """Voxel grid of some segments.
-
-    Attributes
-    ----------
-    coords
-        (V, 3) i4, cell of each voxel counted from its segment's origin; lexicographic in each segment.
-    counts
-        (V,) u4, points in each.
-    lengths
-        (S,) i8, voxels of each segment.
-    point_voxel
-        (N,) i4, voxel of each point, counted inside its segment.
-    """
-
-    coords: NDArray[np.int32]
-    counts: NDArray[np.uint32]
-    lengths: NDArray[np.int64]
-    point_voxel: NDArray[np.int32]
+_AXES = ("x", "y", "z")
 
 
 def largest_cell(bounds: NDArray[np.float64], size: float) -> float:
@@ -47,87 +30,91 @@ def largest_cell(bounds: NDArray[np.float64], size: float) -> float:
     return float(np.floor((bounds[:, 1] - bounds[:, 0]).max(initial=0.0) / size))
 
 
-def voxelise(
-    axes: Sequence[NDArray[Any]], lengths: NDArray[np.int64], origin: NDArray[np.float64], size: float
-) -> Voxels:
-    """Voxel grid of segments whose points stand one segment after the other.
+class VoxelGrid:
+    """Voxels of segments in lexicographic order, then the voxel of each point; a step of points is held.
 
     Parameters
     ----------
-    axes
-        x, y, z (N,).
-    lengths
-        Points of each segment, (S,), adding up to N.
-    origin
-        (S, 3) minimum of each segment.
+    xyz
+        Reads rows of the coordinates, (n, 3), segment after segment.
+    points
+        Points of each segment, (S,). Several segments have no more than a step of points together.
+    bounds
+        (S, 2, 3) minimum and maximum of each segment.
     size
         Edge of a voxel.
+    work
+        Where cells are kept while they are sorted.
+
+    Attributes
+    ----------
+    lengths
+        Voxels of each segment, (S,); complete after `voxels`.
     """
-    segment = np.repeat(np.arange(len(lengths)), lengths)
-    cells = [cells_of(axis, origin[segment, number], size) for number, axis in enumerate(axes)]
-    first, voxel, counts = unique_tuples([segment, *cells])
-    voxels = np.bincount(segment[first], minlength=len(lengths)).astype(np.int64)
-    start = np.cumsum(voxels) - voxels
-    return Voxels(
-        coords=np.stack([cell[first] for cell in cells], axis=1).astype(np.int32),
-        counts=counts.astype(np.uint32),
-        lengths=voxels,
-        point_voxel=(voxel - start[segment]).astype(np.int32),
-    )
 
+    def __init__(
+        self,
+        xyz: Read,
+        points: NDArray[np.int64],
+        bounds: NDArray[np.float64],
+        size: float,
+        work: Workspace,
+    ) -> None:
+        self._xyz = lru_cache(1)(xyz)  # axis after axis is asked for
+        self._bounds, self._size, self._work = bounds, size, work
+        self._points = int(points.sum())
+        self.lengths = np.zeros(len(points), np.int64)
+        self._segment = np.repeat(np.arange(len(points)), points) if len(points) > 1 else None
+        self._numbers: list[NDArray[np.int32]] | Buckets = []
 
-def cells_of(axis: NDArray[Any], origin: NDArray[np.float64] | float, size: float) -> NDArray[np.int64]:
-    """Cell of each coordinate of an axis."""
-    return np.floor((np.asarray(axis, np.float64) - origin) / size).astype(np.int64)
+    def voxels(self) -> Iterator[tuple[NDArray[np.int32], NDArray[np.uint32]]]:
+        """Cells counted from the segment's origin, (V, 3), and points in each, (V,), some at a time."""
+        step, found = self._work.step, 0
+        if self._points > step:
+            sizes = np.diff([*range(0, self._points, step), self._points])
+            self._numbers = Buckets(self._work, sizes, {"inside": ("<u4", ()), "voxel": ("<i4", ())})
+        cells = {key: partial(self._cells, axis) for axis, key in enumerate(_AXES)}
+        everything = Rows({**cells, "at": np.arange}, 0, self._points)
+        largest = np.floor((self._bounds[:, 1] - self._bounds[:, 0]).max(axis=0, initial=0) / self._size)
+        ends = {key: (0, int(last)) for key, last in zip(_AXES, largest, strict=True)}
+        forms = {**dict.fromkeys(_AXES, ("<i4", ())), "at": (position(self._points), ())}
+        for points in key_ranges(everything, ends, forms, self._work):
+            for part in points.steps(step):  # of several, all are in one voxel
+                axes = [part.read(key).astype(np.int64, copy=False) for key in _AXES]
+                first, voxel, counts = unique_tuples(
+                    axes if self._segment is None else [self._segment, *axes]
+                )
+                self._number(part, voxel + found, first)
+            if len(points) > step:
+                counts = np.array([len(points)])
+            found += len(counts)
+            yield np.stack([axis[first] for axis in axes], axis=1).astype(np.int32), counts.astype(np.uint32)
+        if self._segment is None:
+            self.lengths[:] = found
 
+    def point_voxels(self) -> Iterator[NDArray[np.int32]]:
+        """Voxel of each point, counted inside its segment, in the order of the points; after `voxels`."""
+        for numbers in self._numbers:
+            if isinstance(numbers, Rows):
+                voxel = np.empty(len(numbers), np.int32)
+                voxel[numbers.read("inside")] = numbers.read("voxel")
+                yield voxel
+            else:
+                yield numbers
 
-def unique_tuples(
-    keys: Sequence[NDArray[np.int64]],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Distinct tuples of non-negative integers in lexicographic order, the first key most significant.
+    def _cells(self, axis: int, lo: int, hi: int) -> NDArray[np.int64]:
+        origin = self._bounds[0, 0, axis] if self._segment is None else self._bounds[self._segment, 0, axis]
+        values = np.asarray(self._xyz(lo, hi)[:, axis], np.float64)
+        cells: NDArray[np.int64] = np.floor((values - origin) / self._size).astype(np.int64)
+        return cells
 
-    Returns
-    -------
-    first, inverse, counts
-        A row that holds each distinct tuple; the tuple of each row; rows of each tuple.
-    """
-    extents = [int(key.max(initial=0)) + 1 for key in keys]
-    packed = _pack(keys, extents)
-    order, in_order = _sorted(keys, packed)
-    begins = np.ones(len(order), bool)
-    if in_order is None:
-        begins[1:] = np.any([key[order[1:]] != key[order[:-1]] for key in keys], axis=0)
-    else:
-        begins[1:] = in_order[1:] != in_order[:-1]
-    starts = np.flatnonzero(begins)
-    inverse = np.empty(len(order), np.int64)
-    inverse[order] = np.cumsum(begins) - 1
-    return order[starts], inverse, np.diff(starts, append=len(order))
-
-
-def _sorted(
-    keys: Sequence[NDArray[np.int64]], packed: NDArray[np.int64] | None
-) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
-    """Rows in the order of their keys, and the packed keys in that order."""
-    if packed is None:
-        return np.lexsort(keys[::-1]), None
-    bits = len(packed).bit_length()
-    if int(packed.max(initial=0)).bit_length() + bits > 63:
-        order = np.argsort(packed)
-        return order, packed[order]
-    both = np.sort(packed << bits | np.arange(len(packed)))  # several times faster than argsort
-    return both & ((1 << bits) - 1), both >> bits
-
-
-def _pack(keys: Sequence[NDArray[np.int64]], extents: Sequence[int]) -> NDArray[np.int64] | None:
-    """All keys as the digits of one int64, which sorts several times faster; None where they do not fit."""
-    capacity = 1
-    for extent in extents:
-        capacity *= extent
-    if capacity >= 1 << 63:
-        return None
-    packed = np.zeros(len(keys[0]), np.int64)
-    for key, extent in zip(keys, extents, strict=True):
-        packed *= extent
-        packed += key
-    return packed
+    def _number(self, points: Rows, voxel: NDArray[np.int64], first: NDArray[np.int64]) -> None:
+        """Keep the voxel of each point."""
+        if isinstance(self._numbers, Buckets):
+            at, step = points.read("at"), self._work.step
+            self._numbers.put(Split(at // step), {"inside": at % step, "voxel": voxel})
+            return
+        if self._segment is not None:
+            self.lengths += np.bincount(self._segment[first], minlength=len(self.lengths))
+            voxel -= (np.cumsum(self.lengths) - self.lengths)[self._segment]
+        self._numbers.append(voxel.astype(np.int32))

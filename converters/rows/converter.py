@@ -25,7 +25,7 @@ from unistore.converters.files.hdf5.file import place
 from unistore.converters.files.npy.parts import FileGroup, parts_of
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.protocol import Converter, Scan, Source
+from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
 from unistore.converters.rows.forms import CURE, common_length, fields_of, form_problems, nesting
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable

@@ -27,7 +27,6 @@ from unistore.converters.point_cloud.datasets import (
     seen,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.scratch import BLOCK
 from unistore.converters.point_cloud.source import (
     Indices,
     Layout,
@@ -35,6 +34,7 @@ from unistore.converters.point_cloud.source import (
     Original,
     column_paths,
 )
+from unistore.converters.point_cloud.workspace import STEP
 from unistore.converters.scan import Source
 from unistore.errors import Problem
 
@@ -129,11 +129,11 @@ def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
 def _ascending(
     dataset: h5py.Dataset, location: str, rows: int, wrong: dict[str, list[Problem]]
 ) -> Iterator[Ints]:
-    """Row numbers, a block at a time; why they are no ascending row numbers is added to `wrong` by kind."""
+    """Row numbers, a step at a time; why they are no ascending row numbers is added to `wrong` by kind."""
     found: dict[str, Problem] = {}
     last = np.empty(0, np.int64)
-    for lo in range(0, len(dataset), BLOCK):
-        hi = min(lo + BLOCK, len(dataset))
+    for lo in range(0, len(dataset), STEP):
+        hi = min(lo + STEP, len(dataset))
         index = hdf5.read_rows(dataset, location, lo, hi).astype(np.int64, copy=False)
         for message, kind in _not_ascending(np.concatenate((last, index)) if lo else index, rows):
             found[kind] = Problem(location, message, CURE, kind)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import h5py
@@ -18,49 +20,38 @@ from unistore.conversion.convert import convert
 from unistore.conversion.memory import PROCESS, SOURCE, derive_memory, room
 from unistore.conversion.runner import run
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.point_cloud import derive as point_cloud_derive
-from unistore.converters.point_cloud import large as point_cloud_large
 from unistore.converters.point_cloud import memory as point_cloud_memory
-from unistore.converters.point_cloud import order as point_cloud_order
-from unistore.converters.point_cloud import scratch as point_cloud_scratch
-from unistore.converters.point_cloud import segments as point_cloud_segments
+from unistore.converters.point_cloud import voxels as point_cloud_voxels
 from unistore.converters.point_cloud import windows as point_cloud_windows
+from unistore.converters.point_cloud import workspace as point_cloud_workspace
+from unistore.converters.point_cloud.buckets import Split
 from unistore.converters.point_cloud.converter import PointCloudConverter
-from unistore.converters.point_cloud.large import LargeGrid
 from unistore.converters.point_cloud.layouts import pointsuite_indices as point_cloud_indices
 from unistore.converters.point_cloud.order import Order, gather
-from unistore.converters.point_cloud.scratch import Scratch, cut
-from unistore.converters.point_cloud.segments import by_windows
+from unistore.converters.point_cloud.voxels import VoxelGrid
+from unistore.converters.point_cloud.windows import by_windows
+from unistore.converters.point_cloud.workspace import Workspace
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
 from unistore.store.reader import Store
 
-MODULES = (
-    point_cloud_derive,
-    point_cloud_indices,
-    point_cloud_large,
-    point_cloud_memory,
-    point_cloud_order,
-    point_cloud_scratch,
-    point_cloud_segments,
-    point_cloud_windows,
-)
-BLOCK = 40
+MODULES = (point_cloud_indices, point_cloud_memory, point_cloud_workspace)
+STEP = 40
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in MODULES:
-        monkeypatch.setattr(module, "BLOCK", BLOCK)
+        monkeypatch.setattr(module, "STEP", STEP)
 
 
 @given(st.lists(st.integers(0, 5), max_size=40))
-def test_cut_is_stable(buckets: list[int]) -> None:
+def test_splitting_is_stable(buckets: list[int]) -> None:
     found = np.array(buckets, np.int64)
-    order, cuts = cut(found)
-    rows = np.arange(len(buckets)) if order is None else order
+    split = Split(found)
+    rows = split.sort(np.arange(len(buckets)))
     np.testing.assert_array_equal(rows, np.argsort(found, kind="stable"))
-    pieces = [(bucket, rows[lo:hi].tolist()) for bucket, lo, hi in cuts]
+    pieces = [(bucket, rows[lo:hi].tolist()) for bucket, lo, hi in split.parts]
     assert pieces == [(b, np.flatnonzero(found == b).tolist()) for b in sorted(set(buckets))]
 
 
@@ -77,15 +68,15 @@ def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None
             joined = np.append(joined, np.setdiff1d(np.arange(rows), joined))
         columns = {"a": random.random((rows, 3)), "b": random.integers(0, 9, rows).astype("u1")}
         forms = {"a": ("<f8", (3,)), "b": ("|u1", ())}
-        with Scratch(tmp_path if on_disk else None) as scratch:
-            order = Order(rows, [np.array_split(each, 3) for each in wanted], scratch, rest=rest)
+        with Workspace(tmp_path if on_disk else None) as work:
+            order = Order(rows, [np.array_split(each, 3) for each in wanted], work, rest=rest)
             given_in = {
                 key: (forms[key], partial(lambda values, lo, hi: values[lo:hi], values))
                 for key, values in columns.items()
             }
-            found = gather(order, given_in, scratch)
+            found = gather(order, given_in, work)
             assert len(order) == len(joined)
-            np.testing.assert_array_equal(order.column.read(0, len(order)), joined)
+            np.testing.assert_array_equal(order.rows[0 : len(order)], joined)
             np.testing.assert_array_equal(order.lengths, [len(each) for each in wanted])
             for key, values in columns.items():
                 for lo, hi in [
@@ -105,9 +96,10 @@ def test_columns_in_any_order(tmp_path: Path, on_disk: bool, rest: bool) -> None
     st.tuples(*[st.sampled_from([1, 3, 40, 100_000])] * 3),
     st.booleans(),
     st.booleans(),
+    st.booleans(),
 )
 def test_voxels_of_a_large_segment(
-    seed: int, n: int, width: tuple[int, ...], in_order: bool, outlier: bool
+    seed: int, n: int, width: tuple[int, ...], in_order: bool, outlier: bool, on_disk: bool
 ) -> None:
     random = np.random.default_rng(seed)
     xyz = random.integers(0, width, (n, 3)) * 0.7 - 3
@@ -117,15 +109,16 @@ def test_voxels_of_a_large_segment(
     cells = np.floor((xyz - bounds[0]) / 1.5).astype(np.int64)
     coords, inverse, counts = np.unique(cells, axis=0, return_inverse=True, return_counts=True)
     largest = []
-    unique = point_cloud_large.unique_tuples
-    with pytest.MonkeyPatch.context() as patch, Scratch(None) as scratch:
-        for module in MODULES:
-            patch.setattr(module, "BLOCK", BLOCK)
-        note = lambda keys: [largest.append(len(keys[0])), unique(keys)][1]  # noqa: E731
-        patch.setattr(point_cloud_large, "unique_tuples", note)
-        grid = LargeGrid(lambda lo, hi: xyz[lo:hi], n, bounds, 1.5, scratch)
+    unique = point_cloud_voxels.unique_tuples
+    note = lambda keys: [largest.append(len(keys[0])), unique(keys)][1]  # noqa: E731
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
+        patch.setattr(point_cloud_workspace, "STEP", STEP)
+        patch.setattr(point_cloud_voxels, "unique_tuples", note)
+        folder = Path(stack.enter_context(TemporaryDirectory())) if on_disk else None
+        work = stack.enter_context(Workspace(folder))
+        grid = VoxelGrid(lambda lo, hi: xyz[lo:hi], np.array([n]), bounds[None], 1.5, work)
         voxels = list(grid.voxels())
-        assert max(largest, default=0) <= BLOCK
+        assert max(largest, default=0) <= STEP
         np.testing.assert_array_equal(np.concatenate([each for each, _ in voxels]), coords)
         np.testing.assert_array_equal(np.concatenate([each for _, each in voxels]), counts)
         point_voxel = np.concatenate(list(grid.point_voxels()))
@@ -186,16 +179,16 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
     kind = Store(tmp_path / "whole").array("points/xyz").dtype.kind
     assert kind == ("i" if exact and layout != "batches" else "f")
     used: list[Path | None] = []
-    make_scratch = Scratch.__init__
+    make_work = Workspace.__init__
 
-    def note(scratch: Scratch, folder: Path | None) -> None:
+    def note(work: Workspace, folder: Path | None) -> None:
         used.append(folder)
-        make_scratch(scratch, folder)
+        make_work(work, folder)
 
-    monkeypatch.setattr(Scratch, "__init__", note)
-    for block, size in [(BLOCK, 0), (BLOCK, 1 << 30), (333, 0)]:
+    monkeypatch.setattr(Workspace, "__init__", note)
+    for block, size in [(STEP, 0), (STEP, 1 << 30), (333, 0)]:
         for module in MODULES:
-            monkeypatch.setattr(module, "BLOCK", block)
+            monkeypatch.setattr(module, "STEP", block)
         used.clear()
         again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}", room=size)
         assert {folder is None for folder in used} == {bool(size)}
@@ -220,7 +213,7 @@ def test_coordinates_that_are_not_finite_are_counted_over_all_blocks(tmp_path: P
 def test_a_larger_file_takes_no_more_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: str
 ) -> None:
-    monkeypatch.setattr(point_cloud_memory, "BLOCK", 500)
+    monkeypatch.setattr(point_cloud_memory, "STEP", 500)
     files = [make(tmp_path / f"{n}.h5", layout, n) for n in (1000, 9000)]
     small, large = (scan_sources(PointCloudConverter(), [file]).sources[0].memory for file in files)
     assert small == large
@@ -256,12 +249,10 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     make(tmp_path / "a.h5", "indices")
     child = (
         "import resource, sys; from pathlib import Path\n"
-        "from unistore.converters.point_cloud import derive as d\n"
-        "from unistore.converters.point_cloud import order as o\n"
-        "from unistore.converters.point_cloud import scratch as s\n"
+        "from unistore.converters.point_cloud import workspace\n"
         "from unistore.converters.point_cloud.converter import PointCloudConverter\n"
         "from unistore.converters.scanning import scan_sources\n"
-        "d.BLOCK = o.BLOCK = s.BLOCK = 40\n"
+        "workspace.STEP = 40\n"
         "converter = PointCloudConverter(); scan = scan_sources(converter, [Path(sys.argv[1])])\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
         "converter.derive(scan, 0, lambda *more: None, Path(sys.argv[2]))\n"
@@ -278,15 +269,15 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("at", "row", "expected"),
     [
-        (BLOCK, 400, "points outside the rows 0:400"),
+        (STEP, 400, "points outside the rows 0:400"),
         (0, -7, "points outside the rows 0:400"),
-        (BLOCK, BLOCK - 1, "holds a row twice"),
-        (BLOCK, 3, "is not sorted"),
+        (STEP, STEP - 1, "holds a row twice"),
+        (STEP, 3, "is not sorted"),
     ],
 )
 def test_wrong_indices_of_several_blocks(tmp_path: Path, at: int, row: int, expected: str) -> None:
     path = make(tmp_path / "a.h5", "columns", 400)
-    index = np.arange(3 * BLOCK)
+    index = np.arange(3 * STEP)
     index[at] = row
     with h5py.File(path, "r+") as file:
         file["segments/segment_0000/indices"] = index
@@ -308,22 +299,24 @@ def test_large_windows_are_halved_as_small_ones(seed: int, dtype: str, most: int
     values = np.array([-0.0, 0.0, 1.5, -2.25]) if spots else random.normal(0, 1, 500)
     xyz = random.choice(values, (300, 3)).astype(dtype)
 
-    def parts() -> tuple[list[int], list[int]]:
-        with Scratch(None) as scratch:
-            order = by_windows(lambda lo, hi: xyz[lo:hi], len(xyz), 3.0, 5, most, scratch).order
+    def parts(folder: Path | None = None) -> tuple[list[int], list[int]]:
+        with Workspace(folder) as work:
+            order = by_windows(lambda lo, hi: xyz[lo:hi], len(xyz), 3.0, 5, most, work).order
             assert order is not None
-            return order.lengths.tolist(), order.column.read(0, len(order)).tolist()
+            return order.lengths.tolist(), order.rows[0 : len(order)].tolist()
 
     whole = parts()
     with pytest.MonkeyPatch.context() as patch:
         for module in MODULES:
-            patch.setattr(module, "BLOCK", BLOCK)
+            patch.setattr(module, "STEP", STEP)
         sizes: list[int] = []
-        halved = point_cloud_windows._halved
-        note = lambda *a: [sizes.append(len(a[0])), halved(*a)][1]  # noqa: E731
-        patch.setattr(point_cloud_windows, "_halved", note)
+        sort = point_cloud_windows.sort_tuples
+        note = lambda keys: [sizes.append(len(keys[0])), sort(keys)][1]  # noqa: E731
+        patch.setattr(point_cloud_windows, "sort_tuples", note)
         assert parts() == whole
-    assert max(sizes, default=0) <= BLOCK
+        with TemporaryDirectory() as folder:
+            assert parts(Path(folder)) == whole
+    assert max(sizes, default=0) <= STEP
 
 
 def test_what_may_be_held_decides_where_points_are_sorted(
@@ -331,17 +324,17 @@ def test_what_may_be_held_decides_where_points_are_sorted(
 ) -> None:
     path = make(tmp_path / "a.h5", "indices")
     for module in MODULES:
-        monkeypatch.setattr(module, "BLOCK", BLOCK)
+        monkeypatch.setattr(module, "STEP", STEP)
     scan = scan_sources(PointCloudConverter(voxel_size=(1.0,)), [path])
     (source,) = scan.sources
     enough = PROCESS + SOURCE + source.held
     assert 0 < source.memory < source.held
     folders: list[Path | None] = []
-    make_scratch = Scratch.__init__
+    make_work = Workspace.__init__
     monkeypatch.setattr(
-        Scratch,
+        Workspace,
         "__init__",
-        lambda scratch, folder: [folders.append(folder), make_scratch(scratch, folder)][1],
+        lambda work, folder: [folders.append(folder), make_work(work, folder)][1],
     )
     digests = set()
     for limit in (enough, enough - 1, None):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from unistore.converters.point_cloud import voxels as point_cloud_voxels
+from unistore.converters.point_cloud import tuples as point_cloud_tuples
 from unistore.converters.point_cloud.coordinates import bounds_of, dequantise, quantise
-from unistore.converters.point_cloud.scratch import Scratch
-from unistore.converters.point_cloud.segments import blocks, by_windows
-from unistore.converters.point_cloud.voxels import voxelise
+from unistore.converters.point_cloud.segments import blocks
+from unistore.converters.point_cloud.voxels import VoxelGrid
+from unistore.converters.point_cloud.windows import by_windows
+from unistore.converters.point_cloud.workspace import Workspace
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -75,11 +78,24 @@ def test_bounds_skip_segments_without_points() -> None:
 def test_blocks_are_whole_segments_within_the_limit(lengths: np.ndarray, limit: int) -> None:
     ranges = list(blocks(lengths, limit))
     assert [number for first, last in ranges for number in range(first, last)] == list(range(30))
-    assert all(
-        lengths[first:last].sum() <= limit or np.count_nonzero(lengths[first:last]) == 1
-        for first, last in ranges
-    )
+    assert all(lengths[first:last].sum() <= limit or last - first == 1 for first, last in ranges)
     assert list(blocks(np.empty(0, np.int64), 5)) == []
+
+
+class Grid(NamedTuple):
+    coords: np.ndarray
+    counts: np.ndarray
+    lengths: np.ndarray
+    point_voxel: np.ndarray
+
+
+def voxelise(axes: list[np.ndarray], lengths: np.ndarray, bounds: np.ndarray, size: float) -> Grid:
+    """The grid of one block of segments."""
+    xyz = np.stack(axes, axis=1)
+    with Workspace(None) as work:
+        grid = VoxelGrid(lambda lo, hi: xyz[lo:hi], lengths, bounds, size, work)
+        coords, counts = (np.concatenate(each) for each in zip(*grid.voxels(), strict=True))
+        return Grid(coords, counts, grid.lengths, np.concatenate(list(grid.point_voxels())))
 
 
 def brute_force(xyz: np.ndarray, lengths: list[int], size: float):
@@ -103,8 +119,9 @@ def test_voxels_are_those_of_numpy_unique(lengths: list[int], seed: int, single:
     xyz = xyz.astype(np.float32) if single else xyz
     axes = [np.ascontiguousarray(xyz[:, axis]) for axis in range(3)]
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    origin = bounds_of(axes, offsets)[:, 0]
-    grid = voxelise(axes, np.array(lengths, np.int64), origin, 0.5)
+    if not offsets[-1]:
+        return
+    grid = voxelise(axes, np.array(lengths, np.int64), bounds_of(axes, offsets), 0.5)
     coords, counts, voxels, point_voxel = brute_force(xyz.astype(np.float64), lengths, 0.5)
     np.testing.assert_array_equal(grid.coords, coords.reshape(-1, 3))
     np.testing.assert_array_equal(grid.counts, counts)
@@ -116,16 +133,16 @@ def test_keys_too_wide_for_one_integer_sort_alike(monkeypatch) -> None:
     random = np.random.default_rng(1)
     axes = [random.random(500) * 10 for _ in range(3)]
     lengths = np.array([200, 300])
-    origin = bounds_of(axes, np.array([0, 200, 500]))[:, 0]
-    packed = voxelise(axes, lengths, origin, 1.0)
-    monkeypatch.setattr(point_cloud_voxels, "_pack", lambda keys, extents: None)
-    for one, other in zip(packed, voxelise(axes, lengths, origin, 1.0), strict=True):
+    bounds = bounds_of(axes, np.array([0, 200, 500]))
+    packed = voxelise(axes, lengths, bounds, 1.0)
+    monkeypatch.setattr(point_cloud_tuples, "_pack", lambda keys, extents: None)
+    for one, other in zip(packed, voxelise(axes, lengths, bounds, 1.0), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_really_wide_keys_are_not_packed() -> None:
     axes = [np.array([0.0, 2e9, 2e9, 1e9])] * 3
-    grid = voxelise(axes, np.array([4]), np.zeros((1, 3)), 1.0)
+    grid = voxelise(axes, np.array([4]), bounds_of(axes, np.array([0, 4])), 1.0)
     np.testing.assert_array_equal(grid.coords, [[0] * 3, [10**9] * 3, [2 * 10**9] * 3])
     np.testing.assert_array_equal(grid.counts, [1, 1, 2])
     np.testing.assert_array_equal(grid.point_voxel, [0, 2, 2, 1])
@@ -133,10 +150,10 @@ def test_really_wide_keys_are_not_packed() -> None:
 
 def windows_of(x: np.ndarray, y: np.ndarray, *options):
     xyz = np.stack([x, y, x], axis=1)
-    with Scratch(None) as scratch:
-        partition = by_windows(lambda lo, hi: xyz[lo:hi], len(x), *options, scratch)
+    with Workspace(None) as work:
+        partition = by_windows(lambda lo, hi: xyz[lo:hi], len(x), *options, work)
         assert partition.order is not None
-        return partition, partition.order.column.read(0, len(partition.order))
+        return partition, partition.order.rows[0 : len(partition.order)]
 
 
 @given(

@@ -1,0 +1,119 @@
+"""Room for columns while points are sorted: in memory up to a block of rows, in files beyond it."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import ConversionError
+
+__all__ = ["STEP", "Column", "FileColumn", "Form", "Workspace"]
+
+STEP = 1 << 19
+"""Points worked on at a time."""
+
+Form = tuple[str, tuple[int, ...]]
+"""dtype and row shape of a column."""
+
+
+class FileColumn:
+    """Rows in a file, written and read by slices like those of an array; rows never written are undefined.
+
+    Raises
+    ------
+    ConversionError
+        If the disk is full.
+    """
+
+    def __init__(self, file: IO[bytes], form: Form, folder: Path) -> None:
+        self._file, self._row_shape, self._folder = file, form[1], folder
+        self._dtype = np.dtype(form[0])
+        self._row = self._dtype.itemsize * int(np.prod(form[1], dtype=np.int64))
+
+    def __setitem__(self, where: slice, rows: NDArray[Any]) -> None:
+        rest = np.ascontiguousarray(rows, self._dtype).reshape(-1).view(np.uint8).data
+        with _sorting(self._folder):
+            self._file.seek(where.start * self._row)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+
+    def __getitem__(self, where: slice) -> NDArray[Any]:
+        rows = np.empty((where.stop - where.start, *self._row_shape), self._dtype)
+        rest = rows.reshape(-1).view(np.uint8).data
+        with _sorting(self._folder):
+            self._file.seek(where.start * self._row)
+            while rest:
+                got = self._file.readinto(rest)  # type: ignore[attr-defined]  # raw files have it
+                if not got:
+                    msg = f"a file of points ends {len(rest)} bytes early"
+                    raise OSError(msg)
+                rest = rest[got:]
+        return rows
+
+
+Column = NDArray[Any] | FileColumn
+"""Rows that are written and read by ``[lo:hi]``; those read are not to be changed."""
+
+
+class Workspace:
+    """Makes columns; their files have no name, and are gone when it is left or the process dies.
+
+    Parameters
+    ----------
+    folder
+        Where files are made; None: all columns are held in memory.
+
+    Attributes
+    ----------
+    step
+        Points worked on at a time.
+    block
+        Rows of a column that may be held in memory: a step, without a folder all.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.step = STEP
+        self.block = sys.maxsize if folder is None else STEP
+        self._folder = folder
+        self._files = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def inner(self) -> Workspace:
+        """Another one in the same folder, to be left sooner."""
+        return Workspace(self._folder)
+
+    def column(self, form: Form, rows: int) -> Column:
+        """Make a column of `rows` rows: an array if that is at most a block."""
+        if self._folder is None or rows <= self.block:
+            return np.empty((rows, *form[1]), form[0])
+        with _sorting(self._folder):
+            file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
+        return FileColumn(self._files.enter_context(file), form, self._folder)
+
+
+@contextmanager
+def _sorting(folder: Path) -> Iterator[None]:
+    """Tell a failure of our own files from one of the source."""
+    try:
+        yield
+    except OSError as error:
+        msg = (
+            f"{folder}: points cannot be sorted there ({error.strerror or error}); free space "
+            "(twice that of the file, uncompressed) or give more --memory, then run the same command"
+        )
+        raise ConversionError(msg) from error
