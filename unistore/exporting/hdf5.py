@@ -151,13 +151,17 @@ def _write(file: File, disk: _Disk) -> None:
         for name, values in file.values.items():
             try:
                 _write_dataset(out, name, values, disk, compressed=file.compressed)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, RuntimeError) as error:
                 msg = f"{file.name}: dataset {name!r} cannot be written ({error})"
                 raise StoreError(msg) from error
         for name, attributes in file.attributes.items():
-            target = out.require_group(name) if name and name not in out else out[name or "/"]
-            for key, value in attributes.items():
-                _write_attribute(target.attrs, key, value)
+            try:
+                target = out.require_group(name) if name and name not in out else out[name or "/"]
+                for key, value in attributes.items():
+                    _write_attribute(target.attrs, key, value)
+            except (ValueError, TypeError, RuntimeError, KeyError) as error:
+                msg = f"{file.name}: attributes of {name!r} cannot be written ({error})"
+                raise StoreError(msg) from error
 
 
 def _write_dataset(out: Any, name: str, values: Values, disk: _Disk, *, compressed: bool) -> None:
