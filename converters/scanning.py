@@ -9,7 +9,7 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.formats import unread_format
+from unistore.converters.files.formats import has_ending, unread_format
 from unistore.converters.files.paths import list_files, real_path
 from unistore.converters.parts import Part, Scanned, Taken
 from unistore.converters.protocol import Converter
@@ -115,7 +115,7 @@ def _unused(
         unread = unread_format(path)
         if unread:
             reason = f"{unread}, which is not read"
-        elif excluding and path.name.lower().endswith(converter.suffixes):
+        elif excluding and has_ending(path, converter.suffixes):
             reason = "excluded"
         else:
             reason = f"no source of {converter.family.replace('_', ' ')}"

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
 
 __all__ = [
@@ -79,7 +80,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     paths
         Files (taken whatever their suffix) and folders (searched to any depth; hidden names are left out).
     suffixes
-        Lower-case endings to take from folders: ``(".h5", ".hdf5")``.
+        Lower-case endings to take from folders: ``(".h5", ".hdf5")``; see `has_ending`.
 
     Returns
     -------
@@ -106,7 +107,7 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[list[Pat
         location = printable(str(path))
         if path.is_dir():
             files, folders, closed = _search(path)
-            inside = [file for file in files if file.name.lower().endswith(tuple(suffixes))]
+            inside = [file for file in files if has_ending(file, suffixes)]
             leaving = [link for link in (*inside, *folders) if not is_inside(link, paths)]
             problems += [*map(_leaving, leaving), *closed]
             if not inside and not closed:

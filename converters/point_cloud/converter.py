@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import reconcile
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
@@ -64,7 +65,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def look(self, file: Candidate) -> Verdict:
         """Take a file that one of the formats with its suffix is certain of; details may still be wrong."""
-        if not file.path.name.lower().endswith(self.suffixes):
+        if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
         if (owner := _owner(file.path, file.roots)) is not None:
             return Taken(arrays.NAME, f"is a column of {printable(owner.name)}")

@@ -19,6 +19,7 @@ from unistore.converters.common.columns import (
 )
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.arrays import NPY_NAME, SUFFIXES, ArrayFile, list_arrays, open_arrays
+from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.files.npy.parts import FileGroup, parts_of
 from unistore.converters.files.paths import expand, relative_names, split_of
@@ -62,7 +63,7 @@ class RowsConverter(RowsOptions, Converter):
 
     def look(self, file: Candidate) -> Verdict:
         """Take every file that holds numbers; asked last."""
-        if not file.path.name.lower().endswith(self.suffixes):
+        if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
         listed = list_arrays(file.path, file.path.name, file.roots)
         if not any(storable(dtype) or dtype.names for _, dtype in listed.arrays.values()):
