@@ -18,6 +18,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
+from unistore.converters.point_cloud.classes import class_notes, folder_classes, labelled
 from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
@@ -35,7 +36,7 @@ from unistore.converters.point_cloud.settle import (
     settle_points,
     tables,
 )
-from unistore.converters.point_cloud.source import Layout, Match, to_json
+from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
@@ -87,12 +88,16 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part) -> Listed:
+        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
             split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return Listed(split, tuple(lists.files))
+            return Listed(split, tuple(lists.files), of_class)
+
+        classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
 
         return Found(
-            parts=[replace(part, detail=listed(part)) for part in kept],
+            parts=[
+                replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
+            ],
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -105,7 +110,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Bring the columns of all files to one form, and name the rooms that lists tell."""
-        found = [each.layout for each in scanned]
+        found = [
+            labelled(each.layout, part.detail.of_class, self.map)
+            for part, each in zip(parts, scanned, strict=True)
+        ]
         named = list(zip([part.name for part in parts], found, strict=True))
         of_points = [(name, {key: form for key, (_, form) in each.columns.items()}) for name, each in named]
         of_segments = [
@@ -135,7 +143,11 @@ class PointCloudConverter(PointCloudOptions, Converter):
             sample_table=SEGMENTS,
             main_table=POINTS,
             options=self.recorded(),
-            notes=(*self._notes(named, sources), *lists.notes),
+            notes=(
+                *self._notes(named, sources),
+                *class_notes([source.detail for source in sources]),
+                *lists.notes,
+            ),
             estimated_rows={
                 POINTS: sum(points),
                 **{voxel_group(size): sum(points) for size in self.voxel_size},
@@ -154,6 +166,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
                 **to_json(layout),
                 "roots": [str(root.resolve()) for root in part.roots],
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
+                **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
             },
             memory=derive_memory(layout, voxels=voxels, windows=windows),
             held=held_memory(layout, voxels=voxels, windows=windows),
@@ -213,6 +226,13 @@ class PointCloudConverter(PointCloudOptions, Converter):
             detail = scan.sources[source].detail
             rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
         np.copyto(out, rows, casting="same_kind")
+
+
+def _has_class(part: Part, layout: Layout) -> bool:
+    """Whether the label of a source's segment is its folder; see `labelled`."""
+    return (
+        part.detail.of_class is not None and layout.format == arrays.NAME and LABEL in layout.segment_columns
+    )
 
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:

@@ -23,6 +23,7 @@ from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.scan import Source
 
 __all__ = [
+    "LABEL",
     "ROLES",
     "Exported",
     "Format",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 ROLES = ("x", "y", "z")
+LABEL = "label"
+"""Column of segments that holds the class of each, where folders tell it."""
 
 Ints = NDArray[np.int64]
 
