@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,7 +18,14 @@ from unistore.converters.common.columns import (
     storable,
 )
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.arrays import NPY_NAME, SUFFIXES, ArrayFile, list_arrays, open_arrays
+from unistore.converters.files.arrays import (
+    NPY_NAME,
+    SUFFIXES,
+    ArrayFile,
+    list_arrays,
+    open_arrays,
+    with_reversed_axes,
+)
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.files.npy.parts import FileGroup, parts_of
@@ -32,6 +39,10 @@ from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 
 __all__ = ["RowsConverter"]
+
+
+_REVERSE = "where rows are on the last axis: --reverse-axes"
+_MATLAB = b"MATLAB 7.3 MAT-file"
 
 
 class _Origin(NamedTuple):
@@ -92,6 +103,8 @@ class RowsConverter(RowsOptions, Converter):
         """Read the headers of one part; see `Converter.scan`."""
         group: FileGroup = part.detail
         listed = [list_arrays(path, name, part.roots) for name, path in group.files]
+        if self.reverse_axes:
+            listed = [with_reversed_axes(each) for each in listed]
         arrays = _arrays(group, listed)
         wanted = self._wanted(list(arrays), part.name)
         problems = [
@@ -102,6 +115,9 @@ class RowsConverter(RowsOptions, Converter):
         ]
         shapes = {key: listed[arrays[key].file].arrays[arrays[key].array][0] for key in wanted.values()}
         rows, differing = common_length(shapes, part.name)
+        backwards = {key: shape[::-1] for key, shape in shapes.items()}
+        if differing and not self.reverse_axes and not common_length(backwards, part.name)[1]:
+            differing = [replace(each, cure=f"{_REVERSE}; or {CURE}") for each in differing]
         problems += differing
         columns: dict[str, Column] = {}
         origins: dict[str, _Origin] = {}
@@ -177,8 +193,16 @@ class RowsConverter(RowsOptions, Converter):
             sample_table=TABLE,
             main_table=TABLE,
             options=self.recorded(),
-            notes=tuple(_notes(parts, scanned, merged, sources)),
+            notes=(*_notes(parts, scanned, merged, sources), *self._matlab_notes(parts)),
         )
+
+    def _matlab_notes(self, parts: Sequence[Part]) -> list[str]:
+        """Remark on files of MATLAB, whose axes are taken as HDF5 has them."""
+        files = [] if self.reverse_axes else [part.files[0] for part in parts]
+        written = [file for file in files if file.suffix.lower() == ".mat" and _by_matlab(file)]
+        if not written:
+            return []
+        return [f"{printable(written[0].name)}: written by MATLAB, which reverses axes; {_REVERSE}"]
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
@@ -193,7 +217,8 @@ class RowsConverter(RowsOptions, Converter):
             file, array, inner, step = origin.detail["columns"][column]
             wanted.setdefault(file, {}).setdefault((array, step or max(1, hi - lo)), {})[column] = inner
         for file, arrays in wanted.items():
-            with open_arrays(origin.files[file], origin.detail["files"][file]) as read:
+            name = origin.detail["files"][file]
+            with open_arrays(origin.files[file], name, reverse_axes=self.reverse_axes) as read:
                 for (array, step), columns in arrays.items():
                     for first in range(lo, hi, step):
                         targets = {column: out[column][first - lo :][:step] for column in columns}
@@ -210,6 +235,11 @@ class RowsConverter(RowsOptions, Converter):
         return Settled(
             arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
         )
+
+
+def _by_matlab(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MATLAB)) == _MATLAB
 
 
 def _arrays(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:

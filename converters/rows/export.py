@@ -23,6 +23,7 @@ _NPY_NAME = "data"
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a rows store."""
     mapping: Mapping[str, str] = store.attributes["options"].get("map", {})
+    reverse_axes = bool(store.attributes["options"].get("reverse_axes"))
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
     for source in sources_of(store):
         held: dict[str, Values] = {}
@@ -32,10 +33,10 @@ def files(store: StoreView) -> Iterator[File]:
                 values = row_values(array, source.lo, source.hi)
                 dtype = source_dtype(array.attributes, source.number, array.dtype)
                 held[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
-        yield from _files(source, _unmapped(held, mapping))
+        yield from _files(source, _unmapped(held, mapping), reverse_axes=reverse_axes)
 
 
-def _files(source: SourceRows, held: Mapping[str, Values]) -> Iterator[File]:
+def _files(source: SourceRows, held: Mapping[str, Values], *, reverse_axes: bool) -> Iterator[File]:
     suffix = source.name.lower().rpartition(".")[2]
     joint = _JOINT.fullmatch(source.name)
     if joint is not None and not any("/" in name for name in held):
@@ -48,6 +49,8 @@ def _files(source: SourceRows, held: Mapping[str, Values]) -> Iterator[File]:
         yield File(name=source.name, form="npz", source=source.number, values=held)
     else:
         name = f"{source.name[:-4]}.h5" if suffix == "npy" else source.name
+        if reverse_axes and suffix != "npy":
+            held = {key: _reversed(values) for key, values in held.items()}
         yield File(name=name, form="hdf5", source=source.number, values=held)
 
 
@@ -61,6 +64,11 @@ def _unmapped(held: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[st
         elif stored in found:
             found[name.strip("/")] = found.pop(stored)
     return found
+
+
+def _reversed(values: Values) -> Values:
+    """An array whose axes were reversed, as it was; it is held whole."""
+    return Values(values.shape[::-1], values.dtype, lambda: iter([np.ascontiguousarray(values.whole().T)]))
 
 
 def _structured(fields: Mapping[str, Values]) -> Values:

@@ -29,6 +29,7 @@ class Originals:
         self._store = store
         self._scan = scan
         self._sources = sources_of(store)
+        self._reverse_axes = bool(scan.options.get("reverse_axes"))
 
     def compare(self, number: int) -> Iterator[Compared]:
         """Every array of a source that the store holds."""
@@ -37,7 +38,10 @@ class Originals:
             path = source.files[file]
             values = row_values(self._store.array(f"{TABLE}/{column}"), rows.lo, rows.hi)
             with _opened(path, array) as opened:
-                found = blocks_difference(values, partial(_rows, opened, inner))
+                whole = opened
+                if self._reverse_axes and path.suffix.lower() not in (".npy", ".npz"):
+                    whole = opened[()].T
+                found = blocks_difference(values, partial(_rows, whole, inner))
             yield Compared(f"{source.name}: {array}", path, prod(values.shape), found)
 
     def left_out(self, number: int) -> list[str]:
