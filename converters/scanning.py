@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files, passed_over, real_path
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
@@ -180,7 +181,7 @@ def _unused(
             reason = "excluded"
         elif path in apart:
             reason = of_another(apart[path])
-        elif exclusion and path.name.lower().endswith(converter.suffixes):
+        elif exclusion and has_ending(path, converter.suffixes):
             reason = "excluded"
         else:
             reason = owners.why_unused(path)

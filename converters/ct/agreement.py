@@ -88,9 +88,9 @@ def agree(
         values[f"{schema.SDF}/{name}"] = _promoted(kinds, map(str, kinds), f"sdf {name!r}", problems) or ""
     labels: dict[str, str] = {}
     for name in sorted_names(name for volume in volumes for name in volume.labels):
-        found_kinds = [volume.labels[name].dtype for volume in volumes if name in volume.labels]
-        stored = [np.dtype(np.bool_) if kind.kind == "f" else kind for kind in found_kinds]
-        labels[name] = _promoted(stored, map(str, stored), f"label {name!r}", problems) or ""
+        given = [volume.labels[name].dtype for volume in volumes if name in volume.labels]
+        whole: list[np.dtype[Any]] = [np.dtype(np.bool_) if each.kind == "f" else each for each in given]
+        labels[name] = _promoted(whole, map(str, whole), f"label {name!r}", problems) or ""
     if problems:
         raise InputError(problems)
     extents = [volume.extent for volume in volumes if volume.extent is not None]

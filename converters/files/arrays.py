@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_me
 from unistore.converters.files.npy.array import NpyHeader, open_npy, read_flat, read_header
 from unistore.errors import InputError, Problem
 
-__all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "list_arrays", "open_arrays"]
+__all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "list_arrays", "open_arrays", "with_reversed_axes"]
 
 SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")
 NPY_NAME = "data"
@@ -69,6 +69,15 @@ class ArrayFile:
     reading: int = 0
     problems: list[Problem] = field(default_factory=list)
     attributes: Attributes = field(default_factory=Attributes)
+
+
+def with_reversed_axes(listed: ArrayFile) -> ArrayFile:
+    """The same, the axes of HDF5 datasets reversed."""
+    if format_of(listed.files[0]) != "hdf5":
+        return listed
+    return replace(
+        listed, arrays={key: (shape[::-1], dtype) for key, (shape, dtype) in listed.arrays.items()}
+    )
 
 
 def format_of(path: Path) -> str:
@@ -139,8 +148,15 @@ def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[
 
 
 @contextmanager
-def open_arrays(path: Path, name: str) -> Iterator[ReadRows]:
+def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterator[ReadRows]:
     """Open a file to read row ranges of its arrays; nothing stays open afterwards.
+
+    Parameters
+    ----------
+    path, name
+        The file, and how messages call it.
+    reverse_axes
+        Whether rows of HDF5 datasets are on the last axis.
 
     Raises
     ------
@@ -156,6 +172,9 @@ def open_arrays(path: Path, name: str) -> Iterator[ReadRows]:
         yield lambda key, lo, hi, out: _npz_rows(path, members[key], name, lo, hi, out)
     else:
         with hdf5.open_hdf5(path, name) as file:
+            if reverse_axes:
+                yield lambda key, lo, hi, _: hdf5.read_reversed(file[key], hdf5.place(name, key), lo, hi)
+                return
             yield lambda key, lo, hi, out: _hdf5_rows(file[key], hdf5.place(name, key), lo, hi, out)
 
 

@@ -1,11 +1,12 @@
-"""Files that are no sources, known by name: formats that are not read, lists, texts about the others."""
+"""Formats by name and by content: HDF5 of any ending, those that are not read, lists, texts about others."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["unread_format", "why_left_out"]
+__all__ = ["has_ending", "unread_format", "why_left_out"]
 
 _ABOUT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
@@ -58,6 +59,47 @@ _NAMES = {
     ".txt": "text",
 }
 """By lower-case ending; the longest that fits counts."""
+
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_HDF5_ENDING = ".h5"
+_OFFSETS = (0, 512, 1024, 2048)
+"""Where HDF5 begins: behind a block that is the user's, as MATLAB's is."""
+_UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", ".bak", ".old", ".orig", ".swp", "~")
+_NEVER = (
+    *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
+    *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf"),
+)
+
+
+def has_ending(path: Path, endings: Sequence[str]) -> bool:
+    """Whether a file is one of those that endings stand for: by its name, or as HDF5 by its content.
+
+    Copies that something is still writing, or has put aside, are known by their names alone.
+
+    Parameters
+    ----------
+    endings
+        In lower case. Where ``.h5`` is among them, HDF5 files of endings that no other format has, such as
+        ``.mat``, ``.h5ad`` or ``.jld2``, are there, too.
+    """
+    name = path.name.lower()
+    if name.endswith(tuple(endings)):
+        return True
+    if _HDF5_ENDING not in endings or name.endswith((*_UNFINISHED, *_NEVER, *_NAMES)):
+        return False
+    return _is_hdf5(path)
+
+
+def _is_hdf5(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(_OFFSETS[-1] + len(_HDF5))
+    except OSError:
+        return False
+    return any(head.startswith(_HDF5, at) for at in _OFFSETS)
 
 
 def unread_format(path: Path) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
 
 __all__ = [
@@ -85,7 +86,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     paths
         Files (taken whatever their suffix) and folders (searched to any depth; hidden names are left out).
     suffixes
-        Lower-case endings to take from folders: ``(".h5", ".hdf5")``.
+        Lower-case endings to take from folders: ``(".h5", ".hdf5")``; see `has_ending`.
 
     Returns
     -------
@@ -112,7 +113,7 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[list[Pat
         location = printable(str(path))
         if path.is_dir():
             listing = _search(path)
-            inside = [file for file in sorted(listing.files) if file.name.lower().endswith(tuple(suffixes))]
+            inside = [file for file in sorted(listing.files) if has_ending(file, suffixes)]
             leaving = [link for link in (*inside, *sorted(listing.leaving)) if not is_inside(link, paths)]
             problems += [*map(_leaving, leaving), *listing.closed]
             if not inside and not listing.closed:

@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import reconcile
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.buckets import Read
+from unistore.converters.point_cloud.classes import class_notes, folder_classes, labelled
 from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
@@ -34,7 +36,7 @@ from unistore.converters.point_cloud.settle import (
     settle_points,
     tables,
 )
-from unistore.converters.point_cloud.source import Layout, Match, to_json
+from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
@@ -67,7 +69,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def look(self, file: Candidate) -> Verdict:
         """Take a file that one of the formats with its suffix is certain of; details may still be wrong."""
-        if not file.path.name.lower().endswith(self.suffixes):
+        if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
         if (owner := _owner(file.path, file.roots)) is not None:
             return Taken(arrays.NAME, f"is a column of {printable(owner.name)}")
@@ -89,12 +91,16 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part) -> Listed:
+        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
             split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return Listed(split, tuple(lists.files))
+            return Listed(split, tuple(lists.files), of_class)
+
+        classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
 
         return Found(
-            parts=[replace(part, detail=listed(part)) for part in kept],
+            parts=[
+                replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
+            ],
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -108,7 +114,10 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Bring the columns of all files to one form, and name the rooms that lists tell."""
-        found = [each.layout for each in scanned]
+        found = [
+            labelled(each.layout, part.detail.of_class, self.map)
+            for part, each in zip(parts, scanned, strict=True)
+        ]
         named = list(zip([part.name for part in parts], found, strict=True))
         of_points = [(name, {key: form for key, (_, form) in each.columns.items()}) for name, each in named]
         of_segments = [
@@ -141,7 +150,12 @@ class PointCloudConverter(PointCloudOptions, Converter):
             sample_table=SEGMENTS,
             main_table=POINTS,
             options=self.recorded(),
-            notes=(*self._notes(named, sources), *texts.notes(), *lists.notes),
+            notes=(
+                *self._notes(named, sources),
+                *class_notes([source.detail for source in sources]),
+                *texts.notes(),
+                *lists.notes,
+            ),
             estimated_rows={
                 POINTS: sum(points),
                 **{voxel_group(size): sum(points) for size in self.voxel_size},
@@ -161,6 +175,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
                 **texts.detail(part.name, layout.attributes),
                 "roots": [str(root.resolve()) for root in part.roots],
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
+                **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
             },
             memory=derive_memory(layout, voxels=voxels, windows=windows),
             held=held_memory(layout, voxels=voxels, windows=windows),
@@ -220,6 +235,13 @@ class PointCloudConverter(PointCloudOptions, Converter):
             detail = scan.sources[source].detail
             rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
         np.copyto(out, rows, casting="same_kind")
+
+
+def _has_class(part: Part, layout: Layout) -> bool:
+    """Whether the label of a source's segment is its folder; see `labelled`."""
+    return (
+        part.detail.of_class is not None and layout.format == arrays.NAME and LABEL in layout.segment_columns
+    )
 
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:

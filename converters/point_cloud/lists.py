@@ -23,10 +23,11 @@ _LARGEST = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What list files say of one file: its split, and all lists that were read."""
+    """What names say of one file: its split, all lists that were read, and the class that its folder is."""
 
     split: str | None
     lists: tuple[Path, ...]
+    of_class: tuple[int, str] | None = None
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.common.options import Columns
 from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
 from unistore.converters.point_cloud.derive import is_label
+from unistore.converters.point_cloud.source import LABEL
 from unistore.converters.protocol import Facts, Scan, Settled, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import (
@@ -99,8 +100,11 @@ def segment_columns(scan: Scan, mode: Columns) -> dict[str, Field]:
     """Fields of the segments' own columns, by name."""
     forms = [(source.name, _forms(source.detail["segment_columns"])) for source in scan.sources]
     merged, _ = reconcile(forms, mode)
+    classes = dict(sorted(source.detail["class"] for source in scan.sources if "class" in source.detail))
+    named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
-        key: segment_field(key, form.dtype, form.row_shape, form.attributes) for key, form in merged.items()
+        key: segment_field(key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})})
+        for key, form in merged.items()
     }
 
 

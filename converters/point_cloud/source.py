@@ -24,6 +24,7 @@ from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.scan import Source
 
 __all__ = [
+    "LABEL",
     "ROLES",
     "Exported",
     "Format",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 ROLES = ("x", "y", "z")
+LABEL = "label"
+"""Column of segments that holds the class of each, where folders tell it."""
 
 Ints = NDArray[np.int64]
 

@@ -18,7 +18,15 @@ from unistore.converters.common.columns import (
     storable,
 )
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.arrays import NPY_NAME, SUFFIXES, ArrayFile, list_arrays, open_arrays
+from unistore.converters.files.arrays import (
+    NPY_NAME,
+    SUFFIXES,
+    ArrayFile,
+    list_arrays,
+    open_arrays,
+    with_reversed_axes,
+)
+from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attribute_texts import AttributeTexts, attribute_arrays
 from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.file import place
@@ -33,6 +41,10 @@ from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 
 __all__ = ["RowsConverter"]
+
+
+_REVERSE = "where rows are on the last axis: --reverse-axes"
+_MATLAB = b"MATLAB 7.3 MAT-file"
 
 
 class _Origin(NamedTuple):
@@ -65,7 +77,7 @@ class RowsConverter(RowsOptions, Converter):
 
     def look(self, file: Candidate) -> Verdict:
         """Take every file that holds numbers; asked last."""
-        if not file.path.name.lower().endswith(self.suffixes):
+        if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
         listed = list_arrays(file.path, file.path.name, file.roots)
         if not any(storable(dtype) or dtype.names for _, dtype in listed.arrays.values()):
@@ -98,6 +110,8 @@ class RowsConverter(RowsOptions, Converter):
             list_arrays(path, name, part.roots, lambda key: not chosen or key in chosen)
             for name, path in group.files
         ]
+        if self.reverse_axes:
+            listed = [with_reversed_axes(each) for each in listed]
         arrays = _arrays(group, listed)
         wanted = self._wanted(list(arrays), part.name)
         problems = [
@@ -108,6 +122,9 @@ class RowsConverter(RowsOptions, Converter):
         ]
         shapes = {key: listed[arrays[key].file].arrays[arrays[key].array][0] for key in wanted.values()}
         rows, differing = common_length(shapes, part.name)
+        backwards = {key: shape[::-1] for key, shape in shapes.items()}
+        if differing and not self.reverse_axes and not common_length(backwards, part.name)[1]:
+            differing = [replace(each, cure=f"{_REVERSE}; or {CURE}") for each in differing]
         problems += differing
         columns: dict[str, Column] = {}
         origins: dict[str, _Origin] = {}
@@ -186,8 +203,20 @@ class RowsConverter(RowsOptions, Converter):
             sample_table=TABLE,
             main_table=TABLE,
             options=self.recorded(),
-            notes=(*_notes(parts, scanned, merged, sources), *texts.notes()),
+            notes=(
+                *_notes(parts, scanned, merged, sources),
+                *self._matlab_notes(parts),
+                *texts.notes(),
+            ),
         )
+
+    def _matlab_notes(self, parts: Sequence[Part]) -> list[str]:
+        """Remark on files of MATLAB, whose axes are taken as HDF5 has them."""
+        files = [] if self.reverse_axes else [part.files[0] for part in parts]
+        written = [file for file in files if file.suffix.lower() == ".mat" and _by_matlab(file)]
+        if not written:
+            return []
+        return [f"{printable(written[0].name)}: written by MATLAB, which reverses axes; {_REVERSE}"]
 
     def read(
         self, scan: Scan, table: str, source: int, lo: int, hi: int, out: Mapping[str, NDArray[Any]]
@@ -202,7 +231,8 @@ class RowsConverter(RowsOptions, Converter):
             file, array, inner, step = origin.detail["columns"][column]
             wanted.setdefault(file, {}).setdefault((array, step or max(1, hi - lo)), {})[column] = inner
         for file, arrays in wanted.items():
-            with open_arrays(origin.files[file], origin.detail["files"][file]) as read:
+            name = origin.detail["files"][file]
+            with open_arrays(origin.files[file], name, reverse_axes=self.reverse_axes) as read:
                 for (array, step), columns in arrays.items():
                     for first in range(lo, hi, step):
                         targets = {column: out[column][first - lo :][:step] for column in columns}
@@ -217,6 +247,11 @@ class RowsConverter(RowsOptions, Converter):
         """One sample a row; the attributes of the files."""
         arrays = attribute_arrays([source.detail for source in scan.sources])
         return replace(super().settle(scan, facts), arrays=arrays)
+
+
+def _by_matlab(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MATLAB)) == _MATLAB
 
 
 def _arrays(group: FileGroup, listed: Sequence[ArrayFile]) -> dict[str, _Origin]:

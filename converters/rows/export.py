@@ -24,6 +24,7 @@ _NPY_NAME = "data"
 def files(store: StoreView) -> Iterator[File]:
     """Every file of a rows store."""
     mapping: Mapping[str, str] = store.attributes["options"].get("map", {})
+    reverse_axes = bool(store.attributes["options"].get("reverse_axes"))
     paths = [path for path in store.paths() if path.startswith(f"{TABLE}/")]
     sources = sources_of(store)
     texts = attribute_texts(store, len(sources))
@@ -36,11 +37,15 @@ def files(store: StoreView) -> Iterator[File]:
                 dtype = source_dtype(array.attributes, source.number, array.dtype)
                 held[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
         attributes = decoded_attributes(texts[source.number])
-        yield from _files(source, _unmapped(held, mapping), attributes)
+        yield from _files(source, _unmapped(held, mapping), attributes, reverse_axes=reverse_axes)
 
 
 def _files(
-    source: SourceRows, held: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]
+    source: SourceRows,
+    held: Mapping[str, Values],
+    attributes: Mapping[str, Mapping[str, Any]],
+    *,
+    reverse_axes: bool,
 ) -> Iterator[File]:
     suffix = source.name.lower().rpartition(".")[2]
     joint = _JOINT.fullmatch(source.name)
@@ -54,6 +59,8 @@ def _files(
         yield File(name=source.name, form="npz", source=source.number, values=held)
     else:
         name = f"{source.name[:-4]}.h5" if suffix == "npy" else source.name
+        if reverse_axes and suffix != "npy":
+            held = {key: _reversed(values) for key, values in held.items()}
         yield File(name=name, form="hdf5", source=source.number, values=held, attributes=attributes)
 
 
@@ -67,6 +74,11 @@ def _unmapped(held: Mapping[str, Values], mapping: Mapping[str, str]) -> dict[st
         elif stored in found:
             found[name.strip("/")] = found.pop(stored)
     return found
+
+
+def _reversed(values: Values) -> Values:
+    """An array whose axes were reversed, as it was; it is held whole."""
+    return Values(values.shape[::-1], values.dtype, lambda: iter([np.ascontiguousarray(values.whole().T)]))
 
 
 def _structured(fields: Mapping[str, Values]) -> Values:

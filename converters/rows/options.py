@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from unistore.converters.common.options import COLUMNS, MAP, Columns
 from unistore.converters.options import Options, option
@@ -22,9 +23,22 @@ class RowsOptions(Options):
     columns
         What to do with arrays that some files lack: ``"exact"`` refuses, ``"union"`` fills them (NaN for
         floats, else 0), ``"intersection"`` leaves them out.
+    reverse_axes
+        Rows of HDF5 arrays are on the last axis, and all axes are reversed, as MATLAB writes them. Arrays of
+        ``.npy`` and ``.npz`` files are taken as they are.
     exclude
         Names of files or folders to leave out.
     """
 
     map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
     columns: Columns = option("exact", COLUMNS)
+    reverse_axes: bool = option(False, "HDF5 arrays have their rows on the last axis, as MATLAB writes them.")
+
+    def recorded(self) -> dict[str, Any]:
+        """See `Options.recorded`; axes are named where they were reversed."""
+        found = super().recorded()
+        return (
+            found
+            if self.reverse_axes
+            else {key: each for key, each in found.items() if key != "reverse_axes"}
+        )

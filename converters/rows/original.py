@@ -32,6 +32,7 @@ class Originals:
         self._scan = scan
         self._sources = sources_of(store)
         self._attributes = attribute_texts(store, len(self._sources))
+        self._reverse_axes = bool(scan.options.get("reverse_axes"))
 
     def compare(self, number: int) -> Iterator[Compared]:
         """Every array of a source that the store holds, and every attribute of its HDF5 file."""
@@ -40,7 +41,10 @@ class Originals:
             path = source.files[file]
             values = row_values(self._store.array(f"{TABLE}/{column}"), rows.lo, rows.hi)
             with _opened(path, array) as opened:
-                found = blocks_difference(values, partial(_rows, opened, inner))
+                whole = opened
+                if self._reverse_axes and path.suffix.lower() not in (".npy", ".npz"):
+                    whole = opened[()].T
+                found = blocks_difference(values, partial(_rows, whole, inner))
             yield Compared(f"{source.name}: {array}", path, prod(values.shape), found)
         yield from compared_attributes(source.name, source.path, self._attributes[number])
 

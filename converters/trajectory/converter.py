@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
+from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
@@ -39,7 +40,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
     def look(self, file: Candidate) -> Verdict:
         """Take files by what they hold."""
-        if not file.path.name.lower().endswith(self.suffixes):
+        if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
         found = recognise(Look(file))
         if found is None:

@@ -39,6 +39,7 @@ __all__ = [
     "open_hdf5",
     "place",
     "read_objects",
+    "read_reversed",
     "read_rows",
 ]
 
@@ -235,6 +236,31 @@ def read_rows(
         message = f"rows {lo}:{stop} cannot be read: {error}"
         raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
     return out
+
+
+def read_reversed(dataset: h5py.Dataset, location: str, lo: int, hi: int) -> NDArray[Any]:
+    """Entries ``lo:hi`` of the last axis, all axes reversed: (hi - lo, …), in native byte order.
+
+    Raises
+    ------
+    InputError
+        As `read_rows`.
+    """
+    if dataset.ndim < 2:
+        return read_rows(dataset, location, lo, hi)
+    out = np.zeros((*dataset.shape[:-1], hi - lo), native(dataset.dtype))
+    if out.size:
+        try:
+            form = creation_of(dataset).get_layout()
+            if form == h5py.h5d.CHUNKED:
+                chunks_of(dataset).check(0, dataset.shape[0])
+            elif form == h5py.h5d.VIRTUAL:
+                check_sources(dataset, 0, dataset.shape[0])
+            dataset.read_direct(out, np.s_[..., lo:hi])
+        except FAILURES as error:
+            message = f"entries {lo}:{hi} of the last axis cannot be read: {error}"
+            raise InputError(Problem(location, message, "get or write the file again", "damaged")) from error
+    return np.ascontiguousarray(out.T)
 
 
 def _checked(dataset: h5py.Dataset, lo: int, hi: int, out: NDArray[Any]) -> Chunks | None:

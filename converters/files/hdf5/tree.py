@@ -6,6 +6,7 @@ roots are followed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,9 @@ from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import Problem, printable
 
 __all__ = ["Tree", "follow", "walk"]
+
+_PANDAS = re.compile(r"axis\d+|block\d+_items|index")
+"""Names and index of a pandas object, beside its ``values`` or ``block0_values``."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,8 @@ class Tree:
 
 def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()) -> Tree:
     """Every dataset below a group, following only links that stay inside the roots, each group once.
+
+    What PyTables, pandas and MATLAB keep for themselves is left out: indices, axes, references.
 
     Parameters
     ----------
@@ -85,7 +91,11 @@ def _descend(
     if info.fileno != own:
         tree.files.add(real_path(Path(group.file.filename)))
     collected = Collected(tree.problems)
-    for key in names_in(group, place(name, prefix)):
+    keys = names_in(group, place(name, prefix))
+    inner = _bookkeeping(group, keys)
+    for key in keys:
+        if key in inner:
+            continue
         path = f"{prefix}{key}"
         location = place(name, path)
         with collected.attempt(location):
@@ -101,6 +111,14 @@ def _descend(
                 tree.groups.append(path)
                 if path not in skip:
                     _descend(item, f"{path}/", name, roots, tree, seen, skip, own)
+
+
+def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
+    """Members that a library keeps for itself: indices of PyTables, axes of pandas, references of MATLAB."""
+    found = {key for key in keys if key.startswith("_i_") and key.removeprefix("_i_") in keys}
+    found |= {key for key in keys if key in ("#refs#", "#subsystem#") and not group.name.strip("/")}
+    axes = {key for key in keys if _PANDAS.fullmatch(key)}
+    return found | axes if axes and "pandas_type" in group.attrs else found
 
 
 def _add(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:

@@ -86,7 +86,7 @@ def test_other_hdf5_files_are_left_out(tmp_path: Path, datasets: dict) -> None:
     assert verdict.reason.startswith("holds no episodes as groups of data/, no action beside")
 
 
-@pytest.mark.parametrize("name", ["a.npy", "a.h5.txt", "h5"])
+@pytest.mark.parametrize("name", ["a.npy", "a.h5.txt", "a.h5.part"])
 def test_files_of_other_endings_are_left_out_unopened(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"\x89HDF\r\n\x1a\n")
     assert look(tmp_path / name) == LeftOut("is no .h5, .hdf5, .hdf, .he5 file")

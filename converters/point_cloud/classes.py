@@ -1,0 +1,69 @@
+"""One folder a class: ``chair/train/0001.npy`` is of class ``chair``."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from unistore.converters.common.columns import Column
+from unistore.converters.files.paths import split_of
+from unistore.converters.parts import Part
+from unistore.converters.point_cloud.layouts.arrays import NAME, SUFFIXES
+from unistore.converters.point_cloud.source import LABEL, Layout
+from unistore.errors import printable
+
+__all__ = ["class_notes", "folder_classes", "labelled"]
+
+_CLASS = re.compile(r"[^\d]+|\d{8}")
+"""Scenes, areas and parts are numbered; classes are not, but for the synsets of ShapeNet."""
+_DTYPE = "<i4"
+_SHOWN = 8
+
+
+def folder_classes(parts: Sequence[Part]) -> list[tuple[int, str] | None]:
+    """Number and name of each part's class, in the order of the names; None for all where folders are none.
+
+    Classes are folders of ``.npy`` and ``.npz`` files alone, at least two, one of them with several files;
+    folders called after a split are passed over.
+    """
+    named = [_class_of(part) for part in parts]
+    names = sorted({name for name in named if name is not None})
+    if None in named or len(names) < 2 or max(Counter(named).values()) < 2:
+        return [None] * len(parts)
+    return [(names.index(name), name) for name in named if name is not None]
+
+
+def _class_of(part: Part) -> str | None:
+    *folders, file = part.name.split("/")
+    found = next((each for each in folders if split_of(f"{each}/a") is None), None)
+    if found is None or not file.lower().endswith(SUFFIXES) or _CLASS.fullmatch(found) is None:
+        return None
+    return found
+
+
+def labelled(layout: Layout, of_class: tuple[int, str] | None, mapping: Mapping[str, str]) -> Layout:
+    """A layout whose only segment has its folder's class for its label, unless it has labels of its own.
+
+    ``--map label=`` leaves it out.
+    """
+    own = {*layout.columns, *layout.segment_columns, *mapping}
+    if of_class is None or layout.format != NAME or LABEL in own or layout.segmented is not None:
+        return layout
+    form = (of_class[1], Column(_DTYPE))
+    return replace(layout, segment_columns={**layout.segment_columns, LABEL: form})
+
+
+def class_notes(details: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Remark on classes that were taken from folders."""
+    names = [detail["class"][1] for detail in details if "class" in detail]
+    if not names:
+        return []
+    classes = sorted(set(names))
+    more = f", … ({len(classes)} in all)" if len(classes) > _SHOWN else ""
+    listed = printable(", ".join(classes[:_SHOWN]))
+    return [
+        f"labels of segments are their folders, one a class: {listed}{more}; --map label= leaves them out"
+    ]

@@ -1,0 +1,101 @@
+"""One folder a class, as ModelNet and ShapeNet have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore.converters.point_cloud.converter import PointCloudConverter
+from unistore.converters.scanning import scan_sources
+
+RANDOM = np.random.default_rng(1)
+
+
+def save(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        values = RANDOM.random((int(RANDOM.integers(4, 9)), 6)).astype("f4")
+        if path.suffix == ".npz":
+            np.savez(path, points=values)
+        else:
+            np.save(path, values)
+    return root
+
+
+def labels_of(converted: Any) -> dict[str, int]:
+    names = [source.name for source in converted.scan.sources]
+    return dict(zip(names, converted.arrays["segments/label"].tolist(), strict=True))
+
+
+def test_folders_are_labels_and_splits(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    names = ("table/train/b.npy", "chair/train/a.npy", "chair/test/b.npy", "night_stand/test/a.npy")
+    root = save(tmp_path / "modelnet", *names)
+    converted = check_contract(PointCloudConverter(), [root])
+    assert labels_of(converted) == {
+        "chair/test/b.npy": 0,
+        "chair/train/a.npy": 0,
+        "night_stand/test/a.npy": 1,
+        "table/train/b.npy": 2,
+    }
+    classes = {"0": "chair", "1": "night_stand", "2": "table"}
+    assert converted.fields["segments/label"].attributes["classes"] == classes
+    assert [source.split for source in converted.scan.sources] == ["test", "train", "test", "train"]
+    assert any("their folders, one a class: chair, night_stand, table;" in n for n in converted.scan.notes)
+    unistore.convert(root, tmp_path / "a.zarr", "point_cloud")
+    assert [int(s["label"]) for s in unistore.Dataset(tmp_path / "a.zarr")] == [0, 0, 1, 2]
+    assert unistore.verify(tmp_path / "a.zarr", against=[root]).problems == ()
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("chair/a.npy", "chair/b.npy"),
+        ("chair/a.npy", "table/b.npy"),
+        ("chair/a.npy", "chair/b.npy", "c.npy"),
+        ("Area_1/a.npy", "Area_1/b.npy", "Area_2/c.npy"),
+        ("train/a.npy", "train/b.npy", "test/c.npy"),
+    ],
+)
+def test_other_folders_are_no_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    scan = scan_sources(PointCloudConverter(), [save(tmp_path, *names)])
+    assert all("class" not in source.detail for source in scan.sources)
+
+
+def test_synsets_are_classes(tmp_path: Path) -> None:
+    root = save(tmp_path, "02691156/a.npy", "02691156/b.npy", "03001627/a.npy")
+    scan = scan_sources(PointCloudConverter(), [root])
+    assert [source.detail["class"] for source in scan.sources] == [
+        [0, "02691156"],
+        [0, "02691156"],
+        [1, "03001627"],
+    ]
+
+
+def test_labels_of_their_own_and_options_come_first(tmp_path: Path) -> None:
+    root = save(tmp_path / "a", "chair/a.npy", "chair/b.npy", "table/c.npy")
+    for converter in (PointCloudConverter(map={"label": ""}), PointCloudConverter(segment="window:1")):
+        scan = scan_sources(converter, [root])
+        assert all(not source.detail["segment_columns"] for source in scan.sources)
+    for name in ("chair/d", "chair/e", "table/f"):
+        path = tmp_path / "b" / f"{name}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, points=RANDOM.random((5, 3)), label=np.arange(5))
+    scan = scan_sources(PointCloudConverter(), [tmp_path / "b"])
+    assert all("class" not in source.detail for source in scan.sources)
+    assert "points/label" in {field.path for field in scan.tables[0].fields}
+
+
+def test_hdf5_in_folders_keeps_what_it_was(tmp_path: Path) -> None:
+    for name in ("chair/a.h5", "chair/b.h5", "table/c.h5"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        with h5py.File(tmp_path / name, "w") as file:
+            file["xyz"] = RANDOM.random((5, 3))
+    scan = scan_sources(PointCloudConverter(), [tmp_path])
+    assert all(not source.detail["segment_columns"] for source in scan.sources)

@@ -1,0 +1,103 @@
+"""Arrays whose rows are on the last axis, as MATLAB 7.3 writes them, against what h5py reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore.converters.rows.converter import RowsConverter
+from unistore.converters.scanning import scan_sources
+from unistore.errors import InputError
+
+RANDOM = np.random.default_rng(2)
+
+
+def matlab(path: Path, rows: int = 11, **creation: Any) -> dict[str, np.ndarray]:
+    """``data`` (rows, 4, 3), ``label`` (rows, 1) and ``flat`` (rows,) as MATLAB's are; their values."""
+    values = {
+        "data": RANDOM.random((rows, 4, 3)),
+        "label": RANDOM.integers(0, 9, (rows, 1)).astype("u1"),
+        "flat": np.arange(rows, dtype=">i4"),
+    }
+    with h5py.File(path, "w", userblock_size=512) as file:
+        for name, each in values.items():
+            file.create_dataset(name, data=each.T, **creation)
+    return values
+
+
+@pytest.mark.parametrize("creation", [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}])
+def test_rows_on_the_last_axis(
+    tmp_path: Path, check_contract: Callable[..., Any], creation: dict[str, Any]
+) -> None:
+    first, second = (
+        matlab(tmp_path / f"{name}.mat", rows, **creation) for name, rows in (("a", 11), ("b", 5))
+    )
+    oracle = {f"rows/{key}": np.concatenate([first[key], second[key]]) for key in first}
+    check_contract(RowsConverter(reverse_axes=True), [tmp_path], oracle)
+
+
+def test_a_store_is_verified_and_exported(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    values = matlab(tmp_path / "a/a.mat")
+    np.save(tmp_path / "a/b.npy", np.arange(3))
+    report = unistore.convert(
+        tmp_path / "a/a.mat", tmp_path / "a.zarr", "rows", reverse_axes=True, map={"image": "data"}
+    )
+    assert report.samples == 11
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "a/a.mat"]).problems == ()
+    unistore.export(tmp_path / "a.zarr", tmp_path / "out")
+    with h5py.File(tmp_path / "out/a.mat") as given, h5py.File(tmp_path / "a/a.mat") as own:
+        np.testing.assert_array_equal(given["data"][()], own["data"][()])
+    matlab(tmp_path / "a/a.mat")
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "a/a.mat"]).problems != ()
+    np.testing.assert_array_equal(unistore.Dataset(tmp_path / "a.zarr")[4]["image"], values["data"][4])
+
+
+def test_files_of_matlab_are_said_to_be(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.mat", "w", userblock_size=512) as file:
+        file["data"] = np.zeros((3, 9))
+    content = bytearray((tmp_path / "a.mat").read_bytes())
+    assert not any("MATLAB" in note for note in scan_sources(RowsConverter(), [tmp_path]).notes)
+    content[:19] = b"MATLAB 7.3 MAT-file"
+    (tmp_path / "a.mat").write_bytes(content)
+    notes = scan_sources(RowsConverter(), [tmp_path]).notes
+    assert any(note.startswith("a.mat: written by MATLAB") and "--reverse-axes" in note for note in notes)
+    reversed_axes = scan_sources(RowsConverter(reverse_axes=True), [tmp_path])
+    assert not any("MATLAB" in note for note in reversed_axes.notes)
+    assert reversed_axes.sources[0].rows == {"rows": 9}
+
+
+def test_options_of_other_stores_do_not_change() -> None:
+    assert "reverse_axes" not in RowsConverter().recorded()
+    assert RowsConverter(reverse_axes=True).recorded()["reverse_axes"] is True
+
+
+def test_arrays_of_numpy_are_as_they_are(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    values = RANDOM.random((6, 2))
+    np.savez(tmp_path / "a.npz", data=values)
+    check_contract(RowsConverter(reverse_axes=True), [tmp_path], {"rows/data": values})
+
+
+def test_lengths_that_differ_and_damage(tmp_path: Path) -> None:
+    matlab(tmp_path / "a.mat")
+    with pytest.raises(InputError, match="do not share axis 0") as caught:
+        scan_sources(RowsConverter(), [tmp_path])
+    assert "--reverse-axes" in caught.value.problems[0].cure
+    with h5py.File(tmp_path / "a.mat", "a") as file:
+        file["more"] = np.zeros((3, 4))
+    with pytest.raises(InputError, match=r"more +4"):
+        scan_sources(RowsConverter(reverse_axes=True), [tmp_path])
+    with h5py.File(tmp_path / "b.mat", "w") as file:
+        file.create_dataset("data", data=RANDOM.random((40, 30)), chunks=(40, 30), compression="gzip")
+        at = file["data"].id.get_chunk_info(0).byte_offset
+    content = bytearray((tmp_path / "b.mat").read_bytes())
+    content[at + 20 : at + 60] = bytes(40)
+    (tmp_path / "b.mat").write_bytes(content)
+    with pytest.raises(InputError, match=r"b\.mat"):
+        unistore.convert(tmp_path / "b.mat", tmp_path / "b.zarr", "rows", reverse_axes=True)
