@@ -180,14 +180,7 @@ class Conversion:
             spilled=spilled,
             reading=reading_memory(self.scan),
         )
-        row_bytes = {table.name: table.row_bytes for table in plan.tables}
-        self._steps(
-            "writing",
-            job,
-            todo,
-            lambda task: (task.hi - task.lo) * row_bytes[task.table],
-            lambda task: {"of": keys[task.id]},
-        )
+        self._steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
         return len(done)
 
     def _written(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
