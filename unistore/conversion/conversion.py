@@ -187,13 +187,13 @@ class Conversion:
         """Tasks that have been done, in this round or, to the same end, in an earlier one."""
         journal = self.build.journal
         last = {record["task"]: record for record in journal.of("shard")}
-        held = self.build.target.held() if last else {}
+        sizes = self.build.target.sizes() if last else {}
         done = set()
         for task in plan.tasks():
             record = last.get(task.id)
             if record is None or record["of"] != keys[task.id]:
                 continue
-            if any(held.get(file["key"]) != file["bytes"] for file in record["files"]):
+            if any(sizes.get(file["key"]) != file["bytes"] for file in record["files"]):
                 continue
             sources = [piece.source for piece in plan.table(task.table).pieces(task.lo, task.hi)]
             if sources != [source for source, _ in record["pieces"]]:  # the same ones, numbered anew
