@@ -23,7 +23,7 @@ from unistore.zarr3.writer import content_bytes, content_digest
 __all__ = [
     "LARGE",
     "Column",
-    "Held",
+    "InMemory",
     "IndexRows",
     "IndexValues",
     "Planes",
@@ -103,7 +103,7 @@ class Column(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class InMemory:
     """Rows that are in memory: one block."""
 
     array: ArrayPlan

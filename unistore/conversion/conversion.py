@@ -182,27 +182,20 @@ class Conversion:
             spilled=spilled,
             reading=reading_memory(self.scan),
         )
-        row_bytes = {table.name: table.row_bytes for table in plan.tables}
-        self._steps(
-            "writing",
-            job,
-            todo,
-            lambda task: (task.hi - task.lo) * row_bytes[task.table],
-            lambda task: {"of": keys[task.id]},
-        )
+        self._steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
         return len(done)
 
     def _written(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
         """Tasks that have been done, in this round or, to the same end, in an earlier one."""
         journal = self.build.journal
         last = {record["task"]: record for record in journal.of("shard")}
-        held = self.build.target.held() if last else {}
+        sizes = self.build.target.sizes() if last else {}
         done = set()
         for task in plan.tasks():
             record = last.get(task.id)
             if record is None or record["of"] != keys[task.id]:
                 continue
-            if any(held.get(file["key"]) != file["bytes"] for file in record["files"]):
+            if any(sizes.get(file["key"]) != file["bytes"] for file in record["files"]):
                 continue
             sources = [piece.source for piece in plan.table(task.table).pieces(task.lo, task.hi)]
             if sources != [source for source, _ in record["pieces"]]:  # the same ones, numbered anew

@@ -156,7 +156,7 @@ def seal(
         entries += _write_metadata(together, plan, groups)
         manifest = manifest_bytes(entries)
         together.put(MANIFEST, [manifest])
-    target.tidy({MANIFEST, *(entry.key for entry in entries)})
+    target.keep_only({MANIFEST, *(entry.key for entry in entries)})
     sealed = seal_of(entries, manifest)
     document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
     target.put(ROOT, [document])
@@ -174,9 +174,9 @@ def root_document(
 def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     recorded = {record["task"]: record for record in journal.of("shard")}
     entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]["files"]]
-    held = target.held()
+    sizes = target.sizes()
     for entry in entries:
-        if held.get(entry.key) != entry.bytes:
+        if sizes.get(entry.key) != entry.bytes:
             msg = f"{entry.key}: written, but no longer as it was; run the same command to write it again"
             raise ConversionError(msg)
     return entries

@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.blocks import Blocks
-from unistore.conversion.columns import Column, Held, Planes, in_planes
+from unistore.conversion.columns import Column, InMemory, Planes, in_planes
 from unistore.conversion.guard import Guard, reading
 from unistore.conversion.memory import ROOM, derive_memory, derived_in_memory, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask
@@ -115,7 +115,7 @@ class ShardJob:
         except InputError as error:
             problems = error.problems
             return lambda: Outcome(problems=problems)
-        if all(isinstance(column, Held) for column in columns):
+        if all(isinstance(column, InMemory) for column in columns):
             return lambda: self._write(task, columns, spread)
         outcome = self._write(task, columns, spread)
         return lambda: outcome
@@ -138,7 +138,7 @@ class ShardJob:
             "pieces": self.pieces(task, columns),
             "statistics": statistics_of(columns),
         }
-        held = {column.array.column: column.block for column in columns if isinstance(column, Held)}
+        held = {column.array.column: column.block for column in columns if isinstance(column, InMemory)}
         self.blocks.give(table, held)
         return Outcome(record)
 
@@ -196,7 +196,7 @@ class ShardJob:
         if problems := [problem for _, found in contents for problem in found]:
             raise InputError(problems)
         return [
-            Held(
+            InMemory(
                 array,
                 (task.lo, task.hi),
                 blocks[array.column],
@@ -238,7 +238,7 @@ def statistics_of(columns: Sequence[Column]) -> dict[str, Any]:
     return {
         column.array.field.path: Moments.of(column.block).to_json()
         for column in columns
-        if isinstance(column, Held) and column.array.field.statistics
+        if isinstance(column, InMemory) and column.array.field.statistics
     }
 
 

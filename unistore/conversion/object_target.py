@@ -57,15 +57,15 @@ class ObjectTarget:
         """Every object stays once it is put; see `Target.together`."""
         return nullcontext(self)
 
-    def held(self) -> Mapping[str, int]:
-        """Keys and sizes; see `Target.held`."""
+    def sizes(self) -> Mapping[str, int]:
+        """Keys and sizes; see `Target.sizes`."""
         found = self.client.list()
         found.pop(BUILD_MARK, None)
         return found
 
-    def tidy(self, keys: AbstractSet[str]) -> None:
-        """Delete what is none of `keys`; see `Target.tidy`."""
-        self.client.delete([key for key in self.held() if key not in keys])
+    def keep_only(self, keys: AbstractSet[str]) -> None:
+        """Delete what is none of `keys`; see `Target.keep_only`."""
+        self.client.delete([key for key in self.sizes() if key not in keys])
 
 
 def writing_client(location: Location) -> ObjectClient:
@@ -91,7 +91,7 @@ def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> 
     """
     bucket = writing_client(Location(location.scheme, location.bucket, ""))
     old = writing_client(location)
-    new = ObjectTarget(staging, Path()).held()
+    new = ObjectTarget(staging, Path()).sizes()
     old.put(BUILD_MARK, [mark])
     old.delete([ROOT])
     for _ in ahead(lambda key: bucket.copy(f"{staging.prefix}/{key}", f"{location.prefix}/{key}"), new):

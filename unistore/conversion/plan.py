@@ -156,6 +156,10 @@ class Plan:
         """Table by name."""
         return next(table for table in self.tables if table.name == name)
 
+    def task_bytes(self, task: ShardTask) -> int:
+        """Uncompressed bytes of a task's rows."""
+        return (task.hi - task.lo) * self.table(task.table).row_bytes
+
     def arrays(self) -> list[ArrayPlan]:
         """Every array of the store."""
         return [array for table in self.tables for array in table.arrays] + list(self.index)

@@ -36,11 +36,11 @@ class Target(Files, Protocol):
         """Take files that are all there, and would survive a crash, once the context is left."""
         ...
 
-    def held(self) -> Mapping[str, int]:
+    def sizes(self) -> Mapping[str, int]:
         """Keys and sizes of all files that are there."""
         ...
 
-    def tidy(self, keys: AbstractSet[str]) -> None:
+    def keep_only(self, keys: AbstractSet[str]) -> None:
         """Remove whatever is none of `keys`, and make sure that all others would survive a crash."""
         ...
 
@@ -59,15 +59,15 @@ class Folder:
         """Files that are fsynced together; see `Target.together`."""
         return Together(self.root)
 
-    def held(self) -> Mapping[str, int]:
-        """Keys and sizes; see `Target.held`."""
+    def sizes(self) -> Mapping[str, int]:
+        """Keys and sizes; see `Target.sizes`."""
         return {
             path.relative_to(self.root).as_posix(): path.stat().st_size
             for folder, _, names in os.walk(self.root)
             for path in (Path(folder, name) for name in names)
         }
 
-    def tidy(self, keys: AbstractSet[str]) -> None:
+    def keep_only(self, keys: AbstractSet[str]) -> None:
         """Remove what killed writers left, and bring every folder's names to disk, theirs included."""
         folders = []
         for folder, _, names in os.walk(self.root, topdown=False):

@@ -19,7 +19,7 @@ from unistore.conversion.failure import WritingError, named, refusal
 from unistore.conversion.finish import merged_statistics, source_digests
 from unistore.conversion.guard import Guard, reading
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
-from unistore.conversion.plan import Plan, ShardTask
+from unistore.conversion.plan import ShardTask
 from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared
 from unistore.converters.protocol import Scan
@@ -166,7 +166,7 @@ def _compare_arrays(
     plan = made.planned.plan
     tasks = plan.tasks()
     chosen = [tasks[number] for number in _chosen(len(tasks), sample, store)]
-    progress.begin("comparing", sum(_task_bytes(plan, task) for task in chosen))
+    progress.begin("comparing", sum(map(plan.task_bytes, chosen)))
     records: list[dict[str, Any]] = []
     with closing(in_order(executor, _ShardStep(store, made.job(Path())), chosen)) as steps:
         for task, step in zip(chosen, steps, strict=True):
@@ -174,7 +174,7 @@ def _compare_arrays(
             if step.record:
                 outcome.stored_values += step.record["values"]
                 records.append(step.record["record"])
-            progress.advance(_task_bytes(plan, task))
+            progress.advance(plan.task_bytes(task))
             if len(outcome.problems) >= _MANY:
                 return
     whole = len(records) == len(tasks)
@@ -186,10 +186,6 @@ def _compare_arrays(
     if whole and not _like(merged_statistics(plan, records), store.attributes["statistics"]):
         message = "its statistics are not those of the sources"
         outcome.problems.append(Problem("zarr.json", message, _CURE, "source"))
-
-
-def _task_bytes(plan: Plan, task: ShardTask) -> int:
-    return (task.hi - task.lo) * plan.table(task.table).row_bytes
 
 
 def _compare_block(

@@ -135,14 +135,13 @@ def remake(
     whole = whole or any(key.startswith(f"{_DIGESTS}/c/") for key in wanted)
     owners = {part.task.id for key, part in parts.items() if key in wanted and part.task is not None}
     tasks = [task for task in plan.tasks() if whole or task.id in owners]
-    sizes = {table.name: table.row_bytes for table in plan.tables}
-    progress.begin("re-making", sum((task.hi - task.lo) * sizes[task.table] for task in tasks))
+    progress.begin("re-making", sum(map(plan.task_bytes, tasks)))
     step = _RemakeStep(made.job(root), frozenset(wanted), whole)
     for task, outcome in zip(tasks, in_order(executor, step, tasks), strict=True):
         remade.entries |= outcome.record["entries"]
         remade.contents |= outcome.record["contents"]
         remade.records.append(outcome.record["record"])
-        progress.advance((task.hi - task.lo) * sizes[task.table])
+        progress.advance(plan.task_bytes(task))
     _remake_index(made, remade, wanted, root, whole=whole)
     for key in wanted:
         if parts[key].document:
