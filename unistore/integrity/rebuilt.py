@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.guard import Guard, guard_of
@@ -27,6 +29,7 @@ from unistore.system.progress import Progress
 __all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
 
 _SHOWN = 5
+_TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,12 +185,13 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
 
 def _attribute_lines(store: Store, planned: Planned) -> list[str]:
     """Attributes of HDF5 sources that are not those in the store, source by source."""
-    now = {described.path: values for described, values in planned.arrays}
-    data, offsets = (now.get(f"{HDF5_ATTRIBUTES}/{name}") for name in ("data", "offsets"))
+    now = {
+        described.path: np.asarray(values) for described, values in planned.arrays if described.path in _TEXT
+    }
     names = [source.name for source in planned.scan.sources]
     try:
         before = store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else ["{}"] * len(names)
-        after = ["{}"] * len(names) if data is None or offsets is None else text_values(data, offsets)
+        after = text_values(*(now[path] for path in _TEXT)) if now else ["{}"] * len(names)
         lines = [
             f"source {name}: attribute {attribute} of {path or '/'}"
             for name, one, two in zip(names, before, after, strict=True)

@@ -140,7 +140,7 @@ def _dtype(entry: Mapping[str, Any]) -> np.dtype[Any]:
     if entry["dtype"] == _TEXT:
         text: np.dtype[Any] = h5py.string_dtype(entry["encoding"], entry.get("bytes"))
         return text
-    dtype = np.dtype(entry["dtype"])
+    dtype: np.dtype[Any] = np.dtype(entry["dtype"])
     if (problem := type_problem(dtype)) is not None or dtype.fields is not None:
         msg = f"no attribute is kept with {problem or 'fields in its dtype'}"
         raise ValueError(msg)
