@@ -40,40 +40,51 @@ def file_attributes(
     members
         Datasets of each of them, of which the first has a row a point.
     """
-    inside = _segments(file, segments, members) if segments else iter(())
-    objects = chain(objects_of(file, tree, columns.__contains__), inside)
+    inside = _Segments(file, segments, members)
 
-    def counted(path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
+    def counted(_path: str, item: h5py.HLObject, name: str, entry: Entry) -> bool:
         """An export counts the points of every segment again."""
-        if name != COUNT or not path.startswith("segments/") or not isinstance(item, h5py.Group):
-            return False
-        rows = _member(item.id, members[0].encode()) if members else None
-        return rows is not None and entry == {"dtype": "<i8", "value": rows.shape[0] if rows.shape else 0}
+        return name == COUNT and item is inside.group and entry == {"dtype": "<i8", "value": inside.points}
 
-    return read_attributes(objects, counted)
+    return read_attributes(chain(objects_of(file, tree, columns.__contains__), inside), counted)
 
 
-def _segments(
-    file: h5py.File, segments: Sequence[str], members: Sequence[str]
-) -> Iterator[tuple[str, h5py.HLObject]]:
-    """Groups of segments and their datasets, where no link leads to them."""
-    parent = file["segments"].id
-    for key in segments:
-        group = _member(parent, key.encode())
-        if isinstance(group, h5py.Group):
-            yield f"segments/{key}", group
-            for name in members:
-                item = _member(group.id, name.encode())
-                if isinstance(item, h5py.Dataset):
-                    yield f"segments/{key}/{name}", item
+class _Segments:
+    """Groups of segments and their datasets, where no link leads to them.
+
+    Attributes
+    ----------
+    group, points
+        The segment that was reached, and its points; None where they cannot be counted.
+    """
+
+    def __init__(self, file: h5py.File, segments: Sequence[str], members: Sequence[str]) -> None:
+        self._file, self._segments, self._members = file, segments, members
+        self.group: h5py.Group | None = None
+        self.points: int | None = None
+
+    def __iter__(self) -> Iterator[tuple[str, h5py.HLObject]]:
+        parent = self._file["segments"].id if self._segments else None
+        for key in self._segments:
+            path = f"segments/{key}"
+            group = _member(parent, key)
+            if not isinstance(group, h5py.Group):
+                continue
+            inside = {f"{path}/{name}": _member(group.id, name) for name in self._members}
+            datasets = {place: item for place, item in inside.items() if isinstance(item, h5py.Dataset)}
+            first = next(iter(datasets.values()), None)
+            self.group, self.points = group, first.shape[0] if first is not None and first.shape else None
+            yield path, group
+            yield from datasets.items()
 
 
-def _member(group: h5py.h5g.GroupID, name: bytes) -> h5py.Group | h5py.Dataset | None:
+def _member(group: h5py.h5g.GroupID, name: str) -> h5py.Group | h5py.Dataset | None:
     """A group or dataset that lies in a group itself; None if there is none."""
+    key = name.encode("utf-8", "surrogateescape")
     try:
-        if group.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+        if group.links.get_info(key).type != h5py.h5l.TYPE_HARD:
             return None
-        item = h5py.h5o.open(group, name)
+        item = h5py.h5o.open(group, key)
     except (KeyError, OSError, RuntimeError):
         return None  # what is wrong with it is told where it is read
     if isinstance(item, h5py.h5g.GroupID):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
+from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
@@ -84,6 +85,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         tables = layout.tables(self.colour)
         direct = [table.name for table in tables if not table.spilled]
         spilled = [table.name for table in tables if table.spilled]
+        texts = AttributeTexts()
         sources = tuple(
             Source(
                 path=part.files[0],
@@ -91,7 +93,10 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
                 files=(*part.files, *each.files),
                 rows=dict.fromkeys(direct, int(index.offsets[-1])),
                 split=split_of(part.name),
-                detail=index.to_json(),
+                detail={
+                    **index.to_json(),
+                    **texts.detail(part.name, each.attributes, _stored(index)),
+                },
                 memory=derive_memory(index, keep=self.images == "keep"),
                 reading=each.reading,
             )
@@ -104,7 +109,11 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             sample_table=EPISODES,
             main_table=STEPS,
             options=self.recorded(),
-            notes=(*self._notes(kept, layout), *(note for each in scanned for note in each.notes)),
+            notes=(
+                *self._notes(kept, layout),
+                *texts.notes(),
+                *(note for each in scanned for note in each.notes),
+            ),
             estimated_rows={
                 name: sum(source.path.stat().st_size for source in sources) // len(spilled)
                 for name in spilled
@@ -198,6 +207,13 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Episodes, their names, attributes and masks; where next observations lie; kept frames."""
         return settle_episodes(scan, self._layout(scan), facts)
+
+
+def _stored(index: Index) -> Callable[[str], bool]:
+    """Tells whether a store of these episodes has a dataset, or something inside a group."""
+    datasets = index.datasets()
+    groups = {path.rsplit("/", depth)[0] for path in datasets for depth in range(1, path.count("/") + 1)}
+    return lambda path: path in datasets or path in groups
 
 
 def _mixed(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:

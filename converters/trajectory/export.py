@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values, converted
 from unistore.converters.common.stored import row_blocks, row_values
+from unistore.converters.files.hdf5.attribute_texts import attribute_texts, decoded_attributes
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.source import Format, Restored
 from unistore.schemas.indices import Column, whole
@@ -134,6 +135,7 @@ def files(store: StoreView) -> Iterator[File]:
     empty: Mapping[str, str] = store.group(STEPS).get("empty_datasets", {})
     own = _texts(store, "sources/attributes")
     each = _texts(store, f"{EPISODES}/attributes")
+    kept = attribute_texts(store, len(store.array("sources/rows")))
     for number, name, parts in runs(store):
         groups: dict[str, dict[str, Values]] = {}
         for part in parts:
@@ -142,7 +144,7 @@ def files(store: StoreView) -> Iterator[File]:
                 arrays[dataset] = array_values(np.empty((part.steps, 0), np.dtype(dtype)))
             groups[part.group] = arrays
         alone = [part for part in parts if part.last == part.first + 1]
-        yield layout.file(
+        file = layout.file(
             Restored(
                 name=name,
                 source=number,
@@ -152,6 +154,14 @@ def files(store: StoreView) -> Iterator[File]:
                 masks=_masks(store, parts),
             )
         )
+        yield replace(file, attributes=_with_kept(file, decoded_attributes(kept[number])))
+
+
+def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Attributes of a file, and those kept of its datasets and of the groups that hold them."""
+    places = {path.rsplit("/", depth)[0] for path in file.values for depth in range(path.count("/") + 1)}
+    found = {path: each for path, each in kept.items() if path in places}
+    return {**found, **{path: {**found.get(path, {}), **own} for path, own in file.attributes.items()}}
 
 
 def _format(store: StoreView) -> Format:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -110,10 +110,20 @@ class Index:
             "masks": {mask: list(numbers) for mask, numbers in self.masks.items()},
         }
 
+    def datasets(self) -> set[str]:
+        """Paths in the file of all datasets of the episodes that are taken."""
+        found: set[str] = set()
+        for group, number in dict.fromkeys(zip(self.groups, self.variant, strict=True)):
+            variant = self.variants[number]
+            names = [*(each.dataset for each in variant.features.values()), *variant.values, *variant.empty]
+            found.update(f"{group}/{name}".strip("/") for name in names)
+        return found
+
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> Index:
-        """Inverse of `to_json`."""
-        return cls(**{**plain, "variants": [Variant.from_json(value) for value in plain["variants"]]})
+        """Inverse of `to_json`; further members are passed over."""
+        known = {each.name: plain[each.name] for each in fields(cls)}
+        return cls(**{**known, "variants": [Variant.from_json(value) for value in plain["variants"]]})
 
     def restricted(self, columns: Collection[str]) -> Index:
         """The same index, without columns that are not among the given ones."""

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from unistore.converters.common.comparing import blocks_difference
 from unistore.converters.common.exported import Values
 from unistore.converters.common.originals import Compared, summary
+from unistore.converters.files.hdf5.attribute_texts import attribute_texts
+from unistore.converters.files.hdf5.original_attributes import compared_attributes
 from unistore.converters.protocol import Scan
 from unistore.converters.trajectory.export import Run, runs
 from unistore.converters.trajectory.layouts import format_named
@@ -32,10 +34,11 @@ class Originals:
         self._store = store
         self._scan = scan
         self._runs = {number: parts for number, _, parts in runs(store)}
+        self._attributes = attribute_texts(store, len(scan.sources))
         self._swapped = store.attributes["options"]["colour"] == "swapped"
 
     def compare(self, number: int) -> Iterator[Compared]:
-        """Every dataset of every episode that the store holds."""
+        """Every dataset of every episode that the store holds, and the attributes of datasets."""
         source = self._scan.sources[number]
         with self._format(number).open_original(source.path) as file:
             for run in self._runs[number]:
@@ -52,9 +55,10 @@ class Originals:
                         count = prod(values.shape)
                         found = blocks_difference(values, partial(self._rows, rows, kind, values))
                     yield Compared(f"{source.name}: {name}", source.path, count, found)
+        yield from compared_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
-        """Datasets of a source that the store does not hold as arrays."""
+        """Datasets that the store does not hold as arrays, and attributes that it does not keep."""
         taken = {
             f"{run.group}/{dataset}".strip("/")
             for run in self._runs[number]
@@ -62,7 +66,10 @@ class Originals:
             if self._path_of(column) is not None
         }
         with self._format(number).open_original(self._scan.sources[number].path) as file:
-            return summary(name for name in file.names if name not in taken)
+            groups = {run.group for run in self._runs[number]}
+            apart = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
+            found = file.attributes_left_out(self._attributes[number], taken.__contains__, apart)
+            return summary([*(name for name in file.names if name not in taken), *found])
 
     def _format(self, number: int) -> Format:
         return format_named(self._scan.sources[number].detail["layout"])

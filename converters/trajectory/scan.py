@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unistore.converters.common.exclusion import Collected, Exclusion
+from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.parts import Candidate, Part, Scanned
 from unistore.converters.trajectory.episodes import inside_group, name_episodes
@@ -45,6 +46,8 @@ class ScannedFile(Scanned):
         Further files that are read.
     reading
         Bytes held while rows are read, besides the rows.
+    attributes
+        As `Contents` has them.
     """
 
     index: Index
@@ -52,6 +55,7 @@ class ScannedFile(Scanned):
     notes: tuple[str, ...]
     files: tuple[Path, ...]
     reading: int
+    attributes: Attributes
 
 
 def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) -> ScannedFile:
@@ -99,6 +103,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         notes=tuple(found.remarks()),
         files=tuple(sorted(contents.files)),
         reading=contents.memory,
+        attributes=contents.attributes,
         problems=tuple(problems),
         excluded=exclusion.covered,
     )

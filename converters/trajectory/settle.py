@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.converters.trajectory.derive import frame_sizes, summary_of
 from unistore.converters.trajectory.index import Index
@@ -52,6 +53,7 @@ def settle_episodes(scan: Scan, layout: Layout, facts: Sequence[Facts]) -> Settl
             *_episode_arrays(indexes, owner, lengths, summaries),
             *(_mask_array(mask, listed) for mask, listed in masks.items()),
             *_attribute_texts(summaries),
+            *attribute_arrays([source.detail for source in scan.sources]),
             *kept,
         ],
         spilled=spilled,

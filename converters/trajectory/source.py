@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values
+from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.parts import Candidate
 from unistore.converters.scan import Source
 from unistore.errors import Problem, printable
@@ -163,6 +164,8 @@ class Contents:
         Further files that are read.
     memory
         Bytes held while rows are read, besides the rows.
+    attributes
+        Of HDF5 datasets and groups; not of the root and the groups that `EpisodeSource` tells of.
     """
 
     groups: Sequence[Group]
@@ -170,6 +173,7 @@ class Contents:
     problems: Sequence[Problem] = ()
     files: Collection[Path] = ()
     memory: int = 0
+    attributes: Attributes = field(default_factory=Attributes)
 
 
 class EpisodeSource(Protocol):
@@ -202,6 +206,10 @@ class Rows(Protocol):
         ...
 
 
+def _none(_text: str, _stored: Callable[[str], bool], _apart: Collection[str]) -> list[str]:
+    return []
+
+
 @dataclass(frozen=True, slots=True)
 class Original:
     """A file's own values, read without the converter, for comparison with a store.
@@ -212,10 +220,14 @@ class Original:
         Opens an array by its path in the file, group included.
     names
         Paths of all arrays.
+    attributes_left_out
+        Attributes that are not kept, given the text of those that are, which arrays the store holds, and the
+        groups that `EpisodeSource` tells of.
     """
 
     rows: Callable[[str], Rows]
     names: Sequence[str]
+    attributes_left_out: Callable[[str, Callable[[str], bool], Collection[str]], list[str]] = _none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

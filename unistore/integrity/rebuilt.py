@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor
@@ -16,14 +19,17 @@ from unistore.conversion.spill import Spill
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError, Problem, StoreError
+from unistore.errors import InputError, Problem, StoreError, printable
 from unistore.integrity.steps import in_order
+from unistore.schemas.sources import HDF5_ATTRIBUTES
+from unistore.schemas.text import text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
 
 __all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
 
 _SHOWN = 5
+_TEXT = (f"{HDF5_ATTRIBUTES}/data", f"{HDF5_ATTRIBUTES}/offsets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +147,7 @@ def differences(store: Store, planned: Planned) -> list[str]:
         for name in sorted({*options, *plan.options})
         if options.get(name) != plan.options.get(name)
     ]
+    lines = lines or _attribute_lines(store, planned)
     if lines:
         return lines
     forms = {array.field.path: (array.shape, array.field.dtype) for array in plan.arrays()}
@@ -174,6 +181,36 @@ def _source_lines(store: Store, planned: Planned) -> list[str]:
     if not lines and before != now:
         lines.append("the order of the sources")
     return lines
+
+
+def _attribute_lines(store: Store, planned: Planned) -> list[str]:
+    """Attributes of HDF5 sources that are not those in the store, source by source."""
+    now = {
+        described.path: np.asarray(values) for described, values in planned.arrays if described.path in _TEXT
+    }
+    names = [source.name for source in planned.scan.sources]
+    try:
+        before = store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else ["{}"] * len(names)
+        after = text_values(*(now[path] for path in _TEXT)) if now else ["{}"] * len(names)
+        lines = [
+            f"source {name}: attribute {attribute} of {path or '/'}"
+            for name, one, two in zip(names, before, after, strict=True)
+            if one != two
+            for path, attribute in _unlike(json.loads(one), json.loads(two))
+        ]
+    except (StoreError, ValueError, TypeError, AttributeError):
+        return []  # what the store has is no such text: its arrays are compared
+    more = [f"and {len(lines) - _SHOWN} further attributes"] if len(lines) > _SHOWN else []
+    return [printable(line) for line in lines[:_SHOWN]] + more
+
+
+def _unlike(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Path and name of each attribute that is not the same in both."""
+    for path in dict.fromkeys([*one, *two]):
+        first, second = one.get(path, {}), two.get(path, {})
+        yield from (
+            (path, name) for name in dict.fromkeys([*first, *second]) if first.get(name) != second.get(name)
+        )
 
 
 def _form(form: tuple[tuple[int, ...], str]) -> str:

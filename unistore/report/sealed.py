@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections import defaultdict
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from unistore.errors import StoreError
+from unistore.errors import StoreError, printable
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, count_of
 from unistore.report.commands import spelled_options
 from unistore.report.snippets import snippet
+from unistore.schemas.sources import HDF5_ATTRIBUTES
+from unistore.schemas.text import text_values
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
@@ -24,6 +27,7 @@ from unistore.zarr3.array import Array
 __all__ = ["describe_store", "store_blocks"]
 
 SHOWN_SOURCES = 5
+SHOWN_ATTRIBUTES = 8
 ROWS = 1 << 20
 """Split codes that are read at a time."""
 _INDEX_ENTRY = 16
@@ -136,7 +140,7 @@ def _splits(store: Store) -> dict[str, int]:
 
 def _sources(store: Store) -> dict[str, Any]:
     if not store.has("sources/path/offsets"):
-        return {"count": 0, "bytes": None, "first": []}
+        return {"count": 0, "bytes": None, "first": [], "attributes": []}
     names = store.text("sources/path")
     columns = {
         name: array.read_rows(np.arange(len(names))).tolist()
@@ -149,7 +153,18 @@ def _sources(store: Store) -> dict[str, Any]:
         for number, name in enumerate(names[:SHOWN_SOURCES])
     ]
     total = sum(columns["bytes"]) if "bytes" in columns else None
-    return {"count": len(names), "bytes": total, "first": first}
+    return {"count": len(names), "bytes": total, "first": first, "attributes": _attribute_names(store)}
+
+
+def _attribute_names(store: Store) -> list[str]:
+    """Names of the attributes of the first sources' HDF5 files."""
+    if not store.has(f"{HDF5_ATTRIBUTES}/data"):
+        return []
+    offsets = store.array(f"{HDF5_ATTRIBUTES}/offsets")
+    bounds = offsets.read(0, min(len(offsets), SHOWN_SOURCES + 1))
+    data = store.array(f"{HDF5_ATTRIBUTES}/data").read(0, int(bounds[-1]))
+    texts = [json.loads(text) for text in text_values(data, bounds)]
+    return list(dict.fromkeys(name for text in texts for entries in text.values() for name in entries))
 
 
 def _remarks(store: Store, arrays: list[dict[str, Any]], *, agrees: bool) -> list[str]:
@@ -195,6 +210,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         ("samples", f"{about['samples']['count']:,} ({about['samples']['table']})"),
         ("splits", splits or "none"),
         ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
+        ("attributes", _attributes_text(sources["attributes"])),
         ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
         ("seal", _seal_text(seal)),
         ("made with", ", ".join(f"{name} {version}" for name, version in about["created_with"].items())),
@@ -234,6 +250,12 @@ def _seal_text(seal: dict[str, Any]) -> str:
     if not seal["agrees"]:
         return said + "DAMAGED: seal, manifest and root disagree"
     return said + "agrees with manifest and root; files not read: unistore verify"
+
+
+def _attributes_text(names: list[str]) -> str:
+    """Some of the names; empty if there are none."""
+    shown = [printable(name) for name in names[:SHOWN_ATTRIBUTES]]
+    return ", ".join([*shown, *(["…"] if len(names) > SHOWN_ATTRIBUTES else [])])
 
 
 def _shape(shape: list[int] | None) -> str:

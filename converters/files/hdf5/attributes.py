@@ -108,8 +108,8 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         attribute = h5py.h5a.open(item.id, index=number)
         raw: bytes = attribute.name
         name = raw.decode("utf-8", "backslashreplace")
-        if name.encode() != raw:
-            return name, "named by bytes that are no UTF-8"
+        if not raw or name.encode() != raw:
+            return name, "without a name in UTF-8"
         shape, dtype = attribute.shape, attribute.dtype
         if (problem := type_problem(dtype)) is not None:
             return name, problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,27 @@ def compared_attributes(source: str, path: Path, text: str) -> Iterator[Compared
                 yield Compared(location, path, int(getattr(stored, "size", 0) or 0), found)
 
 
-def attributes_left_out(file: Any, text: str, stored: Callable[[str], bool]) -> list[str]:
-    """Attributes of an open file that the store does not keep; `stored` tells which datasets it holds."""
+def attributes_left_out(
+    file: Any, text: str, stored: Callable[[str], bool], apart: Collection[str] = ()
+) -> list[str]:
+    """Attributes of an open file that the store does not keep.
+
+    Parameters
+    ----------
+    file, text
+        The file, and what `attribute_texts` gives of it.
+    stored
+        Which datasets the store holds.
+    apart
+        Groups whose attributes it keeps in another way.
+    """
     import h5py
 
     kept = decoded_attributes(text)
     found: list[str] = []
 
     def note(place: str, item: Any) -> None:
-        if isinstance(item, h5py.Group) or stored(place):
+        if place not in apart if isinstance(item, h5py.Group) else stored(place):
             known = kept.get(place, {})
             names = (name if isinstance(name, str) else repr(name) for name in item.attrs)
             found.extend(f"attribute {name} of {place or '/'}" for name in names if name not in known)

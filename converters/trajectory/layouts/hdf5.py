@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File
 from unistore.converters.common.originals import datasets_of, open_plain
+from unistore.converters.files.hdf5.attributes import objects_of, read_attributes
 from unistore.converters.files.hdf5.file import (
     SUFFIXES,
     check_dataset,
@@ -25,6 +27,7 @@ from unistore.converters.files.hdf5.file import (
     read_objects,
     read_rows,
 )
+from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.scan import Source
 from unistore.converters.trajectory.attributes import plain_value
@@ -93,13 +96,17 @@ def tree_of(look: Look) -> Tree:
 
 def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Mask] = ()) -> Contents:
     """Contents of a file whose groups are known."""
+    file = look.opened(open_hdf5)
+    told = {"", *(group.path for group in groups), *(group.path.rpartition("/")[0] for group in groups)}
+    objects = objects_of(file, tree, lambda _: True)
     linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
     return Contents(
         groups=groups,
         masks=masks,
         problems=tree.problems,
-        files=(tree.files | linked) - {Path(look.opened(open_hdf5).filename)},
+        files=(tree.files | linked) - {Path(file.filename)},
         memory=max(map(chunk_memory, tree.datasets.values()), default=0),
+        attributes=read_attributes((path, item) for path, item in objects if path not in told),
     )
 
 
@@ -197,7 +204,11 @@ def opener(
 def open_original(path: Path) -> Iterator[Original]:
     """As in `Format`: with h5py alone."""
     with open_plain(path) as file:
-        yield Original(rows=lambda name: file[name], names=datasets_of(file))
+        yield Original(
+            rows=lambda name: file[name],
+            names=datasets_of(file),
+            attributes_left_out=partial(attributes_left_out, file),
+        )
 
 
 def at_root(episode: str) -> str:  # noqa: ARG001  the same for all
