@@ -35,7 +35,7 @@ class Source:
         What ``read`` and ``derive`` need to know again (JSON values only).
     memory
         Bytes that ``derive`` of this source holds at its peak, estimated; 0 where nothing is derived.
-    held
+    memory_in_core
         The same if it is derived without a folder; 0 where no folder is ever used.
     reading
         Bytes that ``read`` of any row range holds besides its output and a copy of one of its columns,
@@ -49,7 +49,7 @@ class Source:
     split: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
     memory: int = 0
-    held: int = 0
+    memory_in_core: int = 0
     reading: int = 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,7 +26,7 @@ from unistore.converters.point_cloud.coordinates import dequantise
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
 from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
-from unistore.converters.point_cloud.memory import derive_memory, held_memory
+from unistore.converters.point_cloud.memory import derive_memory
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
 from unistore.converters.point_cloud.segments import Partition, consecutive
@@ -164,7 +165,13 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeTexts) -> Source:
         path = part.files[0]
-        voxels, windows = bool(self.voxel_size), self.segment is not None
+        memory = partial(
+            derive_memory,
+            layout,
+            voxels=bool(self.voxel_size),
+            windows=self.segment is not None,
+            parts=self.max_points is not None,
+        )
         return Source(
             path=path,
             name=part.name,
@@ -177,8 +184,8 @@ class PointCloudConverter(PointCloudOptions, Converter):
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
                 **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
             },
-            memory=derive_memory(layout, voxels=voxels, windows=windows),
-            held=held_memory(layout, voxels=voxels, windows=windows),
+            memory=memory(in_core=False),
+            memory_in_core=memory(in_core=True),
         )
 
     def _notes(self, named: Sequence[tuple[str, Layout]], sources: Sequence[Source]) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,22 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import place
-from unistore.converters.point_cloud.buckets import Read, reader
-from unistore.converters.point_cloud.coordinates import Finite, bounds_of, quantise
-from unistore.converters.point_cloud.order import gather
+from unistore.converters.point_cloud.buckets import reader
+from unistore.converters.point_cloud.coordinates import bounds_of, quantise
 from unistore.converters.point_cloud.recognise import format_named
-from unistore.converters.point_cloud.segments import Partition, blocks, by_indices, consecutive
-from unistore.converters.point_cloud.source import PointSource, Ranges, coordinate_names
+from unistore.converters.point_cloud.segments import Partition, blocks
+from unistore.converters.point_cloud.source import PointSource
+from unistore.converters.point_cloud.stored import Cut, StoredPoints
 from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
-from unistore.converters.point_cloud.workspace import Column, Form, Workspace
+from unistore.converters.point_cloud.workspace import Workspace
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, voxel_group
 from unistore.schemas.tables import Field
 
-__all__ = ["Cut", "derive_points", "is_label"]
+__all__ = ["derive_points", "is_label"]
 
 _XYZ = "xyz"
-
-Cut = Callable[[int, Callable[[], Read], Workspace], Partition]
-"""Cuts a cloud without segments, given how many points it has and, where asked for, how they are read."""
 
 
 def is_label(key: str) -> bool:
@@ -81,7 +77,7 @@ def derive_points(
     with opened as points, Workspace(folder) as work:
         if not points.rows:
             raise InputError(Problem(place(source.name), "holds no points", "leave the file out", "empty"))
-        stored = _Stored(points, source, columns, cut, work)
+        stored = StoredPoints(points, source, columns, cut, work)
         clouds = _Clouds(stored, source, voxel_sizes, emit, work)
         clouds.emit_all()
         facts = clouds.facts
@@ -101,98 +97,11 @@ def derive_points(
         return facts
 
 
-class _Stored:
-    """The points of an open file in storage order, some rows at a time."""
-
-    def __init__(
-        self, points: PointSource, source: Source, columns: Mapping[str, Field], cut: Cut, work: Workspace
-    ) -> None:
-        paths = source.detail["xyz"]
-        places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
-        self.finite = Finite(places, points.rows)
-        self._points = points
-        self._kept: Column | None = None
-        self._work = work
-        self._own = [key for key in columns if key in source.detail["columns"]]
-        self._names = coordinate_names(source.detail)
-        self._dtype = np.dtype(source.detail["xyz_dtype"])
-        self.partition = _own_segments(points, work) or cut(points.rows, self._checked, work)
-        self.offsets = self.partition.offsets
-        self._order = order = self.partition.order
-        self._columns: Mapping[str, Read] = {}
-        if order is not None:
-            wanted: dict[str, tuple[Form, Read]] = {
-                key: (_form(*source.detail["columns"][key][1:]), partial(self._column, key))
-                for key in self._own
-            }
-            wanted[_XYZ] = ((source.detail["xyz_dtype"], (3,)), self._read_xyz)
-            self._columns = gather(order, wanted, work)
-            self.check()
-
-    def check(self) -> None:
-        """Raise what is wrong with the rows read so far."""
-        self._points.check()
-        if self.finite.problems:
-            raise InputError(self.finite.problems)
-
-    def steps(self) -> Iterator[tuple[int, int]]:
-        """Ranges of at most a block of points; they end where segments do, so that none is opened twice."""
-        step = self._work.step
-        for first, last in blocks(self.partition.lengths, step):
-            end = int(self.offsets[last])
-            for lo in range(int(self.offsets[first]), end, step):
-                yield lo, min(lo + step, end)
-
-    def xyz(self, lo: int, hi: int) -> NDArray[Any]:
-        """Coordinates, (hi - lo, 3)."""
-        return self._columns[_XYZ](lo, hi) if self._columns else self._read_xyz(lo, hi)
-
-    def column(self, key: str, field: Field, lo: int, hi: int) -> NDArray[Any]:
-        """Rows of a column, (hi - lo, …), filled where the file lacks it."""
-        if key not in self._own:
-            return np.full((hi - lo, *field.row_shape), missing_value(field.dtype), field.dtype)
-        return self._columns[key](lo, hi) if self._columns else self._column(key, lo, hi)
-
-    def source_rows(self, lo: int, hi: int) -> NDArray[np.int64]:
-        """Rows of the source, (hi - lo,)."""
-        return np.arange(lo, hi) if self._order is None else self._order.rows[lo:hi]
-
-    def _read_xyz(self, lo: int, hi: int) -> NDArray[Any]:
-        if self._kept is not None:
-            return self._kept[lo:hi]
-        xyz = np.empty((hi - lo, 3), self._dtype)
-        for first in range(lo, hi, self._work.step):
-            last = min(first + self._work.step, hi)
-            part = xyz[first - lo : last - lo]
-            axes = self._points.block(self._names, first, last)
-            if len(axes) == 1:
-                part[:] = axes[0]
-            else:
-                for axis, values in enumerate(axes):
-                    part[:, axis] = values
-            self.finite.look(first, part)
-        return xyz
-
-    def _column(self, key: str, lo: int, hi: int) -> NDArray[Any]:
-        return self._points.block((key,), lo, hi)[0]
-
-    def _checked(self) -> Read:
-        """Look at all coordinates, and keep them: they will be read several times."""
-        rows, step = self._points.rows, self._work.step
-        kept = self._work.column((self._dtype.str, (3,)), rows)
-        for lo in range(0, rows, step):
-            hi = min(lo + step, rows)
-            kept[lo:hi] = self._read_xyz(lo, hi)
-        self.check()
-        self._kept = kept
-        return reader(kept)
-
-
 class _Clouds:
     """Emits coordinates and voxels, a block of whole segments at a time, and gathers facts."""
 
     def __init__(
-        self, stored: _Stored, source: Source, sizes: Sequence[float], emit: Emit, work: Workspace
+        self, stored: StoredPoints, source: Source, sizes: Sequence[float], emit: Emit, work: Workspace
     ) -> None:
         self._stored, self._source, self._sizes = stored, source, sizes
         self._emit, self._work = emit, work
@@ -240,13 +149,13 @@ class _Clouds:
                 kept[lo - begin : hi - begin] = xyz
             for size in () if voxels else self._sizes:
                 self._emit(POINTS, f"{voxel_group(size)}/point_voxel", np.full(hi - lo, -1, np.int32))
-            if not self._stored.finite.problems:
+            if not self._stored.wrong:
                 bounds = bounds_of(list(xyz.T), np.clip(offsets, lo, hi) - lo)
                 if lo > begin:  # of the one segment
                     bounds[:, 0] = np.minimum(bounds[:, 0], self._bounds[first:last, 0])
                     bounds[:, 1] = np.maximum(bounds[:, 1], self._bounds[first:last, 1])
                 self._bounds[first:last] = bounds
-        if self._stored.finite.problems:
+        if self._stored.wrong:
             return
         self._check_sizes(first, last)
         for size in sizes:
@@ -275,20 +184,6 @@ class _Clouds:
                 raise InputError(
                     Problem(place(self._source.name), message, "give a larger voxel size", "voxel")
                 )
-
-
-def _own_segments(points: PointSource, work: Workspace) -> Partition | None:
-    """Segments as the file has them; None if it has none."""
-    found = points.segments()
-    if found is None:
-        return None
-    if isinstance(found, Ranges):
-        return consecutive(found.lengths, found.numbers)
-    return by_indices(found.rows, found.numbers, points.rows, work)
-
-
-def _form(dtype: str, row_shape: Sequence[int]) -> Form:
-    return np.dtype(dtype).newbyteorder("=").str, tuple(row_shape)
 
 
 def _segment_column(

@@ -1,7 +1,8 @@
 """What deriving one point cloud file holds at its peak, from its layout alone.
 
-Bytes a point of the arrays that live at the same time while `derive_points` is at work on a block; measured
-against the peak of real conversions by ``benchmarks/memory.py``.
+Bytes a point of the arrays that live at the same time while `derive_points` is at work: of a step of points,
+and of all points where they are one block. Compared with what is allocated by tests, and with the peak of
+real conversions by ``benchmarks/memory.py``.
 """
 
 from __future__ import annotations
@@ -11,23 +12,23 @@ import numpy as np
 from unistore.converters.point_cloud.source import Layout
 from unistore.converters.point_cloud.workspace import STEP
 
-__all__ = ["derive_memory", "held_memory"]
+__all__ = ["derive_memory"]
 
 _FIXED = 16 << 20
-_POINT = 150
-"""Bytes a point of a block: coordinates, their cells or positions, order, a column."""
-_VOXELISE = 120
-"""Bytes a point of the block whose voxels are counted: cells, keys, order, inverse, voxels of another."""
-_WINDOWS = 60
-"""Bytes a point of the block that is cut into windows: x, y, window, order, of up to two blocks."""
+_POINT = 90
+"""Coordinates, their cells or positions, order, a column."""
+_VOXELS = 80
+"""Points whose voxels are counted: cells, keys, order, inverse, voxels of another."""
+_WINDOWS = 50
+"""Points that are cut into windows: x, y, window, order, of up to two steps."""
 _ORDER = 6
-"""Bytes a point that is brought into order and held: its row, masks."""
-_GRID = 24
-"""Bytes a point of a segment of more than a block and held, beside coordinates: cells, positions, voxel."""
+"""A row in storage order, masks."""
+_CELLS = 24
+"""Points of a segment of more than a step: cells, positions, voxel."""
 
 
-def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
-    """Bytes that `derive_points` holds at its peak with a folder: no more for larger files.
+def derive_memory(layout: Layout, *, voxels: bool, windows: bool, parts: bool, in_core: bool) -> int:
+    """Bytes that `derive_points` holds at its peak.
 
     Parameters
     ----------
@@ -35,28 +36,21 @@ def derive_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
         Of the file.
     voxels
         Whether a voxel grid is asked for.
-    windows
-        Whether files without segments are cut into windows.
+    windows, parts
+        Whether files without segments are cut into windows, and whether these have a limit of points.
+    in_core
+        Whether all points are one block in memory; else no more is held for a larger file.
     """
-    each = _POINT + (_VOXELISE if voxels else 0) + 3 * max(_widths(layout), default=0)
-    each += _WINDOWS if windows and layout.segmented is None else 0
-    return _FIXED + min(layout.points, STEP) * each + layout.memory
-
-
-def held_memory(layout: Layout, *, voxels: bool, windows: bool) -> int:
-    """Bytes that `derive_points` holds at its peak without a folder; see `derive_memory`."""
-    axis = np.dtype(layout.xyz_dtype).itemsize
-    grid = 3 * axis + _GRID if voxels and layout.points > STEP else 0
-    if windows and layout.segmented is None:  # beside coordinates: row, window, x and y
-        each = _ORDER + 3 * axis + max(16 + 2 * axis, grid, *_widths(layout), 0)
-    elif layout.segmented == "indices":  # one column after the other is held, and coordinates are looked at
-        each = _ORDER + max(3 * axis + 3 + grid, *_widths(layout), 0)
-    else:
-        each = grid
-    return derive_memory(layout, voxels=voxels, windows=windows) + layout.points * each
-
-
-def _widths(layout: Layout) -> list[int]:
-    """Bytes a point of each column."""
     forms = [form for _, form in layout.columns.values()]
-    return [np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for form in forms]
+    widest = max((np.dtype(form.dtype).itemsize * int(np.prod(form.row_shape)) for form in forms), default=0)
+    axis = np.dtype(layout.xyz_dtype).itemsize
+    cut = windows and layout.segmented is None
+    step = _POINT + 3 * widest + (_VOXELS if voxels else 0) + (_WINDOWS if cut else 0)
+    block = 3 * axis + _CELLS if voxels and layout.points > STEP else 0
+    if cut:  # coordinates; row, window, x and y of each point, and of both halves of large windows
+        row = 4 + 2 * axis
+        block = 3 * axis + _ORDER + max(row + 8 + (2 * row if parts else 0), block, widest)
+    elif layout.segmented == "indices":  # one column after the other
+        block = _ORDER + max(3 * axis + block, widest)
+    points = min(layout.points, STEP) * step + (layout.points * block if in_core else 0)
+    return _FIXED + points + layout.memory

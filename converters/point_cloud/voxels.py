@@ -103,7 +103,9 @@ class VoxelGrid:
                 yield numbers
 
     def _cells(self, axis: int, lo: int, hi: int) -> NDArray[np.int64]:
-        origin = self._bounds[0, 0, axis] if self._segment is None else self._bounds[self._segment, 0, axis]
+        origin = self._bounds[:, 0, axis]
+        if self._segment is not None:
+            origin = origin.take(self._segment)
         values = np.asarray(self._xyz(lo, hi)[:, axis], np.float64)
         cells: NDArray[np.int64] = np.floor((values - origin) / self._size).astype(np.int64)
         return cells
@@ -116,5 +118,5 @@ class VoxelGrid:
             return
         if self._segment is not None:
             self.lengths += np.bincount(self._segment[first], minlength=len(self.lengths))
-            voxel -= (np.cumsum(self.lengths) - self.lengths)[self._segment]
+            voxel -= (np.cumsum(self.lengths) - self.lengths).take(self._segment)
         self._numbers.append(voxel.astype(np.int32))

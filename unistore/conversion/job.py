@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from unistore.conversion.blocks import Blocks
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
 from unistore.conversion.guard import Guard, reading
-from unistore.conversion.memory import ROOM, derive_memory, derived_in_memory, scan_memory, shard_memory
+from unistore.conversion.memory import ROOM, derive_memory, derived_in_core, scan_memory, shard_memory
 from unistore.conversion.plan import Piece, Plan, ShardTask
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
@@ -73,8 +73,8 @@ class DeriveJob:
         return Outcome({"step": "derive", "source": source})
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
-        held = derived_in_memory(self.scan, self.scan.sources[source], self.room)
-        return self.converter.derive(self.scan, source, writer.emit, None if held else writer.folder)
+        in_core = derived_in_core(self.scan, self.scan.sources[source], self.room)
+        return self.converter.derive(self.scan, source, writer.emit, None if in_core else writer.folder)
 
     def describe(self, source: int) -> str:
         """The source by name."""

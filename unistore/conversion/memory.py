@@ -18,7 +18,7 @@ __all__ = [
     "ROOM",
     "check_fits",
     "derive_memory",
-    "derived_in_memory",
+    "derived_in_core",
     "most_workers",
     "reading_memory",
     "room",
@@ -95,15 +95,15 @@ def scan_memory(scan: Scan) -> int:
     return len(scan.sources) * SOURCE
 
 
-def derived_in_memory(scan: Scan, source: Source, room: int) -> bool:
+def derived_in_core(scan: Scan, source: Source, room: int) -> bool:
     """Whether a source is derived without a folder where a step may hold `room` to be faster."""
-    return scan_memory(scan) + source.held <= room
+    return scan_memory(scan) + source.memory_in_core <= room
 
 
 def derive_memory(scan: Scan, source: Source, room: int) -> int:
     """Peak bytes of deriving a source with the scan, where a step may hold `room` to be faster."""
-    held = source.held > 0 and derived_in_memory(scan, source, room)
-    return scan_memory(scan) + (source.held if held else source.memory)
+    in_core = source.memory_in_core > 0 and derived_in_core(scan, source, room)
+    return scan_memory(scan) + (source.memory_in_core if in_core else source.memory)
 
 
 def reading_memory(scan: Scan) -> int:

@@ -327,8 +327,8 @@ def test_what_may_be_held_decides_where_points_are_sorted(
         monkeypatch.setattr(module, "STEP", STEP)
     scan = scan_sources(PointCloudConverter(voxel_size=(1.0,)), [path])
     (source,) = scan.sources
-    enough = PROCESS + SOURCE + source.held
-    assert 0 < source.memory < source.held
+    enough = PROCESS + SOURCE + source.memory_in_core
+    assert 0 < source.memory < source.memory_in_core
     folders: list[Path | None] = []
     make_work = Workspace.__init__
     monkeypatch.setattr(
@@ -344,6 +344,6 @@ def test_what_may_be_held_decides_where_points_are_sorted(
         )
         held = limit != enough - 1
         assert (folders[0] is None) == held
-        taken = source.held if held else source.memory
+        taken = source.memory_in_core if held else source.memory
         assert derive_memory(scan, source, room(limit, 0)) == SOURCE + taken
     assert len(digests) == 1
