@@ -58,6 +58,7 @@ VARIANTS = {
     "cloud_pdal one segment": Variant("cloud_pdal", {"segment": None, "min_points": 1}),
     "ct_cases mask": Variant("ct_cases", {"window": ("lung", "bone"), "sparse": "mask"}),
     "ct_cases auto, tile": Variant("ct_cases", {"sparse": "auto", "tile": (4, 8, 16)}, {"codec": "small"}),
+    "ct_cases exclude, none": Variant("ct_cases", {"exclude": ("test/case_1",)}, {"codec": "none"}),
     "ct_real coords": Variant("ct_real", {"window": ("soft_tissue",), "sparse": "coords"}),
     "ct_real resolution": Variant("ct_cases", {"resolution": 512}),
     "spike_tiles two grids": Variant("spike_tiles", {"voxel_bins": (2, 5)}, {"codec": "small"}),
