@@ -34,7 +34,7 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tupl
             "layout": each.layout,
             "reason": each.reason,
             "files": counts[each.family],
-            "command": _command(each.family, path),
+            "command": _command(each.family, path, alone=len(found) == 1),
         }
         for each in found
     ]
@@ -96,11 +96,14 @@ def _families(
     ]
 
 
-def _command(family: str, path: Path) -> str:
-    """Convert into a store beside the working directory's files, never among the sources."""
+def _command(family: str, path: Path, *, alone: bool) -> str:
+    """Convert into a store beside the working directory's files, never among the sources.
+
+    Where the family is not alone there, the store is called by it, too.
+    """
     real, here = path.resolve(), Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"
-    destination = Path(f"{stem}.zarr")
+    destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
     if real.is_dir() and (here == real or real in here.parents):
         destination = real.parent / destination
     return convert_command(family, [str(path)], str(destination))
