@@ -55,7 +55,9 @@ class StoredPoints:
         self._work = work
         self._source = _SourcePoints(points, source, work)
         forms = source.detail["columns"]
-        self._reads = {key: partial(self._source.column, key) for key in columns if key in forms}
+        self._reads: dict[str, Read] = {
+            key: partial(self._source.column, key) for key in columns if key in forms
+        }
         self.partition = _own_segments(points, work) or cut(points.rows, self._source.checked, work)
         self.offsets = self.partition.offsets
         self.xyz: Read = self._source.xyz
