@@ -32,7 +32,7 @@ from unistore.converters.point_cloud.voxels import VoxelGrid
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError
+from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
 
 MODULES = (point_cloud_indices, point_cloud_memory, point_cloud_workspace)
@@ -193,6 +193,20 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
         again = run(converter, [tmp_path / "a.h5"], tmp_path / f"{block}-{size}", room=size)
         assert {folder is None for folder in used} == {bool(size)}
         assert again.digest == whole.digest
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_block_is_never_spilled(tmp_path: Path, layout: str) -> None:
+    converter = PointCloudConverter(voxel_size=(0.5,), **LAYOUTS[layout])
+    scan = scan_sources(converter, [make(tmp_path / "a.h5", layout)])
+    converter.derive(scan, 0, lambda *_: None, tmp_path / "a folder that is not there")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_more_blocks_are_spilled(tmp_path: Path) -> None:
+    scan = scan_sources(PointCloudConverter(), [make(tmp_path / "a.h5", "indices")])
+    with pytest.raises(ConversionError, match="a folder that is not there"):
+        PointCloudConverter().derive(scan, 0, lambda *_: None, tmp_path / "a folder that is not there")
 
 
 @pytest.mark.usefixtures("small_blocks")
