@@ -11,11 +11,12 @@ from unistore.converters.common.exclusion import Exclusion, about
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
 from unistore.converters.files.paths import list_files, passed_over, real_path
+from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import find_family
 from unistore.converters.scan import Scan
-from unistore.converters.survey import Owners, of_another
+from unistore.converters.survey import Owners, of_another, survey
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["scan_sources"]
@@ -23,6 +24,7 @@ __all__ = ["scan_sources"]
 _THREADS = 8
 _SHOWN = 5
 _REASONS = 8
+_BESIDE = "beside what is taken, and not needed"
 
 
 def scan_sources(
@@ -55,17 +57,17 @@ def scan_sources(
     kept: list[Part] = []
     sound: list[Scanned] = []
     for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
-        path = part.files[0]
         asked = scanned is None or (converter.by_content and not scanned.certain)
-        if asked and path not in given and (other := owners.other(path)):
-            left_out.append((path, of_another(other)))
-            apart[path] = other
+        asked = asked and given.isdisjoint(part.files)
+        if asked and all(others := [owners.other(path) for path in part.files]):
+            apart |= dict(zip(part.files, others, strict=True))
             continue
         if scanned is not None:
             kept.append(part)
             sound.append(scanned)
             exclusion.met(scanned.excluded)
-        problems += about(part.name, wrong)
+        foreign = asked and scanned is None and all(map(owners.is_general, part.files))
+        problems += about(part.name, _excludable(wrong, part.name) if foreign else wrong)
     if not kept and not problems:
         message = "are all left out"
         nothing = Problem(f"{len(found.parts)} source(s)", message, kind="empty")
@@ -77,12 +79,16 @@ def scan_sources(
         except InputError as error:
             problems += error.problems or [Problem("sources", str(error))]
     used = [path for source in scan.sources for path in source.files] if scan is not None else []
-    used += [path for part in found.parts for path in part.files] + [path for path, _ in left_out]
-    left_out += _unused(paths, converter, used, owners, apart, exclusion)
+    used += [path for path, _ in left_out]
+    beside = {
+        path: "excluded" if part not in parts else _BESIDE for part in found.parts for path in part.files
+    }
+    left_out += _unused(paths, converter, used, owners, beside | _commands(apart), exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
-        raise InputError(problems)
+        named = {part.name: part.files[0] for part in parts if part.files[0] in given}
+        raise InputError([_with_command(each, named, owners) for each in problems])
     return replace(
         scan,
         notes=(*scan.notes, *found.notes, *_named(left_out), *exclusion.notes()),
@@ -119,12 +125,31 @@ def _find(
     try:
         found = converter.find(paths, exclusion)
     except InputError as error:
-        if not apart or any(problem.kind != "missing" for problem in error.problems):
-            raise
-        found = Found(parts=())
-    if found.parts or not apart or any(problem.kind != "missing" for problem in found.problems):
+        found = Found(parts=(), problems=error.problems or [Problem(str(paths[0]), str(error))])
+    kinds = {problem.kind for problem in found.problems}
+    if found.parts or not all(path.is_dir() for path in paths) or kinds - {"missing"}:
+        if found.problems and not found.parts:
+            raise InputError(found.problems)
         return found
-    raise InputError(_all_of_others(converter, paths, apart))
+    if apart:
+        raise InputError(_all_of_others(converter, paths, apart))
+    if not kinds:
+        return found
+    raise InputError(nothing_found(paths, survey(paths), converter.family))
+
+
+def _with_command(problem: Problem, given: Mapping[str, Path], owners: Owners) -> Problem:
+    """A problem of a file that was given, with the command of another family that takes it."""
+    path = given.get(problem.source or problem.location)
+    other = owners.other(path) if path is not None else ""
+    return replace(problem, cure=f"it is {of_another(other)}") if other else problem
+
+
+def _excludable(problems: Sequence[Problem], name: str) -> list[Problem]:
+    """Problems of a file that is another family's, perhaps, or a bad one of this: only the user knows."""
+    return [
+        replace(each, cure=f"{each.cure}{'; or ' * bool(each.cure)}--exclude {name}") for each in problems
+    ]
 
 
 def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[Path, str]) -> Problem:
@@ -164,7 +189,7 @@ def _unused(
     converter: Converter,
     used: Iterable[Path],
     owners: Owners,
-    apart: Mapping[Path, str],
+    reasons: Mapping[Path, str],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
     """What in given folders no source uses, and why: nothing is passed over without a word."""
@@ -179,8 +204,8 @@ def _unused(
             continue
         if any(exclusion.covers(name) for name in _names(path, folders)):
             reason = "excluded"
-        elif path in apart:
-            reason = of_another(apart[path])
+        elif path in reasons:
+            reason = reasons[path]
         elif exclusion and has_ending(path, converter.suffixes):
             reason = "excluded"
         else:
@@ -193,6 +218,10 @@ def _names(path: Path, folders: Sequence[Path]) -> list[str]:
     """Names of a file below each of the given folders that it lies in."""
     roots = [folder.resolve() for folder in folders]
     return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
+
+
+def _commands(apart: Mapping[Path, str]) -> dict[Path, str]:
+    return {path: of_another(other) for path, other in apart.items()}
 
 
 def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:

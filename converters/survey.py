@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,15 +83,25 @@ class Survey:
             if isinstance(seen.verdict, LeftOut) and unread_format(seen.path)
         ]
 
-    def verdicts(self) -> tuple[Count, ...]:
+    def verdicts(self, problems: Iterable[Problem] = ()) -> tuple[Count, ...]:
         """Files by verdict and reason, with a few of their names.
 
         What only a general family takes is left out where files of particular ones are there.
+
+        Parameters
+        ----------
+        problems
+            What the scan of the detected family found wrong: the files it names are refused.
         """
         detected = {each.family for each in self.detected()}
-        return counted((*self._verdict(seen, detected), seen.path) for seen in self.files)
+        wrong = {problem.source: problem.message for problem in problems if problem.source}
+        return counted((*self._verdict(seen, detected, wrong), seen.path) for seen in self.files)
 
-    def _verdict(self, seen: Seen, detected: Collection[str]) -> tuple[str, str]:
+    def _verdict(self, seen: Seen, detected: Collection[str], wrong: Mapping[str, str]) -> tuple[str, str]:
+        path = seen.path.as_posix()
+        named = next((name for name in wrong if path.endswith(f"/{name}")), None)
+        if named is not None:
+            return REFUSED, wrong[named]
         if isinstance(seen.verdict, LeftOut):
             return LEFT_OUT, seen.verdict.reason
         if isinstance(seen.verdict, Refused):
@@ -99,6 +109,12 @@ class Survey:
         if seen.family not in detected:
             return LEFT_OUT, of_another(seen.family)
         return TAKEN, f"{seen.family.replace('_', ' ')} ({seen.verdict.layout})"
+
+    def general(self) -> list[Path]:
+        """Files that only a general family takes, where files of particular ones are there."""
+        detected = {each.family for each in self.detected()}
+        files = [seen for seen in self.files if isinstance(seen.verdict, Taken)]
+        return [seen.path for seen in files if seen.family not in detected]
 
     def refused(self) -> list[Problem]:
         """What is wrong with files, and with folders that cannot be looked into."""
@@ -155,6 +171,15 @@ class Owners:
         particular = [each for each in self._converters if not each[0].general]
         seen = _look(path, self._roots, particular)
         return seen.family if isinstance(seen.verdict, Taken) and seen.family != self._family else ""
+
+    def is_general(self, path: Path) -> bool:
+        """Whether a general family alone takes a file, which is none of the family's own."""
+        own = [each for each in self._converters if each[0].name == self._family]
+        if not isinstance(_look(path, self._roots, own).verdict, LeftOut):
+            return False
+        seen = _look(path, self._roots, list(self._converters))
+        general = {each.name for each, _ in self._converters if each.general}
+        return isinstance(seen.verdict, Taken) and seen.family in general
 
     def why_unused(self, path: Path) -> str:
         """Why a file that was found is in no source of the family."""

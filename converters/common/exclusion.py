@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.paths import real_path
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["Collected", "Exclusion", "about"]
@@ -49,7 +49,7 @@ class Exclusion:
 
     def is_apart(self, path: Path) -> bool:
         """Whether a file is one of another family."""
-        return bool(self._apart) and real_path(path) in self._apart
+        return bool(self._apart) and Path(os.path.realpath(path)) in self._apart
 
     @property
     def covered(self) -> tuple[str, ...]:

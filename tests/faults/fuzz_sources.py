@@ -25,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -173,7 +174,7 @@ def _peak() -> int:
     return peak
 
 
-def work_off(seed: int, folder: Path) -> None:
+def work_off(seed: int, folder: Path, case: Callable[[int, int, Path], dict[str, Any]]) -> None:
     """Child: one case for every number that is read, an answer in one line for each."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -204,8 +205,8 @@ def work_off(seed: int, folder: Path) -> None:
 class Child:
     """A process that works off cases, started again where one ends it."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
-        self._seed, self._folder = seed, folder
+    def __init__(self, seed: int, folder: Path, script: Path) -> None:
+        self._seed, self._folder, self._script = seed, folder, script
         self._process: subprocess.Popen[str] | None = None
         self.number = -1
         self._since = 0.0
@@ -213,7 +214,8 @@ class Child:
     def begin(self, number: int) -> None:
         """Hand out a case."""
         if self._process is None:
-            command = [sys.executable, __file__, "--seed", str(self._seed), "--child", str(self._folder)]
+            command = [sys.executable, str(self._script), "--seed", str(self._seed)]
+            command += ["--child", str(self._folder)]
             self._folder.mkdir(parents=True, exist_ok=True)
             with (self._folder / "said").open("w") as said:
                 self._process = subprocess.Popen(
@@ -259,9 +261,11 @@ class Child:
             self._process.wait()
 
 
-def run_all(numbers: list[int], seed: int, children: int, work: Path) -> list[dict[str, Any]]:
-    """Answers of all cases."""
-    crew = [Child(seed, work / str(number)) for number in range(children)]
+def run_all(
+    numbers: list[int], seed: int, children: int, work: Path, script: Path = Path(__file__)
+) -> list[dict[str, Any]]:
+    """Answers of all cases of a program, which its children work off."""
+    crew = [Child(seed, work / str(number), script) for number in range(children)]
     todo, answers = iter(numbers), list[dict[str, Any]]()
     busy = [child for child, number in zip(crew, todo, strict=False) if child.begin(number) is None]
     try:
@@ -269,7 +273,7 @@ def run_all(numbers: list[int], seed: int, children: int, work: Path) -> list[di
             ready, _, _ = select.select(busy, [], [], 1)
             for child in [*ready, *(each for each in busy if each.is_late and each not in ready)]:
                 answers.append(child.answer())
-                _tell(answers[-1], seed)
+                _tell(answers[-1], seed, script)
                 number = next(todo, None)
                 if number is None:
                     busy.remove(child)
@@ -281,12 +285,12 @@ def run_all(numbers: list[int], seed: int, children: int, work: Path) -> list[di
     return answers
 
 
-def _tell(answer: dict[str, Any], seed: int) -> None:
+def _tell(answer: dict[str, Any], seed: int, script: Path) -> None:
     if answer["status"] == FAILED:
         about = " ".join(str(answer.get(key, "")) for key in ("family", "layout", "mutation"))
         print(f"FAILED {about}: {answer['why']}")
         print(
-            f"  python tests/faults/fuzz_sources.py --seed {seed} --only {answer['number']} --keep",
+            f"  python tests/faults/{script.name} --seed {seed} --only {answer['number']} --keep",
             flush=True,
         )
 
@@ -314,7 +318,7 @@ def main() -> None:
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child is not None:
-        work_off(given.seed, given.child)
+        work_off(given.seed, given.child, case)
         return
     began = time.monotonic()
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -120,6 +120,8 @@ class FamilyGroup(click.Group):
             family = self._family(args[0], ctx)
             if family is None:
                 self._refuse_misspelled(args[0], ctx)
+                if implied := self._implied(args, ctx):
+                    args, family = [implied, *args], implied
             args = [DETECT, *args] if family is None else [family, *args[1:]]
         return super().parse_args(ctx, args)
 
@@ -129,9 +131,20 @@ class FamilyGroup(click.Group):
         for name in self.list_commands(ctx):
             with suppress(InputError):
                 command = self.get_command(ctx, name)
-                if command is not None and any(option in each.opts for each in command.params):
+                if command is not None and any(
+                    option in (*each.opts, *each.secondary_opts) for each in command.params
+                ):
                     owners.append(name)
         return owners
+
+    def _implied(self, args: list[str], ctx: click.Context) -> str | None:
+        """The only family that has all the options among some arguments that not every conversion has."""
+        flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
+        command = self.get_command(ctx, DETECT)
+        known = {name for each in command.get_params(ctx) for name in each.opts} if command else set()
+        owners = [set(self.owners(ctx, flag)) for flag in flags - known - {"--help"}]
+        having = set.intersection(*owners) if owners else set()
+        return having.pop() if len(having) == 1 else None
 
     def _family(self, word: str, ctx: click.Context) -> str | None:
         """Family that a word names: exactly, or in other spellings where no such path is."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unistore.conversion.build import Build
-from unistore.conversion.estimate import estimate
+from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job, largest_need
 from unistore.conversion.finish import check_schema, seal, source_digests
 from unistore.conversion.guard import Guard, guard_of
@@ -20,7 +20,9 @@ from unistore.conversion.memory import reading_memory
 from unistore.conversion.plan import Plan
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
+from unistore.conversion.space import check_space
 from unistore.conversion.spill import Spill
+from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError, InputError, Problem
@@ -77,6 +79,9 @@ class Conversion:
             If writing failed, or a source changed meanwhile.
         """
         estimate(self.converter, self.scan, self.room).check(self.memory)
+        if isinstance(self.build.target, Folder):
+            tables = provisional_tables(self.scan)
+            check_space(self.build.ground, self.build.folder, tables, self.progress)
         guards = tuple(guard_of(source) for source in self.scan.sources)
         planned = self._plan(guards, codec, shares)
         plan = planned.plan

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,14 +14,13 @@ from unistore.conversion.memory import room
 from unistore.conversion.runner import Report, run
 from unistore.conversion.signatures import typed
 from unistore.conversion.splits import parse_shares
-from unistore.converters.files.paths import is_inside
+from unistore.converters.instead import nothing_found
 from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.remote.url import local_only
-from unistore.store.names import ROOT
 from unistore.system.arguments import Arguments
 from unistore.system.progress import SILENT, Progress
 from unistore.system.sizes import parse_bytes
@@ -60,7 +61,8 @@ def convert(
         call after a kill continues there. Or the URL of a place in a bucket, ``s3://``, ``gs://``, ``az://``:
         shards are put straight there, the root object last; see `work`.
     family
-        Family of the sources, as ``unistore convert --help`` lists them; None: from the content.
+        Family of the sources, as ``unistore convert --help`` lists them; None: the only one that has all the
+        given options of its own, or else from the content.
     codec
         ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
     split
@@ -122,7 +124,7 @@ def convert(
     shares = None if split is None else parse_shares(split)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
-    chosen = family or detect_family(paths).family
+    chosen = family or implied_family(options) or detect_family(paths).family
 
     def start(executor: Any) -> Report:
         return run(
@@ -186,7 +188,7 @@ def check_exist(paths: Sequence[Path]) -> None:
         local_only(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
-        msg = f"no such file or folder: {', '.join(missing)}"
+        msg = f"no such file or folder: {', '.join(missing)} (check the path)"
         raise InputError(msg)
 
 
@@ -201,36 +203,40 @@ def detect_family(paths: Sequence[Path]) -> Detection:
     check_exist(paths)
     surveyed = survey(paths)
     found = surveyed.detected()
-    listed = ", ".join(str(path) for path in paths)
     if len(found) > 1:
-        raise InputError(several_families(listed, surveyed))
+        raise InputError(several_families(paths, surveyed))
     if not found:
         if refused := surveyed.refused():
             raise InputError(refused)
-        links = (link for path in paths for link in path.rglob("*") if not is_inside(link, paths))
-        if (link := next(links, None)) is not None:
-            msg = f"{link}: is a link out of the given paths; name what it leads to"
-            raise InputError(msg)
-        if stores := [path for path in paths if (path / ROOT).exists()]:
-            msg = f"{stores[0]}: is a store already; 'unistore export {stores[0]} DST' gives its files back"
-            raise InputError(msg)
-        known = ", ".join(sorted(each.command for each in families().values()))
-        unread = "".join(f"{each}; " for each in surveyed.unread()[:3])
-        msg = (
-            f"{listed}: not recognised as sources of any family ({known}); {unread}"
-            "'unistore inspect' says more; or name the family, as in unistore convert FAMILY SRC... DST"
-        )
-        raise InputError(msg)
+        raise InputError(nothing_found(paths, surveyed))
     return found[0]
 
 
-def several_families(listed: str, surveyed: Survey) -> Problem:
+def implied_family(options: Iterable[str]) -> str | None:
+    """The only family that has options of these names; None where there is none, or several are."""
+    shared = {each.name for each in declared(Options)}
+    names = set(options) - shared
+    having = []
+    for family in families().values() if names else ():
+        with suppress(InputError):  # the options of a package that cannot be imported
+            if names <= {each.name for each in declared(family.part("options"))}:
+                having.append(family.name)
+    return having[0] if len(having) == 1 else None
+
+
+def several_families(paths: Sequence[Path], surveyed: Survey) -> Problem:
     """What is said of paths that hold sources of several families."""
+    listed, given = ", ".join(map(str, paths)), shlex.join(map(str, paths))
     each = "; ".join(
-        f"{count} of {family.replace('_', ' ')} (unistore convert {family.replace('_', '-')} {listed} DST)"
+        f"{count} of {family.replace('_', ' ')}: unistore convert {get_family(family).command} {given} DST"
         for family, count in surveyed.counts().items()
     )
-    return Problem(listed, f"holds files of several families: {each}", "convert each apart", "family")
+    return Problem(
+        listed,
+        f"holds files of several families: {each}",
+        "convert each by itself, into a store of its own",
+        "family",
+    )
 
 
 def make_converter(family: str, options: Mapping[str, Any]) -> Converter:

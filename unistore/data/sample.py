@@ -6,9 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, overload
 
 import torch
+from torch.utils.data import default_collate
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from unistore.data.packed import Batch
 from unistore.data.tensors import Memory
+from unistore.errors import InputError
 
 __all__ = ["Ragged", "Sample", "Samples"]
 
@@ -41,6 +44,22 @@ class Sample(dict[str, Any]):
 
     def __copy__(self) -> Sample:
         return Sample(self, self.ragged)
+
+
+def _collate_default(batch: Sequence[Sample], **_settings: Any) -> Any:
+    """What ``DataLoader`` does without a ``collate_fn``: it stacks, which unlike shapes cannot be."""
+    for key in batch[0].ragged:
+        shapes = {tuple(each[key].shape) for each in batch if isinstance(each.get(key), torch.Tensor)}
+        if len(shapes) > 1:
+            msg = (
+                f"samples of {key!r} have unlike shapes ({', '.join(map(str, sorted(shapes)[:2]))}, …) and "
+                "cannot be stacked: give the DataLoader collate_fn=unistore.collate"
+            )
+            raise InputError(msg)
+    return default_collate([dict(each) for each in batch])
+
+
+default_collate_fn_map[Sample] = _collate_default
 
 
 class Samples(Sequence[Sample]):

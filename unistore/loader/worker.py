@@ -225,6 +225,11 @@ def _set_up(
     except Exception as error:  # noqa: BLE001 - the user's classes and function may raise anything
         text = "".join(traceback.format_exception(error))
         kind = f"{type(error).__name__}: {error}"
+        if "'__main__'" in kind or "__mp_main__" in kind:
+            kind += (
+                "; new workers cannot see what a notebook or an interactive session defines: "
+                "move it into a file.py beside it and import it from there"
+            )
         failed = SampleError(f"worker {worker} could not start: {kind}", None, "", text)
         failed.__cause__ = error
         return failed, early

@@ -11,8 +11,8 @@ from unistore.report.blocks import Block
 __all__ = ["verdict_blocks", "verdicts_line"]
 
 _LINES = 8
-_REASON = 46
-_NAMES = 18
+_REASON = 47
+_NAMES = 12
 
 
 def verdicts_line(verdicts: Sequence[Mapping[str, Any]]) -> str:

@@ -97,10 +97,10 @@ def test_real_other_formats(samples: Path) -> None:
 def test_nothing_here(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
         scan_sources(CtConverter(), [tmp_path / "none"])
-    with pytest.raises(InputError, match=r"no \.npy"):
+    with pytest.raises(InputError, match=r"is an empty folder"):
         scan_sources(CtConverter(), [tmp_path])
     (tmp_path / "metadata.csv").write_text("case\n")
-    with pytest.raises(InputError, match=r"no \.npy volume here"):
+    with pytest.raises(InputError, match=r"metadata\.csv is a list of files"):
         scan_sources(CtConverter(), [tmp_path])
     (tmp_path / "a.txt").write_text("text")
     with pytest.raises(InputError, match=r"is no \.npy file"):

@@ -139,13 +139,17 @@ def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1"],
-            "--voxel-size is an option of point-cloud: name the family",
+            "arrays: holds no source of point cloud, but 1 of rows (unistore convert rows)",
+        ),
+        (
+            ["convert", "arrays", "o.zarr", "--voxel-size", "1", "--window", "lung"],
+            "is an option of",
         ),
         (
             ["convert", "arrays", "o.zarr", "--map", "x=y"],
             "--map is an option of point-cloud and rows and trajectory",
         ),
-        (["convert", "arrays", "o.zarr", "--colour"], "is an option of trajectory"),
+        (["convert", "arrays", "o.zarr", "--colour"], "'--colour' requires an argument"),
         (["convert", "arrays", "o.zarr", "--nonsense"], "No such option '--nonsense'"),
         (["convert", "rows", "arrays", "o.zarr", "--codec", "fastest"], "is not one of"),
         (
@@ -185,7 +189,7 @@ def test_a_folder_that_is_called_like_a_family(
     assert call("convert", "./rows", "o.zarr") == 0
     (arrays.parent / "point_cloud").mkdir()
     assert call("convert", "point_cloud", "p.zarr") == 2  # the folder, not the family: nothing is in it
-    assert "point_cloud: not recognised" in capsys.readouterr().err
+    assert "point_cloud: is an empty folder" in capsys.readouterr().err
 
 
 def test_json_for_mistakes_too(capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,7 +219,7 @@ def test_an_empty_folder(family: str, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (
         call("convert", *([family] if family else []), str(tmp_path / "empty"), str(tmp_path / "o.zarr")) == 2
     )
-    assert "empty: no" in capsys.readouterr().err
+    assert "empty: is an empty folder (check the path)" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 

@@ -52,7 +52,7 @@ def test_sources_are_looked_for_before_the_store_is_read(store: Path) -> None:
 
 
 def test_a_store_is_no_source(store: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a.zarr: is a store already; 'unistore export"):
+    with pytest.raises(InputError, match=r"a.zarr: is a store already.*'unistore export"):
         unistore.convert(store, tmp_path / "b.zarr")
 
 
@@ -60,7 +60,7 @@ def test_a_folder_of_links_is_named(source: Path, tmp_path: Path) -> None:
     links = tmp_path / "links"
     links.mkdir()
     (links / "data.npy").symlink_to(source / "data.npy")
-    with pytest.raises(InputError, match=r"data.npy: is a link to .*, outside the given paths"):
+    with pytest.raises(InputError, match=r"data.npy: is a link to .*outside the given paths"):
         unistore.convert(links, tmp_path / "b.zarr")
 
 

@@ -181,3 +181,30 @@ class Ballast:
         assert self.more[0].tolist() == list(range(10))
         written = np.array([[os.getpid(), int(self.array[0])]])
         return {"sum": Packed(np.array([total])), "written": Packed(written)}
+
+
+def test_a_function_of_a_notebook_is_told_what_to_do(tmp_path):
+    """What is run from a text has no file that a spawned worker could import, like a notebook."""
+    code = """
+        import numpy as np, unistore
+        np.save("a.npy", np.zeros((4, 2)))
+        unistore.convert("a.npy", "a.zarr", "rows")
+        def mine(samples): return samples
+        loader = unistore.Loader(
+            unistore.Dataset("a.zarr"), 2, num_workers=1, collate_fn=mine, multiprocessing_context="spawn"
+        )
+        try:
+            next(iter(loader))
+        except unistore.LoaderError as error:
+            print(str(error).splitlines()[0])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "'mine'" in done.stdout
+    assert "a notebook or an interactive session defines: move it into a file.py" in done.stdout

@@ -1,0 +1,102 @@
+"""What is said where nothing is found: one line, with what lies there and a cure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore.errors import InputError
+
+
+def volumes(folder: Path) -> None:
+    np.save(folder / "a.npy", np.zeros((3, 4, 5), "i2"))
+
+
+def nifti(folder: Path) -> None:
+    (folder / "a.nii.gz").write_bytes(b"x")
+
+
+def empty(folder: Path) -> None:
+    """Nothing."""
+
+
+def zarr2(folder: Path) -> None:
+    (folder / ".zgroup").write_text("{}")
+
+
+def zarr3(folder: Path) -> None:
+    (folder / "zarr.json").write_text("{}")
+
+
+def text(folder: Path) -> None:
+    (folder / "a.unheard").write_text("x")
+
+
+@pytest.mark.parametrize("family", [None, "point_cloud", "trajectory", "rows"])
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (empty, "is an empty folder (check the path)"),
+        (nifti, "a.nii.gz is NIfTI, which is not read (load them with their own library and save the values"),
+        (zarr2, "is Zarr, which is no source (save its arrays as .npy)"),
+        (zarr3, "is a store already, or other Zarr ('unistore export"),
+        (text, "not recognised (unistore inspect says more"),
+    ],
+)
+def test_what_lies_there_is_told(
+    tmp_path: Path, make: Callable[[Path], None], said: str, family: str | None
+) -> None:
+    source = tmp_path / "src"
+    source.mkdir()
+    make(source)
+    with pytest.raises(InputError) as refused:
+        unistore.convert(source, tmp_path / "out.zarr", family)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+
+
+@pytest.mark.parametrize("family", ["point_cloud", "trajectory", "spike"])
+def test_the_command_of_the_family_that_is_there(tmp_path: Path, family: str) -> None:
+    volumes(tmp_path)
+    with pytest.raises(InputError, match="unistore convert ct"):
+        unistore.convert(tmp_path, tmp_path.parent / "out.zarr", family)
+
+
+def test_a_given_file_of_another_family(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "cloud.h5", "w") as file:
+        for axis in "xyz":
+            file[axis] = np.arange(5.0)
+    for family in ("spike", "trajectory"):
+        with pytest.raises(InputError, match=r"it is of another family: unistore convert point-cloud"):
+            unistore.convert(tmp_path / "cloud.h5", tmp_path / "out.zarr", family)
+
+
+def test_several_families_are_listed_with_their_commands(tmp_path: Path) -> None:
+    source = tmp_path / "a folder"
+    source.mkdir()
+    volumes(source)
+    (source / "0.dat").write_bytes(bytes(12500))
+    with pytest.raises(InputError) as refused:
+        unistore.convert(source, tmp_path / "out.zarr")
+    for command in ("spike", "ct"):
+        assert f"1 of {command}: unistore convert {command} '{source}' DST" in str(refused.value)
+
+
+def test_an_option_implies_its_family(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "cloud.h5", "w") as file:
+        for axis in "xyz":
+            file[axis] = np.arange(5.0)
+    report = unistore.convert(tmp_path / "cloud.h5", tmp_path / "out.zarr", voxel_size=2.0)
+    assert report.family == "point_cloud"
+    volumes(tmp_path)
+    report = unistore.convert(tmp_path, tmp_path.parent / "of_ct.zarr", window="lung")
+    assert report.family == "ct"
+    assert [each["why"] for each in report.verdicts if each["verdict"] == "taken"] == ["ct"]
+    others = {each["why"]: each["files"] for each in report.verdicts if each["verdict"] == "left out"}
+    assert others["of another family: unistore convert point-cloud"] == 1

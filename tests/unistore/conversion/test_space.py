@@ -1,0 +1,89 @@
+"""A disk with too little room is told of before the first value is read."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import unistore
+from unistore.conversion.convert import make_converter
+from unistore.conversion.preview import preview
+from unistore.conversion.space import least_bytes, predicted_bytes
+from unistore.converters.rows.converter import RowsConverter
+from unistore.errors import InputError
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    np.save(tmp_path / "a.npy", np.zeros((100_000, 4)))
+    return tmp_path / "a.npy"
+
+
+def with_room(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Usage(1 << 40, 0, free))
+
+
+def test_less_than_the_prediction_is_warned_of_before_anything_is_read(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room(monkeypatch, 1_000_000)
+    told: list[str] = []
+    read = RowsConverter.read
+
+    def reading(*given: Any) -> None:
+        told.append("read")
+        read(*given)
+
+    monkeypatch.setattr(RowsConverter, "read", reading)
+
+    class Listener:
+        def begin(self, stage: str, total: int) -> None: ...
+
+        def advance(self, amount: int) -> None: ...
+
+        def tell(self, line: str) -> None:
+            told.append(line)
+
+    unistore.convert(source, source.with_name("out.zarr"), "rows", progress=Listener())
+    assert told[0].startswith("warning: ")
+    assert "room for 1.0 MB; uncompressed, this takes up to 3.2 MB" in told[0]
+    assert set(told[1:]) == {"read"}
+
+
+def test_a_silent_conversion_warns_as_python_does(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 1_000_000)
+    with pytest.warns(UserWarning, match="the disk has room for"):
+        unistore.convert(source, source.with_name("out.zarr"), "rows")
+
+
+@pytest.mark.filterwarnings("error")
+def test_enough_room_is_not_spoken_of(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 3_200_000)
+    unistore.convert(source, source.with_name("out.zarr"), "rows")
+
+
+def test_less_than_any_codec_needs_is_refused(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_room(monkeypatch, 10)
+    with pytest.raises(
+        InputError, match=r"room for \d+ B, and any store of these sources takes 3\.1 kB"
+    ) as refused:
+        unistore.convert(source, source.with_name("out.zarr"), "rows")
+    assert refused.value.problems[0].kind == "space"
+    assert not source.with_name("out.zarr").exists()
+
+
+def test_what_is_least_is_less_than_any_store_takes(source: Path) -> None:
+    """Zeros alone: nothing compresses better."""
+    tables = preview(make_converter("rows", {}), [source]).tables
+    report = unistore.convert(source, source.with_name("out.zarr"), "rows", codec="small")
+    assert 0 < least_bytes(tables) <= report.stored_bytes < predicted_bytes(tables) == 3_200_000

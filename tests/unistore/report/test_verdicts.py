@@ -1,0 +1,108 @@
+"""What inspect, previews and reports say of the files under a path: taken, left out, refused."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.report.blocks import plain
+from unistore.report.verdicts import verdict_blocks, verdicts_line
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "in it"
+    (folder / "seq" / "spike").mkdir(parents=True)
+    for number in range(3):
+        np.save(folder / f"vol{number}.npy", np.full((4, 5, 6), number, "i2"))
+        np.save(folder / "seq" / "spike" / f"{number}.npy", np.ones((4, 5, 6), "u1"))
+    with h5py.File(folder / "robot.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((5, 2))
+        file["data/demo_0/obs/x"] = np.zeros((5, 2))
+    np.savez(folder / "table.npz", a=np.arange(5))
+    for name in ("README.md", "a.nii.gz", "b.nii.gz", ".hidden"):
+        (folder / name).write_bytes(b"x")
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main([*arguments])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+def test_each_printed_command_makes_a_store_of_its_own(mixed: Path, capsys: Any) -> None:
+    found = unistore.inspect("in it")
+    commands = [each["command"] for each in found.details["families"]]
+    assert [each["files"] for each in found.details["families"]] == [1, 3, 3]
+    samples = []
+    for command in commands:
+        assert command in str(found)
+        words = shlex.split(command)
+        assert words[:2] == ["unistore", "convert"]
+        assert call(*words[1:]) == 0
+        samples.append(unistore.inspect(words[4]).details["samples"])
+    assert samples == [1, 3, 3]
+    assert "files: 1 taken, 11 left out" in capsys.readouterr().out
+
+
+def test_counts_by_verdict(mixed: Path) -> None:
+    counts = {
+        (each["verdict"], each["why"]): (each["files"], each["examples"])
+        for each in unistore.inspect(mixed).details["verdicts"]
+    }
+    assert counts == {
+        ("taken", "trajectory (robomimic)"): (1, ["robot.hdf5"]),
+        ("taken", "spike (sequences)"): (3, ["0.npy", "1.npy", "2.npy"]),
+        ("taken", "ct (files)"): (3, ["vol0.npy", "vol1.npy", "vol2.npy"]),
+        ("left out", "of another family: unistore convert rows"): (1, ["table.npz"]),
+        ("left out", "a text about the others"): (1, ["README.md"]),
+        ("left out", "NIfTI, which is not read"): (2, ["a.nii.gz", "b.nii.gz"]),
+        ("left out", "hidden"): (1, [".hidden"]),
+    }
+
+
+def test_a_damaged_file_is_refused_and_the_family_stays(mixed: Path) -> None:
+    np.save(mixed / "vol9.npy", np.zeros((4, 5, 6), "i2"))
+    (mixed / "vol9.npy").write_bytes((mixed / "vol9.npy").read_bytes()[:150])
+    found = unistore.inspect(mixed).details
+    assert [each["files"] for each in found["families"]] == [1, 3, 3]
+    assert [each["examples"] for each in found["verdicts"] if each["verdict"] == "refused"] == [["vol9.npy"]]
+    report = unistore.convert(mixed, mixed.parent / "ct.zarr", "ct", on_error="skip")
+    assert [each["examples"] for each in report.verdicts if each["verdict"] == "refused"] == [["vol9.npy"]]
+    assert report.samples == 3
+
+
+def test_previews_and_reports_count(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("convert", "ct", str(mixed), "ct.zarr", "--dry-run") == 0
+    assert "files: 3 taken, 9 left out" in capsys.readouterr().out
+    assert call("convert", "ct", str(mixed), "ct.zarr", "--dry-run", "--json") == 0
+    previewed = json.loads(capsys.readouterr().out)["verdicts"]
+    assert call("convert", "ct", str(mixed), "ct.zarr", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["verdicts"] == previewed
+    assert sum(each["files"] for each in previewed) == 12
+
+
+@pytest.mark.parametrize("kinds", [1, 7, 30])
+def test_the_table_is_short_and_fits_80_columns(kinds: int) -> None:
+    verdicts = [
+        {"verdict": "left out", "why": f"{number} " + "long " * 30, "files": number, "examples": ["n" * 50]}
+        for number in range(1, kinds + 1)
+    ]
+    (block,) = verdict_blocks(verdicts)
+    text = plain([block])
+    assert max(map(len, text.splitlines())) <= 85
+    assert len(block.rows) == min(kinds, 9)
+    assert sum(int(row[0]) for row in block.rows) == sum(range(kinds + 1))
+    assert verdicts_line(verdicts) == f"files: 0 taken, {sum(range(kinds + 1))} left out"
+    assert verdict_blocks([{"verdict": "taken", "why": "ct", "files": 2, "examples": []}]) == []

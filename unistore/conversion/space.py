@@ -1,0 +1,86 @@
+"""Whether the disk has room for a store, asked before the first value is read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+
+from unistore.conversion.plan import TablePlan
+from unistore.errors import InputError, Problem
+from unistore.system.progress import SILENT, Progress
+from unistore.system.sizes import size
+
+__all__ = ["check_space", "least_bytes", "predicted_bytes"]
+
+_ENTRY = 16
+"""Bytes of a chunk in the index of its shard, which is written even where all chunks are empty."""
+
+
+def predicted_bytes(tables: Iterable[TablePlan]) -> int:
+    """The most that arrays take on disk, uncompressed; spilled ones twice, as they are written twice."""
+    return sum(table.rows * table.row_bytes * (1 + table.spilled) for table in tables)
+
+
+def least_bytes(tables: Iterable[TablePlan]) -> int:
+    """The least that arrays take with any codec and any values: the indexes of their shards."""
+    return sum(
+        prod(-(-extent // step) for extent, step in zip(array.shape, array.shard, strict=True))
+        * prod(-(-extent // step) for extent, step in zip(array.shard, array.chunk, strict=True))
+        * _ENTRY
+        for table in tables
+        if not table.spilled
+        for array in table.arrays
+    )
+
+
+def check_space(
+    destination: Path, build: Path, tables: Iterable[TablePlan], progress: Progress = SILENT
+) -> None:
+    """Warn where a disk has less room than a store may take, and refuse where it cannot be enough.
+
+    Parameters
+    ----------
+    destination
+        Folder of the store to be.
+    build
+        Folder of the conversion: what it holds of an earlier run is counted as room.
+    tables
+        What will be written.
+    progress
+        Told the warning; silent: it is a `UserWarning`.
+
+    Raises
+    ------
+    InputError
+        The room is less than the least that any codec could need.
+    """
+    tables = tuple(tables)
+    ground = next(each for each in (destination.absolute(), *destination.absolute().parents) if each.exists())
+    room = shutil.disk_usage(ground).free + _held(build)
+    cure = "free space there, or choose another destination"
+    if room < (least := least_bytes(tables)):
+        message = f"the disk has room for {size(room)}, and any store of these sources takes {size(least)}"
+        raise InputError(Problem(str(destination), message, cure, "space"))
+    if room < (most := predicted_bytes(tables)):
+        line = (
+            f"warning: {destination}: the disk has room for {size(room)}; uncompressed, this takes up to "
+            f"{size(most)} ({cure}; if it fills up, the same command continues once there is room)"
+        )
+        if progress is SILENT:
+            warnings.warn(line.removeprefix("warning: "), stacklevel=2)
+        else:
+            progress.tell(line)
+
+
+def _held(folder: Path) -> int:
+    """Bytes of the files in a folder."""
+    found = 0
+    for above, _, names in os.walk(folder):
+        for name in names:
+            path = Path(above) / name
+            found += path.lstat().st_size if path.exists() else 0
+    return found
