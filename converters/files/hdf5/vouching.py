@@ -25,6 +25,8 @@ __all__ = ["stop", "try_rows", "vouch"]
 _PATIENCE = 120.0
 """Seconds for any request, besides one for each 100 kB: a busy trial is ended sooner."""
 _OUT_OF_TIME = signal.SIGXCPU
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+_ATTEMPTS = 2
 _REMEMBERED = 100_000
 _known: dict[tuple[int, ...], str] = {}
 """What is wrong with files, by their version; nothing where it is empty."""
@@ -45,7 +47,7 @@ def vouch(path: Path, location: str) -> None:
     Raises
     ------
     InputError
-        Of kind ``"damaged"``.
+        Of kind ``"damaged"``; ``"unreadable"`` where that cannot be found out.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -53,6 +55,8 @@ def vouch(path: Path, location: str) -> None:
         return
     try:
         wrong = _wrong_with(file, path)
+    except ChildProcessError as error:
+        raise InputError(Problem(location, str(error), "run again", "unreadable")) from error
     finally:
         os.close(file)
     if wrong:
@@ -92,13 +96,20 @@ def _wrong_with(file: int, path: Path) -> str:
 
 
 def _tried(request: dict[str, Any], size: int) -> str:
-    answer = bytearray(1)
-    try:
-        with _trial.talk(_PATIENCE + size / 1e5) as talk:
-            talk.write(json.dumps(request).encode() + b"\n")
-            talk.read(memoryview(answer))
-    except DiedError as error:
-        if error.code is None or -error.code == _OUT_OF_TIME:
-            return "does not come to an end inside the HDF5 library"
-        return f"ends the HDF5 library ({f'signal {-error.code}' if error.code < 0 else error.code})"
-    return ""
+    """What becomes of the process apart; if it is killed or cannot run, it is tried twice."""
+    answer, code = bytearray(1), 0
+    for _ in range(_ATTEMPTS):
+        try:
+            with _trial.talk(_PATIENCE + size / 1e5) as talk:
+                talk.write(json.dumps(request).encode() + b"\n")
+                talk.read(memoryview(answer))
+        except DiedError as error:
+            if error.code is None or -error.code == _OUT_OF_TIME:
+                return "does not come to an end inside the HDF5 library"
+            if error.code < 0 and -error.code not in _FROM_OUTSIDE:
+                return f"ends the HDF5 library (signal {-error.code})"
+            code = error.code
+        else:
+            return ""
+    msg = f"the process that opens HDF5 files first cannot run (exit code {code}): is there memory left?"
+    raise ChildProcessError(msg)

@@ -19,6 +19,7 @@ import pytest
 
 import unistore
 from unistore.converters.files.hdf5 import plain, vouching
+from unistore.converters.files.hdf5.apart import Apart
 from unistore.converters.files.hdf5.file import open_hdf5, read_objects, read_rows
 from unistore.converters.files.hdf5.tree import walk
 from unistore.errors import InputError
@@ -153,6 +154,21 @@ def test_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.M
         vouching.vouch(path, "again.h5")
     write(path)
     vouching.vouch(path, "a.h5")
+
+
+def test_a_trial_that_cannot_run_is_no_fault_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file["x"] = np.arange(3)
+    monkeypatch.setattr(vouching, "_trial", Apart("unistore.no_such_module"))
+    with pytest.raises(
+        InputError, match=r"a.h5: the process that opens HDF5 files first cannot run"
+    ) as found:
+        vouching.vouch(tmp_path / "a.h5", "a.h5")
+    assert found.value.problems[0].kind == "unreadable"
+    monkeypatch.undo()
+    vouching.vouch(tmp_path / "a.h5", "a.h5")
 
 
 def test_real_files_are_plain() -> None:
