@@ -51,7 +51,7 @@ def test_each_printed_command_makes_a_store_of_its_own(mixed: Path, capsys: Any)
         words = shlex.split(command)
         assert words[:2] == ["unistore", "convert"]
         assert call(*words[1:]) == 0
-        samples.append(unistore.inspect(words[4]).details["samples"])
+        samples.append(unistore.inspect(words[4]).details["samples"]["count"])
     assert samples == [1, 3, 3]
     assert "files: 1 taken, 11 left out" in capsys.readouterr().out
 
