@@ -40,7 +40,7 @@ from unistore.errors import InputError, printable
 
 ASKED = "asked"
 """Refused since several families are there, with the command of each."""
-OUTCOMES = (ACCEPTED, REFUSED, ASKED, FAILED)
+OUTCOMES = (ACCEPTED, REFUSED, FAILED)
 JUNK = {
     "README.md": b"about",
     "a.nii.gz": b"\x1f\x8b",
