@@ -76,7 +76,7 @@ def _of_voxels(path: Path, found: Format, source: VoxelSource, roots: Sequence[P
         return LeftOut(f"has {len(source.shape)} axes {source.shape}, a volume three")
     if (label := _as_label(path, source, roots)) is not None:
         return label
-    if (rows := _label_of_rows(path, source, roots)) is not None:
+    if _is_volume(path, source) and (rows := _label_of_rows(path, source, roots)) is not None:
         return LeftOut(f"is plain rows, with a label for each in {printable(rows.name)}")
     if _has_companions(path.parent, roots):
         if _has_image(path.parent, roots):
@@ -156,8 +156,11 @@ def _opened(path: Path) -> VoxelSource | None:
 
 def _file_of(bare: Path, roots: Sequence[Path]) -> Path | None:
     """The file of a path without ending, among what was given."""
-    files = (bare.parent / f"{bare.name}{ending}" for ending in suffixes())
-    return next((file for file in files if os.path.exists(file) and is_inside(file, roots)), None)  # noqa: PTH110
+    for ending in suffixes():
+        path = f"{bare}{ending}"  # as text: asked for many names of which few are there
+        if os.path.exists(path) and is_inside(Path(path), roots):  # noqa: PTH110
+            return Path(path)
+    return None
 
 
 def _in_case_labels(path: Path, roots: Sequence[Path]) -> bool:
