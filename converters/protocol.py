@@ -136,9 +136,9 @@ class Converter(Protocol):
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Read a source once, emit its rows of every spilled table, and return its index facts.
 
-        Called if a table of the scan is spilled, or it needs facts. `folder` is an empty one for files that
-        are larger than memory, of which none is left there; None: hold everything in memory, which is
-        faster.
+        Called if a table of the scan is spilled, or it needs facts. `folder` is an empty one for files of
+        what memory does not hold, of which none is left there; None: hold everything in memory, which is
+        faster, and takes `Source.memory_in_core`.
         """
         return {}
 

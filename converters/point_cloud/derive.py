@@ -45,7 +45,7 @@ def derive_points(
 ) -> Facts:
     """Read one file, emit its points and voxels, and return what the index needs of it.
 
-    Blocks of `STEP` points pass through memory. Coordinates that can be quantised are emitted so.
+    Steps of points pass through memory. Coordinates that can be quantised are emitted so.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def derive_points(
     emit
         As of `Converter.derive`.
     folder
-        For columns of more than a block; None: there is one block, which is held in memory.
+        For columns of more than a step of points; None: all points are one block, in memory.
 
     Returns
     -------

@@ -339,6 +339,7 @@ def test_what_may_be_held_decides_where_points_are_sorted(
     path = make(tmp_path / "a.h5", "indices")
     for module in MODULES:
         monkeypatch.setattr(module, "STEP", STEP)
+    monkeypatch.setattr(point_cloud_memory, "_FIXED", 32 << 20)  # so that deriving takes more than a shard
     scan = scan_sources(PointCloudConverter(voxel_size=(1.0,)), [path])
     (source,) = scan.sources
     enough = PROCESS + SOURCE + source.memory_in_core
