@@ -80,8 +80,9 @@ def scan_sources(
             problems += error.problems or [Problem("sources", str(error))]
     used = [path for source in scan.sources for path in source.files] if scan is not None else []
     used += [path for path, _ in left_out]
+    names = {part.name for part in parts}
     beside = {
-        path: "excluded" if part not in parts else _BESIDE for part in found.parts for path in part.files
+        path: _BESIDE if part.name in names else "excluded" for part in found.parts for path in part.files
     }
     left_out += _unused(paths, converter, used, owners, beside | _commands(apart), exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude

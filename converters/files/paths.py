@@ -114,7 +114,8 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[list[Pat
         if path.is_dir():
             listing = _search(path)
             inside = [file for file in sorted(listing.files) if has_ending(file, suffixes)]
-            leaving = [link for link in (*inside, *sorted(listing.leaving)) if not is_inside(link, paths)]
+            links = [*(file for file in inside if file.is_symlink()), *sorted(listing.leaving)]
+            leaving = [link for link in links if not is_inside(link, paths)]
             problems += [*map(_leaving, leaving), *listing.closed]
             if not inside and not listing.closed:
                 message = f"no {' or '.join(suffixes)} file in this folder".replace("no  file", "no file")

@@ -226,3 +226,16 @@ def test_an_exclusion_that_matches_nothing_is_refused(folder: Path) -> None:
     reasons = {path.relative_to(folder).as_posix(): why for path, why in scan.left_out}
     assert reasons["cloud.h5"] == "excluded"
     assert scan_sources(make_converter("ct", {"exclude": ("gone",)}), [folder], must_exclude=()).sources
+
+
+def test_real_files_of_all_families_in_one_folder(samples: Path) -> None:
+    surveyed = survey([samples])
+    files = surveyed.counts()
+    assert files.keys() == {"trajectory", "point_cloud", "spike", "ct"}
+    assert min(files.values()) >= 2
+    counts = surveyed.verdicts()
+    reasons = {name: each.why for each in counts for name in each.examples}
+    assert reasons["totalseg_ct_cropped.nii.gz"] == "NIfTI, which is not read"
+    assert reasons["pydicom_CT_small.dcm"] == "DICOM, which is not read"
+    assert sum(each.files for each in counts) == len([path for path in samples.rglob("*") if path.is_file()])
+    assert not surveyed.refused()

@@ -106,16 +106,3 @@ def test_the_table_is_short_and_fits_80_columns(kinds: int) -> None:
     assert sum(int(row[0]) for row in block.rows) == sum(range(kinds + 1))
     assert verdicts_line(verdicts) == f"files: 0 taken, {sum(range(kinds + 1))} left out"
     assert verdict_blocks([{"verdict": "taken", "why": "ct", "files": 2, "examples": []}]) == []
-
-
-def test_real_files_of_all_families_in_one_folder(samples: Path) -> None:
-    found = unistore.inspect(samples).details
-    files = {each["family"]: each["files"] for each in found["families"]}
-    assert files.keys() == {"trajectory", "point_cloud", "spike", "ct"}
-    assert min(files.values()) >= 2
-    reasons = {name: each["why"] for each in found["verdicts"] for name in each["examples"]}
-    assert reasons["totalseg_ct_cropped.nii.gz"] == "NIfTI, which is not read"
-    assert reasons["pydicom_CT_small.dcm"] == "DICOM, which is not read"
-    there = [path for path in samples.rglob("*") if path.is_file()]
-    assert sum(each["files"] for each in found["verdicts"]) == len(there)
-    assert not [each for each in found["verdicts"] if each["verdict"] == "refused"]
