@@ -90,10 +90,13 @@ class _Rows(_Shared, total=False):
         Where a field is, if its own name does not tell: x=cloud/East.
     columns
         What to do with fields that only some files have: refuse, fill, leave out. Default: 'exact'.
+    reverse_axes
+        HDF5 arrays have their rows on the last axis, as MATLAB writes them. Default: False.
     """
 
     map: Mapping[str, str]
     columns: Literal["exact", "union", "intersection"]
+    reverse_axes: bool
 
 
 class _Spike(_Shared, total=False):

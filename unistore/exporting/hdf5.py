@@ -144,24 +144,29 @@ class _Disk:
         self.stop(error)
 
 
+def _check_names(file: File) -> None:
+    """Refuse what HDF5 cannot call an object."""
+    for name in (*file.values, *file.attributes):
+        if "\0" in name or (name and "" in name.split("/")):
+            msg = f"{file.name}: dataset or group {name!r} cannot be written: HDF5 has no such names"
+            raise StoreError(msg)
+
+
 def _write(file: File, disk: _Disk) -> None:
     import h5py
 
+    _check_names(file)
     with h5py.File(disk, "w", libver=("v108", "latest")) as out:  # 1.8 on: attributes above 64 KiB
         for name, values in file.values.items():
             try:
                 _write_dataset(out, name, values, disk, compressed=file.compressed)
-            except (ValueError, TypeError, RuntimeError) as error:
+            except (ValueError, TypeError) as error:
                 msg = f"{file.name}: dataset {name!r} cannot be written ({error})"
                 raise StoreError(msg) from error
         for name, attributes in file.attributes.items():
-            try:
-                target = out.require_group(name) if name and name not in out else out[name or "/"]
-                for key, value in attributes.items():
-                    _write_attribute(target.attrs, key, value)
-            except (ValueError, TypeError, RuntimeError, KeyError) as error:
-                msg = f"{file.name}: attributes of {name!r} cannot be written ({error})"
-                raise StoreError(msg) from error
+            target = out.require_group(name) if name and name not in out else out[name or "/"]
+            for key, value in attributes.items():
+                _write_attribute(target.attrs, key, value)
 
 
 def _write_dataset(out: Any, name: str, values: Values, disk: _Disk, *, compressed: bool) -> None:

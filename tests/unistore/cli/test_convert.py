@@ -139,7 +139,7 @@ def test_help_fits_a_terminal_of_80_columns(arguments: list[str], capsys: pytest
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1"],
-            "arrays: holds no source of point cloud, but 1 of rows (unistore convert rows)",
+            "a.npz: is no point cloud of a known format",
         ),
         (
             ["convert", "arrays", "o.zarr", "--voxel-size", "1", "--window", "lung"],

@@ -48,5 +48,5 @@ def test_one_value_will_do_where_several_may_be_given(family: str, option: str, 
 
 
 def test_options_that_a_family_has_not() -> None:
-    with pytest.raises(unistore.InputError, match="'bogus'; it has: map, columns, exclude"):
+    with pytest.raises(unistore.InputError, match="'bogus'; it has: map, columns, reverse_axes, exclude"):
         make_converter("rows", {"bogus": 1})

@@ -93,10 +93,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_for_real(small_disk: Path, toys: Path, toy: Any, whole: str) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(40 << 10))
-    with pytest.raises(ConversionError, match=r"No space left on device.*free.*same command"):
-        run(toy(), [toys], small_disk / "out.zarr")
-    with pytest.raises(ConversionError, match="No space left on device"):
-        run(toy(), [toys], small_disk / "out.zarr")
+    for _ in range(2):
+        with (
+            pytest.warns(UserWarning, match="the disk has room for .*; uncompressed, this takes up to"),
+            pytest.raises(ConversionError, match=r"No space left on device.*free.*same command"),
+        ):
+            run(toy(), [toys], small_disk / "out.zarr")
     ballast.unlink()
     subprocess.run(["mount", "-o", "remount,size=8m", str(small_disk)], check=True, capture_output=True)
     report = run(toy(), [toys], small_disk / "out.zarr")
