@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
@@ -155,16 +156,19 @@ class Owners:
     """
 
     def __init__(self, converter: Converter, roots: Sequence[Path]) -> None:
-        asked = [each for each in families().values() if each.name != converter.family]
-        own = find_family(converter.family)
+        self._converter, self._family, self._roots = converter, converter.family, roots
+
+    @cached_property
+    def _converters(self) -> list[tuple[Family, Converter]]:
+        """Families in the order in which they are asked; imported with the first question."""
+        asked = [each for each in families().values() if each.name != self._family]
+        own = find_family(self._family)
         if own is None:
-            self._converters = _converters(asked)
-        else:
-            made = _converters(each for each in asked if not each.general)
-            order = list(families())
-            self._converters = sorted([*made, (own, converter)], key=lambda each: order.index(each[0].name))
-            self._converters += _converters(each for each in asked if each.general)
-        self._family, self._roots = converter.family, roots
+            return _converters(asked)
+        made = _converters(each for each in asked if not each.general)
+        order = list(families())
+        particular = sorted([*made, (own, self._converter)], key=lambda each: order.index(each[0].name))
+        return [*particular, *_converters(each for each in asked if each.general)]
 
     def other(self, path: Path) -> str:
         """Name of the other particular family that a file belongs to; empty if there is none."""
