@@ -67,6 +67,9 @@ class _Segments:
         parent = self._file["segments"].id if self._segments else None
         for key in self._segments:
             path = f"segments/{key}"
+            names = (key, *(f"{key}/{member}" for member in self._members))
+            if not _is_inside(parent, key) or not any(_has_attributes(parent, name) for name in names):
+                continue
             group = _member(parent, key)
             if not isinstance(group, h5py.Group):
                 continue
@@ -78,15 +81,33 @@ class _Segments:
             yield from datasets.items()
 
 
+def _is_inside(group: h5py.h5g.GroupID, name: str) -> bool:
+    """Whether a name below a group is no link to elsewhere."""
+    try:
+        kind = group.links.get_info(name.encode("utf-8", "surrogateescape")).type
+    except (KeyError, OSError, RuntimeError):
+        return False  # what is wrong with it is told where it is read
+    return bool(kind == h5py.h5l.TYPE_HARD)
+
+
+def _has_attributes(group: h5py.h5g.GroupID, name: str) -> bool:
+    """Whether something below a group has attributes, told without opening it."""
+    if not _is_inside(group, name):
+        return False
+    try:
+        return bool(h5py.h5o.get_info(group, name.encode("utf-8", "surrogateescape")).num_attrs)
+    except (KeyError, OSError, RuntimeError):
+        return False
+
+
 def _member(group: h5py.h5g.GroupID, name: str) -> h5py.Group | h5py.Dataset | None:
     """A group or dataset that lies in a group itself; None if there is none."""
-    key = name.encode("utf-8", "surrogateescape")
+    if not _is_inside(group, name):
+        return None
     try:
-        if group.links.get_info(key).type != h5py.h5l.TYPE_HARD:
-            return None
-        item = h5py.h5o.open(group, key)
+        item = h5py.h5o.open(group, name.encode("utf-8", "surrogateescape"))
     except (KeyError, OSError, RuntimeError):
-        return None  # what is wrong with it is told where it is read
+        return None
     if isinstance(item, h5py.h5g.GroupID):
         return h5py.Group(item)
     return h5py.Dataset(item) if isinstance(item, h5py.h5d.DatasetID) else None
