@@ -42,7 +42,8 @@ def main() -> None:
     given = parser.parse_args()
     versions = {"this": HERE.parents[1], "other": given.other.resolve()}
     for work in given.only:
-        make_data(work, given.folder, given.megabytes, versions["this"])
+        for version in versions.values():
+            make_data(work, given.folder, given.megabytes, version)
         seconds: dict[str, list[tuple[float, float]]] = {"this": [], "other": []}
         for pair in range(-1, given.pairs):
             for name in ("this", "other") if pair % 2 else ("other", "this"):
@@ -62,7 +63,7 @@ def main() -> None:
 
 
 def make_data(work: str, folder: Path, megabytes: int, version: Path) -> None:
-    """Make sources and, for reads, the store: by this version, for both."""
+    """Make sources and, for reads, a store of the version's own."""
     run_once(f"make {work}", folder, megabytes, version)
 
 

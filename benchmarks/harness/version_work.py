@@ -9,6 +9,7 @@ import resource
 import shutil
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -121,7 +122,8 @@ def main(work: str, folder: Path, megabytes: int) -> tuple[float, float]:
     else:
         family = what if action == "convert" else READ[what]
         source = make_source(family, folder / family, quick=False, megabytes=megabytes)
-    store = folder / f"{family}-{megabytes}.zarr"
+    version = zlib.crc32(os.fsencode(Path(unistore.__file__).resolve()))
+    store = folder / f"{family}-{megabytes}-{version:08x}.zarr"
     if making:
         if action != "convert" and not store.exists():
             convert(family, source, store)
