@@ -16,6 +16,7 @@ from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, count_of
 from unistore.report.commands import spelled_options
 from unistore.report.snippets import snippet
+from unistore.schemas.indices import contradiction
 from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
@@ -162,9 +163,12 @@ def _attribute_names(store: Store) -> list[str]:
         return []
     offsets = store.array(f"{HDF5_ATTRIBUTES}/offsets")
     bounds = offsets.read(0, min(len(offsets), SHOWN_SOURCES + 1))
-    data = store.array(f"{HDF5_ATTRIBUTES}/data").read(0, int(bounds[-1]))
-    texts = [json.loads(text) for text in text_values(data, bounds)]
-    return list(dict.fromkeys(name for text in texts for entries in text.values() for name in entries))
+    try:
+        data = store.array(f"{HDF5_ATTRIBUTES}/data").read(0, int(bounds[-1]))
+        texts = [json.loads(text) for text in text_values(data, bounds)]
+        return list(dict.fromkeys(name for text in texts for entries in text.values() for name in entries))
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        raise contradiction(store, HDF5_ATTRIBUTES, f"holds no attributes as JSON ({error})") from error
 
 
 def _remarks(store: Store, arrays: list[dict[str, Any]], *, agrees: bool) -> list[str]:
