@@ -10,7 +10,7 @@ from pathlib import Path
 from unistore.converters.common.exclusion import Exclusion, about
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.paths import list_files, passed_over, real_path
+from unistore.converters.files.paths import Listed, list_files, real_path, with_real_parents
 from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
@@ -47,13 +47,15 @@ def scan_sources(
         With every problem of every file.
     """
     owners = Owners(converter, paths)
-    apart = _of_others(paths, converter, owners)
+    folders = [path for path in paths if path.is_dir()]
+    listed = list_files(folders)
+    apart = _of_others(listed.files, converter, owners)
     exclusion = Exclusion(converter.exclude, map(real_path, apart))
     found = _find(converter, paths, exclusion, apart)
     parts = [part for part in found.parts if not exclusion.covers(part.name)]
     problems = list(found.problems)
     left_out = list(_passed_by(found.left_out, owners))
-    given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
+    given = set(with_real_parents([path for path in paths if not path.is_dir()]))
     kept: list[Part] = []
     sound: list[Scanned] = []
     for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
@@ -84,7 +86,7 @@ def scan_sources(
     beside = {
         path: _BESIDE if part.name in names else "excluded" for part in found.parts for path in part.files
     }
-    left_out += _unused(paths, converter, used, owners, beside | _commands(apart), exclusion)
+    left_out += _unused(listed, folders, converter, used, owners, beside | _commands(apart), exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
@@ -97,25 +99,25 @@ def scan_sources(
     )
 
 
-def _of_others(paths: Sequence[Path], converter: Converter, owners: Owners) -> dict[Path, str]:
+def _of_others(files: Sequence[Path], converter: Converter, owners: Owners) -> dict[Path, str]:
     """Files in given folders that the family could take and another has, with the other's name.
 
     A general family has been asked for by name, and takes what it can; of one that knows its files by their
     content, those that are in doubt are asked about once they are scanned.
     """
     own = find_family(converter.family)
-    folders = [path for path in paths if path.is_dir()]
-    if not folders or own is None or own.general or converter.by_content:
+    if own is None or own.general or converter.by_content:
         return {}
-    files = list_files(folders, converter.suffixes)[0]
-    return {path: other for path in files if (other := owners.other(path))}
+    possible = [path for path in files if has_ending(path, converter.suffixes)]
+    return {path: other for path in possible if (other := owners.other(path))}
 
 
 def _passed_by(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
     """What the family leaves out, with the other family's command where one takes it, also in folders."""
     for path, why in left_out:
-        files = list_files([path], ("",))[0]
-        others = [(file, of_another(other)) for file in files if (other := owners.other(file))]
+        others = [
+            (file, of_another(other)) for file in list_files([path]).files if (other := owners.other(file))
+        ]
         yield from others or [(path, why)]
 
 
@@ -186,7 +188,8 @@ def _scan_all(
 
 
 def _unused(
-    paths: Sequence[Path],
+    listed: Listed,
+    folders: Sequence[Path],
     converter: Converter,
     used: Iterable[Path],
     owners: Owners,
@@ -194,16 +197,17 @@ def _unused(
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
     """What in given folders no source uses, and why: nothing is passed over without a word."""
+    if not folders:
+        return []
+    roots = [folder.resolve() for folder in folders]
     known = {real_path(path) for path in used}
     folded = {path for path in known if path.is_dir()}
-    folders = [path for path in paths if path.is_dir()]
-    files = list_files(folders, ("",))[0] if folders else []
     found = []
-    for path in files:
-        real = real_path(path)
+    for path in listed.files:
+        real = real_path(path) if path.is_symlink() else path
         if real in known or not folded.isdisjoint(real.parents):
             continue
-        if any(exclusion.covers(name) for name in _names(path, folders)):
+        if any(exclusion.covers(name) for name in _names(path, roots)):
             reason = "excluded"
         elif path in reasons:
             reason = reasons[path]
@@ -212,12 +216,11 @@ def _unused(
         else:
             reason = owners.why_unused(path)
         found.append((path, reason))
-    return found + [(path, why) for path, why in passed_over(folders) if path not in known]
+    return found + [(path, why) for path, why in listed.passed_over if path not in known]
 
 
-def _names(path: Path, folders: Sequence[Path]) -> list[str]:
+def _names(path: Path, roots: Sequence[Path]) -> list[str]:
     """Names of a file below each of the given folders that it lies in."""
-    roots = [folder.resolve() for folder in folders]
     return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import unread_format, why_left_out
-from unistore.converters.files.paths import list_files, natural_key, passed_over
+from unistore.converters.files.paths import list_files, natural_key
 from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, find_family, get_family, is_own, leave_out
@@ -99,8 +99,9 @@ class Survey:
         return counted((*self._verdict(seen, detected, wrong), seen.path) for seen in self.files)
 
     def _verdict(self, seen: Seen, detected: Collection[str], wrong: Mapping[str, str]) -> tuple[str, str]:
-        path = seen.path.as_posix()
-        named = next((name for name in wrong if path.endswith(f"/{name}")), None)
+        parts = seen.path.parts
+        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
+        named = next((end for end in ends if end in wrong), None)
         if named is not None:
             return REFUSED, wrong[named]
         if isinstance(seen.verdict, LeftOut):
@@ -131,11 +132,11 @@ def survey(paths: Sequence[Path]) -> Survey:
     paths
         Files or folders as the user gave them.
     """
-    files, problems = list_files(paths, ("",))
+    listed = list_files(paths)
     converters = _converters(families().values())
-    closed = tuple(problem for problem in problems if problem.kind != "missing")  # of a folder without files
-    seen = [_look(path, paths, converters) for path in files]
-    seen += [Seen(path, "", LeftOut(why)) for path, why in passed_over(paths)]
+    closed = tuple(each for each in listed.problems if each.kind != "missing")  # of a folder without files
+    seen = [_look(path, paths, converters) for path in listed.files]
+    seen += [Seen(path, "", LeftOut(why)) for path, why in listed.passed_over]
     return Survey(tuple(sorted(seen, key=lambda each: natural_key(each.path.as_posix()))), closed)
 
 
@@ -172,22 +173,21 @@ class Owners:
 
     def other(self, path: Path) -> str:
         """Name of the other particular family that a file belongs to; empty if there is none."""
-        particular = [each for each in self._converters if not each[0].general]
-        seen = _look(path, self._roots, particular)
+        seen = _look(path, self._roots, self._converters, lambda family: not family.general)
         return seen.family if isinstance(seen.verdict, Taken) and seen.family != self._family else ""
 
     def is_general(self, path: Path) -> bool:
         """Whether a general family alone takes a file, which is none of the family's own."""
-        own = [each for each in self._converters if each[0].name == self._family]
-        if not isinstance(_look(path, self._roots, own).verdict, LeftOut):
+        own = _look(path, self._roots, self._converters, lambda family: family.name == self._family)
+        if not isinstance(own.verdict, LeftOut):
             return False
-        seen = _look(path, self._roots, list(self._converters))
+        seen = _look(path, self._roots, self._converters)
         general = {each.name for each, _ in self._converters if each.general}
         return isinstance(seen.verdict, Taken) and seen.family in general
 
     def why_unused(self, path: Path) -> str:
         """Why a file that was found is in no source of the family."""
-        seen = _look(path, self._roots, list(self._converters))
+        seen = _look(path, self._roots, self._converters)
         if isinstance(seen.verdict, LeftOut):
             return seen.verdict.reason
         if isinstance(seen.verdict, Refused):
@@ -224,10 +224,16 @@ def _named_as(problem: Problem, path: Path, roots: Sequence[Path]) -> Problem:
     return problem
 
 
-def _look(path: Path, roots: Sequence[Path], converters: list[tuple[Family, Converter]]) -> Seen:
+def _look(
+    path: Path,
+    roots: Sequence[Path],
+    converters: list[tuple[Family, Converter]],
+    is_asked: Callable[[Family], bool] = lambda _: True,
+) -> Seen:
+    """What the first family that takes a file says of it; a family that fails is removed from the list."""
     refused: Seen | None = None
     with Candidate(path, roots) as file:
-        for family, converter in list(converters):
+        for family, converter in [each for each in converters if is_asked(each[0])]:
             if family.general and refused is not None and _of_two(refused.verdict):
                 continue
             verdict = _verdict(file, family, converter)

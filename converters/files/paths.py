@@ -11,11 +11,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
 
 __all__ = [
+    "Listed",
     "common_root",
     "expand",
     "is_inside",
@@ -23,11 +25,11 @@ __all__ = [
     "is_store",
     "list_files",
     "natural_key",
-    "passed_over",
     "real_path",
     "relative_names",
     "special",
     "split_of",
+    "with_real_parents",
 ]
 
 _BUILD = ".unistore-build"
@@ -99,23 +101,46 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
         Naming every path that does not exist, every folder that holds nothing suitable, and every link that
         leaves the given paths.
     """
-    found, problems = list_files(paths, suffixes)
-    if problems:
-        raise InputError(problems)
-    return found
+    listed = list_files(paths, suffixes)
+    if listed.problems:
+        raise InputError(listed.problems)
+    return listed.files
 
 
-def list_files(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[list[Path], list[Problem]]:
-    """Files as `expand` gives them, and what it raises."""
+class Listed(NamedTuple):
+    """What lies under some paths.
+
+    Attributes
+    ----------
+    files
+        As `expand` gives them.
+    problems
+        What it raises.
+    passed_over
+        Files and folders that are never looked into, and why, in natural order: hidden ones, stores and other
+        Zarr hierarchies, unfinished conversions.
+    """
+
+    files: list[Path]
+    problems: list[Problem]
+    passed_over: list[tuple[Path, str]]
+
+
+def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> Listed:
+    """List what lies under some paths, files with the given endings; see `expand`."""
     problems: list[Problem] = []
     found: list[Path] = []
+    passed: dict[Path, str] = {}
     for path in paths:
         location = printable(str(path))
         if path.is_dir():
             listing = _search(path)
             inside = [file for file in sorted(listing.files) if has_ending(file, suffixes)]
-            links = [*(file for file in inside if file.is_symlink()), *sorted(listing.leaving)]
-            leaving = [link for link in links if not is_inside(link, paths)]
+            inside_links = [file for file in inside if file.is_symlink()]
+            leaving = [
+                link for link in [*inside_links, *sorted(listing.leaving)] if not is_inside(link, paths)
+            ]
+            passed |= dict(listing.passed)
             problems += [*map(_leaving, leaving), *listing.closed]
             if not inside and not listing.closed:
                 message = f"no {' or '.join(suffixes)} file in this folder".replace("no  file", "no file")
@@ -127,10 +152,21 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str]) -> tuple[list[Pat
             cure = "the link's target is gone" if path.is_symlink() else "check the path"
             problems.append(Problem(location, "does not exist", cure, "missing"))
     problems += [special(printable(str(path))) for path in found if is_special(path)]
-    absolute = {path.parent.resolve() / path.name for path in found if not is_special(path)}
-    real_first = sorted(absolute, key=lambda path: (path.is_symlink(), natural_key(path.as_posix())))
-    unique = {real_path(path): path for path in reversed(real_first)}
-    return sorted(unique.values(), key=lambda path: natural_key(path.as_posix())), problems
+    absolute = set(with_real_parents([path for path in found if not is_special(path)]))
+    links = {path for path in absolute if path.is_symlink()}
+    real_first = sorted(absolute, key=lambda path: (path in links, natural_key(path.as_posix())))
+    unique = {real_path(path) if path in links else path: path for path in reversed(real_first)}
+    return Listed(
+        sorted(unique.values(), key=lambda path: natural_key(path.as_posix())),
+        problems,
+        sorted(passed.items(), key=lambda item: natural_key(item[0].as_posix())),
+    )
+
+
+def with_real_parents(files: Sequence[Path]) -> list[Path]:
+    """The same files, with the links of their folders resolved, each folder once."""
+    parents = {parent: parent.resolve() for parent in {file.parent for file in files}}
+    return [parents[file.parent] / file.name for file in files]
 
 
 def is_special(path: Path) -> bool:
@@ -195,15 +231,6 @@ def _is_hidden(entry: os.DirEntry[str], found: _Listing) -> bool:
     return False
 
 
-def passed_over(paths: Sequence[Path]) -> list[tuple[Path, str]]:
-    """Files and folders in given folders that are never looked into, and why, in natural order.
-
-    Hidden ones, stores and other Zarr hierarchies, unfinished conversions.
-    """
-    found = {path: why for each in paths if each.is_dir() for path, why in _search(each).passed}
-    return sorted(found.items(), key=lambda item: natural_key(item[0].as_posix()))
-
-
 def is_store(folder: Path) -> bool:
     """Whether a folder is Zarr or of an unfinished conversion: what lies in it is no source."""
     return folder.name.endswith(_BUILD) or any((folder / name).exists() for name in _ZARR)
@@ -221,7 +248,7 @@ def _leaving(path: Path) -> Problem:
 
 def common_root(files: Sequence[Path]) -> Path:
     """Deepest folder that holds all files."""
-    return Path(os.path.commonpath([file.parent.resolve() for file in files]))
+    return Path(os.path.commonpath([parent.resolve() for parent in {file.parent for file in files}]))
 
 
 def relative_names(files: Sequence[Path]) -> list[str]:
@@ -231,11 +258,12 @@ def relative_names(files: Sequence[Path]) -> list[str]:
     """
     if not files:
         return []
-    root = common_root(files)
+    real = with_real_parents(files)
+    root = common_root(real)
     names: list[str] = []
     taken: set[str] = set()
-    for file in files:
-        plain = printable((file.parent.resolve() / file.name).relative_to(root).as_posix())
+    for file in real:
+        plain = printable(file.relative_to(root).as_posix())
         name, number = plain, 1
         while name in taken:
             number += 1
