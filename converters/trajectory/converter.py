@@ -46,8 +46,8 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         found = recognise(Look(file))
         if found is None:
             asked = layouts.formats_for(file.path)
-            return LeftOut(f"holds no {', no '.join(each.EVIDENCE for each in asked)}")
-        return Taken(found.NAME, f"holds {found.EVIDENCE}")
+            return LeftOut(f"holds no {', no '.join(each.evidence for each in asked)}")
+        return Taken(found.name, f"holds {found.evidence}")
 
     def scan(self, part: Part) -> ScannedFile:
         """Look at a file's headers, its flags and its actions; see `Converter.scan`.

@@ -67,7 +67,7 @@ def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit)
         summary = {
             "following": _following(file, source.name, index),
             "cut": _cut(file, index),
-            **_attributes(file, index, joined=layout.JOINED),
+            **_attributes(file, index, joined=layout.joined),
         }
         sizes = {f"sizes/{n}": _keep(file, source.name, index, table, emit) for n, table in enumerate(kept)}
     return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}

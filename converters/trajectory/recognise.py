@@ -38,7 +38,7 @@ def format_of(look: Look, *, mapped: bool) -> Format:
         found = next((each for each in asked if each.match(look) is Match.POSSIBLE), None)
     if found is None:
         holds = ", ".join(asked[0].names(look)[:_SHOWN]) or "nothing"
-        expected = "; or ".join(each.EVIDENCE for each in asked)
+        expected = "; or ".join(each.evidence for each in asked)
         message = f"is no trajectory file: it holds {holds}; expected {expected}"
         cure = "name its datasets with --map, as in --map action=commands"
         raise InputError(Problem(place(look.name), message, cure, "layout"))

@@ -82,7 +82,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         layout = format_of(look, mapped=bool(naming.renamed))
         contents = layout.describe(look)
         groups = [each for each in contents.groups if not exclusion.covers(place(part.name, each.path))]
-        found = _Episodes(part.name, joined=layout.JOINED)
+        found = _Episodes(part.name, joined=layout.joined)
         inside = found.sort_problems(contents, groups)
         namings = [replace(naming, bare=group.bare) for group in groups]
         apart = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
@@ -98,7 +98,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
     if problems and not found.sound:
         raise InputError(problems)
     return ScannedFile(
-        index=found.index(layout.NAME, masks),
+        index=found.index(layout.name, masks),
         dropped=tuple(found.dropped),
         notes=tuple(found.remarks()),
         files=tuple(sorted(contents.files)),

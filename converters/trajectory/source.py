@@ -1,18 +1,19 @@
-"""What a format of trajectory files is: a module that recognises its files, describes them, and opens them.
+"""What a format of trajectory files is: it recognises its files, describes them, and opens them.
 
-A format is one module of `layouts` that has what `Format` names. It tells in `Contents` which episodes a file
+A format is one module of `layouts` with a subclass of `Format`. It tells in `Contents` which episodes a file
 holds and as which arrays. Which column an array becomes, where joined episodes end, frames, flags and next
 observations are the same for all formats: the rest of the family reads files through a format alone.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -265,32 +266,28 @@ class Restored:
         }
 
 
-class Format(Protocol):
-    """A module of `layouts`."""
+class Format(ABC):
+    """A source format; each is one object in `layouts.FORMATS`.
 
-    @property
-    def NAME(self) -> str:  # noqa: N802  a constant of a module
-        """As ``source_layout`` of a store has it."""
-        ...
-
-    @property
-    def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802
-        """Lower-case file name endings that are taken from folders."""
-        ...
-
-    @property
-    def EVIDENCE(self) -> str:  # noqa: N802
-        """What its files are recognised by, in words that follow "holds"."""
-        ...
-
-    @property
-    def JOINED(self) -> bool:  # noqa: N802
-        """Whether a group's rows are several episodes, one after the other, each up to a step that is marked.
-
+    Attributes
+    ----------
+    name
+        As ``source_layout`` of a store has it.
+    suffixes
+        Lower-case file name endings that are taken from folders.
+    evidence
+        What its files are recognised by, in words that follow "holds".
+    joined
+        Whether a group's rows are several episodes, one after the other, each up to a step that is marked.
         Attributes and small arrays are then those of the file, not of an episode.
-        """
-        ...
+    """
 
+    name: ClassVar[str]
+    suffixes: ClassVar[tuple[str, ...]]
+    evidence: ClassVar[str]
+    joined: ClassVar[bool] = False
+
+    @abstractmethod
     def match(self, look: Look) -> Match:
         """Whether a file is of this format, by its content.
 
@@ -299,12 +296,12 @@ class Format(Protocol):
         InputError
             If the file cannot be looked at.
         """
-        ...
 
+    @abstractmethod
     def names(self, look: Look) -> Sequence[str]:
         """Names at the top of a file, for the message that it is of no format."""
-        ...
 
+    @abstractmethod
     def describe(self, look: Look) -> Contents:
         """What a file holds.
 
@@ -313,8 +310,8 @@ class Format(Protocol):
         InputError
             With what is wrong with all of it.
         """
-        ...
 
+    @abstractmethod
     def open_episodes(self, source: Source) -> AbstractContextManager[EpisodeSource]:
         """Open a file that was described.
 
@@ -323,16 +320,15 @@ class Format(Protocol):
         InputError
             Where the file cannot be opened.
         """
-        ...
 
+    @abstractmethod
     def open_original(self, path: Path) -> AbstractContextManager[Original]:
         """Open a file to read its values without the converter: with h5py or numpy alone."""
-        ...
 
-    def group_of(self, episode: str) -> str:
-        """Path of the group of an episode, by its name."""
-        ...
-
+    @abstractmethod
     def file(self, restored: Restored) -> File:
         """The file that an export writes."""
-        ...
+
+    def group_of(self, episode: str) -> str:
+        """Path of the group of an episode, by its name; the root of the file by default."""
+        return ""

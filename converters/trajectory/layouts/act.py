@@ -5,57 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unistore.converters.trajectory.layouts.hdf5 import (
-    RESULTS,
-    SUFFIXES,
-    Hdf5Episodes,
-    at_root,
-    contents,
-    kinds,
-    names,
-    open_original,
-    opener,
-    root_file,
-    root_group,
-    top,
-    tree_of,
-)
-from unistore.converters.trajectory.source import Contents, Look, Match
+from unistore.converters.trajectory.layouts.hdf5 import RESULTS, Hdf5Episodes, Hdf5Format, kinds, top
+from unistore.converters.trajectory.source import Look, Match
 
-__all__ = [
-    "EVIDENCE",
-    "JOINED",
-    "NAME",
-    "SUFFIXES",
-    "describe",
-    "file",
-    "group_of",
-    "match",
-    "names",
-    "open_episodes",
-    "open_original",
-]
-
-NAME = "act"
-EVIDENCE = "action beside observations/qpos or observations/images"
-JOINED = False
-
-file = root_file
-group_of = at_root
-
-
-def match(look: Look) -> Match:
-    """What it is recognised by, and nothing that tells how the episode went."""
-    opened, found = top(look)
-    if found.get("action") != "dataset" or found.get("observations") != "group" or found.keys() & {*RESULTS}:
-        return Match.NO
-    return Match.CERTAIN if kinds(opened["observations"]).keys() & {"qpos", "images"} else Match.NO
-
-
-def describe(look: Look) -> Contents:
-    """The whole file."""
-    tree = tree_of(look)
-    return contents(look, tree, [root_group(look, tree)])
+__all__ = ["Act"]
 
 
 class _Episode(Hdf5Episodes):
@@ -66,4 +19,18 @@ class _Episode(Hdf5Episodes):
         return {}
 
 
-open_episodes = opener(_Episode)
+class Act(Hdf5Format):
+    """One episode a file."""
+
+    name = "act"
+    evidence = "action beside observations/qpos or observations/images"
+    episodes = _Episode
+
+    def match(self, look: Look) -> Match:
+        """By its names, of which none tells how the episode went."""
+        opened, found = top(look)
+        if found.get("action") != "dataset" or found.get("observations") != "group":
+            return Match.NO
+        if found.keys() & {*RESULTS}:
+            return Match.NO
+        return Match.CERTAIN if kinds(opened["observations"]).keys() & {"qpos", "images"} else Match.NO

@@ -5,54 +5,22 @@ An episode ends where ``terminals`` or ``timeouts`` say so, and at the end of th
 
 from __future__ import annotations
 
-from unistore.converters.trajectory.layouts.hdf5 import (
-    ACTIONS,
-    SUFFIXES,
-    Hdf5Episodes,
-    at_root,
-    contents,
-    names,
-    open_original,
-    opener,
-    root_file,
-    root_group,
-    top,
-    tree_of,
-)
-from unistore.converters.trajectory.source import Contents, Look, Match
+from unistore.converters.trajectory.layouts.hdf5 import ACTIONS, Hdf5Format, top
+from unistore.converters.trajectory.source import Look, Match
 
-__all__ = [
-    "EVIDENCE",
-    "JOINED",
-    "NAME",
-    "SUFFIXES",
-    "describe",
-    "file",
-    "group_of",
-    "match",
-    "names",
-    "open_episodes",
-    "open_original",
-]
-
-NAME = "d4rl"
-EVIDENCE = "actions beside a dataset of observations"
-JOINED = True
-
-open_episodes = opener(Hdf5Episodes)
-file = root_file
-group_of = at_root
+__all__ = ["D4rl"]
 
 
-def match(look: Look) -> Match:
-    """What it is recognised by."""
-    _, found = top(look)
-    observed = found.get("observations") or found.get("observation")
-    commanded = any(found.get(name) == "dataset" for name in ACTIONS)
-    return Match.CERTAIN if commanded and observed == "dataset" else Match.NO
+class D4rl(Hdf5Format):
+    """Joined episodes with one array of observations."""
 
+    name = "d4rl"
+    evidence = "actions beside a dataset of observations"
+    joined = True
 
-def describe(look: Look) -> Contents:
-    """The whole file."""
-    tree = tree_of(look)
-    return contents(look, tree, [root_group(look, tree)])
+    def match(self, look: Look) -> Match:
+        """By its names."""
+        _, found = top(look)
+        observed = found.get("observations") or found.get("observation")
+        commanded = any(found.get(name) == "dataset" for name in ACTIONS)
+        return Match.CERTAIN if commanded and observed == "dataset" else Match.NO

@@ -8,57 +8,37 @@ from __future__ import annotations
 from unistore.converters.trajectory.layouts.hdf5 import (
     ACTIONS,
     RESULTS,
-    SUFFIXES,
-    Hdf5Episodes,
-    at_root,
+    Hdf5Format,
     contents,
     kinds,
-    names,
-    open_original,
-    opener,
-    root_file,
     root_group,
     top,
     tree_of,
 )
 from unistore.converters.trajectory.source import Contents, Look, Match
 
-__all__ = [
-    "EVIDENCE",
-    "JOINED",
-    "NAME",
-    "SUFFIXES",
-    "describe",
-    "file",
-    "group_of",
-    "match",
-    "names",
-    "open_episodes",
-    "open_original",
-]
-
-NAME = "flat"
-EVIDENCE = "actions or cameras beside observations, rewards or terminals"
-JOINED = True
-
-open_episodes = opener(Hdf5Episodes)
-file = root_file
-group_of = at_root
+__all__ = ["Flat"]
 
 
-def match(look: Look) -> Match:
-    """What it is recognised by; any HDF5 file may be one whose datasets the user names."""
-    opened, found = top(look)
-    commanded = any(found.get(name) == "dataset" for name in ACTIONS)
-    if found.get("observations") == "group":
-        certain = commanded or bool(kinds(opened["observations"]).keys() & {"images", "rgb_images"})
-    else:
-        certain = commanded and bool(found.keys() & {*RESULTS})
-    return Match.CERTAIN if certain else Match.POSSIBLE
+class Flat(Hdf5Format):
+    """Joined episodes with an array for each observation."""
 
+    name = "flat"
+    evidence = "actions or cameras beside observations, rewards or terminals"
+    joined = True
 
-def describe(look: Look) -> Contents:
-    """The whole file; without a group of observations, what is no action and no result is one."""
-    tree = tree_of(look)
-    bare = not any(path.startswith(("observation", "obs/")) for path in tree.datasets)
-    return contents(look, tree, [root_group(look, tree, bare=bare)])
+    def match(self, look: Look) -> Match:
+        """By its names; any HDF5 file may be one whose datasets the user names."""
+        opened, found = top(look)
+        commanded = any(found.get(name) == "dataset" for name in ACTIONS)
+        if found.get("observations") == "group":
+            certain = commanded or bool(kinds(opened["observations"]).keys() & {"images", "rgb_images"})
+        else:
+            certain = commanded and bool(found.keys() & {*RESULTS})
+        return Match.CERTAIN if certain else Match.POSSIBLE
+
+    def describe(self, look: Look) -> Contents:
+        """The whole file; without a group of observations, what is no action and no result is one."""
+        tree = tree_of(look)
+        bare = not any(path.startswith(("observation", "obs/")) for path in tree.datasets)
+        return contents(look, tree, [root_group(look, tree, bare=bare)])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import h5py
 import numpy as np
@@ -35,6 +35,7 @@ from unistore.converters.trajectory.source import (
     Array,
     Contents,
     EpisodeSource,
+    Format,
     Group,
     Look,
     Mask,
@@ -46,18 +47,13 @@ from unistore.errors import InputError, Problem
 __all__ = [
     "ACTIONS",
     "RESULTS",
-    "SUFFIXES",
     "Hdf5Array",
     "Hdf5Episodes",
+    "Hdf5Format",
     "arrays_of",
-    "at_root",
     "contents",
     "kinds",
-    "names",
-    "open_original",
-    "opener",
     "plain_attributes",
-    "root_file",
     "root_group",
     "top",
     "tree_of",
@@ -82,11 +78,6 @@ def kinds(group: h5py.Group) -> dict[str, str]:
             kind = group.get(name, getclass=True)
             found[name] = "dataset" if kind is h5py.Dataset else "group"
     return found
-
-
-def names(look: Look) -> Sequence[str]:
-    """As in `Format`."""
-    return sorted(look.opened(open_hdf5))
 
 
 def tree_of(look: Look) -> Tree:
@@ -187,42 +178,44 @@ class Hdf5Episodes:
         return plain_attributes(self.opened[group] if group else self.opened)
 
 
-def opener(
-    kind: Callable[[h5py.File, str], EpisodeSource],
-) -> Callable[[Source], AbstractContextManager[EpisodeSource]]:
-    """``open_episodes`` of a format whose open files are of a kind."""
+class Hdf5Format(Format):
+    """A format of HDF5 files; one group at the root holds all arrays, unless a subclass says otherwise."""
+
+    suffixes = SUFFIXES
+    episodes: ClassVar[type[Hdf5Episodes]] = Hdf5Episodes
+
+    def names(self, look: Look) -> Sequence[str]:
+        """As in `Format`."""
+        return sorted(look.opened(open_hdf5))
+
+    def describe(self, look: Look) -> Contents:
+        """The whole file."""
+        tree = tree_of(look)
+        return contents(look, tree, [root_group(look, tree)])
 
     @contextmanager
-    def open_episodes(source: Source) -> Iterator[EpisodeSource]:
+    def open_episodes(self, source: Source) -> Iterator[EpisodeSource]:
+        """As in `Format`."""
         with open_hdf5(source.path, source.name) as file:
-            yield kind(file, source.name)
+            yield self.episodes(file, source.name)
 
-    return open_episodes
+    @contextmanager
+    def open_original(self, path: Path) -> Iterator[Original]:
+        """As in `Format`: with h5py alone."""
+        with open_plain(path) as file:
+            yield Original(
+                rows=lambda name: file[name],
+                names=datasets_of(file),
+                attributes_left_out=partial(attributes_left_out, file),
+            )
 
-
-@contextmanager
-def open_original(path: Path) -> Iterator[Original]:
-    """As in `Format`: with h5py alone."""
-    with open_plain(path) as file:
-        yield Original(
-            rows=lambda name: file[name],
-            names=datasets_of(file),
-            attributes_left_out=partial(attributes_left_out, file),
+    def file(self, restored: Restored) -> File:
+        """A file whose arrays and attributes stand at the root."""
+        attributes = {**restored.attributes, **restored.group_attributes.get("", {})}
+        return File(
+            name=restored.name,
+            form="hdf5",
+            source=restored.source,
+            values=restored.values,
+            attributes={"": attributes},
         )
-
-
-def at_root(episode: str) -> str:  # noqa: ARG001  the same for all
-    """Path of the group of any episode, where all arrays stand at the root."""
-    return ""
-
-
-def root_file(restored: Restored) -> File:
-    """A file whose arrays and attributes stand at the root."""
-    attributes = {**restored.attributes, **restored.group_attributes.get("", {})}
-    return File(
-        name=restored.name,
-        form="hdf5",
-        source=restored.source,
-        values=restored.values,
-        attributes={"": attributes},
-    )

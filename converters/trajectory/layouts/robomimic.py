@@ -19,69 +19,22 @@ from unistore.converters.files.paths import natural_key
 from unistore.converters.trajectory.attributes import plain_value
 from unistore.converters.trajectory.layouts.hdf5 import (
     ACTIONS,
-    SUFFIXES,
     Hdf5Episodes,
+    Hdf5Format,
     arrays_of,
     contents,
     kinds,
-    names,
-    open_original,
-    opener,
     plain_attributes,
     top,
     tree_of,
 )
 from unistore.converters.trajectory.source import Contents, Group, Look, Mask, Match, Restored
 
-__all__ = [
-    "EVIDENCE",
-    "JOINED",
-    "NAME",
-    "SUFFIXES",
-    "describe",
-    "file",
-    "group_of",
-    "match",
-    "names",
-    "open_episodes",
-    "open_original",
-]
-
-NAME = "robomimic"
-EVIDENCE = "episodes as groups of data/"
-JOINED = False
+__all__ = ["Robomimic"]
 
 _DATA = "data"
 _MASK = "mask"
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
-
-
-def match(look: Look) -> Match:
-    """Groups alone in ``data``, the first of them called or filled like an episode."""
-    opened, found = top(look)
-    data = kinds(opened[_DATA]) if found.get(_DATA) == "group" else {}
-    if not data or set(data.values()) != {"group"}:
-        return Match.NO
-    first = min(data, key=natural_key)
-    if _EPISODE.fullmatch(first) or set(kinds(opened[_DATA][first])) & {*ACTIONS, "obs", "states"}:
-        return Match.CERTAIN
-    return Match.NO
-
-
-def describe(look: Look) -> Contents:
-    """A group an episode, in natural order."""
-    tree = tree_of(look)
-    paths = [path for path in tree.groups if path.startswith(f"{_DATA}/") and path.count("/") == 1]
-    datasets: dict[str, dict[str, h5py.Dataset]] = {path: {} for path in paths}
-    for item, dataset in tree.datasets.items():
-        parts = item.split("/", 2)
-        if len(parts) == 3 and f"{parts[0]}/{parts[1]}" in datasets:
-            datasets[f"{_DATA}/{parts[1]}"][parts[2]] = dataset
-    groups = [
-        Group(name=path.removeprefix(f"{_DATA}/"), path=path, arrays=arrays_of(look, path, datasets[path]))
-        for path in sorted(paths, key=natural_key)
-    ]
-    return contents(look, tree, groups, _masks(look, tree))
 
 
 def _masks(look: Look, tree: Tree) -> list[Mask]:
@@ -103,25 +56,56 @@ class _Demonstrations(Hdf5Episodes):
         return {**plain_attributes(self.opened), **plain_attributes(self.opened[_DATA])}
 
 
-open_episodes = opener(_Demonstrations)
+class Robomimic(Hdf5Format):
+    """A group an episode."""
 
+    name = "robomimic"
+    evidence = "episodes as groups of data/"
+    episodes = _Demonstrations
 
-def group_of(episode: str) -> str:
-    """As in `Format`."""
-    return f"{_DATA}/{episode}"
+    def match(self, look: Look) -> Match:
+        """Groups alone in ``data``, the first of them called or filled like an episode."""
+        opened, found = top(look)
+        data = kinds(opened[_DATA]) if found.get(_DATA) == "group" else {}
+        if not data or set(data.values()) != {"group"}:
+            return Match.NO
+        first = min(data, key=natural_key)
+        if _EPISODE.fullmatch(first) or set(kinds(opened[_DATA][first])) & {*ACTIONS, "obs", "states"}:
+            return Match.CERTAIN
+        return Match.NO
 
+    def describe(self, look: Look) -> Contents:
+        """A group an episode, in natural order."""
+        tree = tree_of(look)
+        paths = [path for path in tree.groups if path.startswith(f"{_DATA}/") and path.count("/") == 1]
+        datasets: dict[str, dict[str, h5py.Dataset]] = {path: {} for path in paths}
+        for item, dataset in tree.datasets.items():
+            parts = item.split("/", 2)
+            if len(parts) == 3 and f"{parts[0]}/{parts[1]}" in datasets:
+                datasets[f"{_DATA}/{parts[1]}"][parts[2]] = dataset
+        groups = [
+            Group(
+                name=path.removeprefix(f"{_DATA}/"), path=path, arrays=arrays_of(look, path, datasets[path])
+            )
+            for path in sorted(paths, key=natural_key)
+        ]
+        return contents(look, tree, groups, _masks(look, tree))
 
-def file(restored: Restored) -> File:
-    """A group an episode; what the file says about itself stands at ``data``."""
-    masks = {
-        f"{_MASK}/{name}": array_values(np.array([episode.encode() for episode in listed]))
-        for name, listed in restored.masks.items()
-    }
-    own = {_DATA: restored.attributes} if restored.attributes else {}
-    return File(
-        name=restored.name,
-        form="hdf5",
-        source=restored.source,
-        values=restored.values | masks,
-        attributes={**own, **restored.group_attributes},
-    )
+    def group_of(self, episode: str) -> str:
+        """As in `Format`."""
+        return f"{_DATA}/{episode}"
+
+    def file(self, restored: Restored) -> File:
+        """A group an episode; what the file says about itself stands at ``data``."""
+        masks = {
+            f"{_MASK}/{name}": array_values(np.array([episode.encode() for episode in listed]))
+            for name, listed in restored.masks.items()
+        }
+        own = {_DATA: restored.attributes} if restored.attributes else {}
+        return File(
+            name=restored.name,
+            form="hdf5",
+            source=restored.source,
+            values=restored.values | masks,
+            attributes={**own, **restored.group_attributes},
+        )

@@ -21,6 +21,7 @@ from unistore.converters.trajectory.source import (
     Array,
     Contents,
     EpisodeSource,
+    Format,
     Group,
     Look,
     Match,
@@ -28,11 +29,6 @@ from unistore.converters.trajectory.source import (
     Restored,
 )
 from unistore.errors import InputError, Problem
-
-NAME = "npz"
-SUFFIXES = (".npz",)
-EVIDENCE = "action beside obs/ in an archive"
-JOINED = False
 
 
 @contextmanager
@@ -76,26 +72,6 @@ class NpzArray:
         return self.values[()] if row is None else self.values[row]
 
 
-def match(look: Look) -> Match:
-    names = look.opened(opened).files
-    return Match.CERTAIN if "action" in names and any(name.startswith("obs/") for name in names) else Match.NO
-
-
-def names(look: Look) -> Sequence[str]:
-    return sorted(look.opened(opened).files)
-
-
-def describe(look: Look) -> Contents:
-    members = look.opened(opened)
-    arrays: dict[str, Array] = {
-        name: NpzArray(f"{look.name}: {name}", members[name]) for name in members.files
-    }
-    return Contents(
-        groups=[Group(name=look.path.stem, path="", arrays=arrays)],
-        memory=sum(members[name].nbytes for name in members.files),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Episode(EpisodeSource):
     """An open archive."""
@@ -111,28 +87,52 @@ class Episode(EpisodeSource):
         return {"members": len(self.members.files)}
 
 
-@contextmanager
-def open_episodes(source: Source) -> Iterator[EpisodeSource]:
-    with opened(source.path, source.name) as members:
-        yield Episode(members, source.name)
+class Npz(Format):
+    """The format."""
 
+    name = "npz"
+    suffixes = (".npz",)
+    evidence = "action beside obs/ in an archive"
 
-@contextmanager
-def open_original(path: Path) -> Iterator[Original]:
-    with zipfile.ZipFile(path) as archive:
+    def match(self, look: Look) -> Match:
+        names = look.opened(opened).files
+        return (
+            Match.CERTAIN
+            if "action" in names and any(name.startswith("obs/") for name in names)
+            else Match.NO
+        )
 
-        def rows(name: str) -> NDArray[Any]:
-            with archive.open(f"{name}.npy") as member:
-                return np.lib.format.read_array(member, allow_pickle=False)
+    def names(self, look: Look) -> Sequence[str]:
+        return sorted(look.opened(opened).files)
 
-        yield Original(rows, [name.removesuffix(".npy") for name in archive.namelist()])
+    def describe(self, look: Look) -> Contents:
+        members = look.opened(opened)
+        arrays: dict[str, Array] = {
+            name: NpzArray(f"{look.name}: {name}", members[name]) for name in members.files
+        }
+        return Contents(
+            groups=[Group(name=look.path.stem, path="", arrays=arrays)],
+            memory=sum(members[name].nbytes for name in members.files),
+        )
 
+    @contextmanager
+    def open_episodes(self, source: Source) -> Iterator[EpisodeSource]:
+        with opened(source.path, source.name) as members:
+            yield Episode(members, source.name)
 
-def group_of(episode: str) -> str:
-    return ""
+    @contextmanager
+    def open_original(self, path: Path) -> Iterator[Original]:
+        with zipfile.ZipFile(path) as archive:
 
+            def rows(name: str) -> NDArray[Any]:
+                with archive.open(f"{name}.npy") as member:
+                    return np.lib.format.read_array(member, allow_pickle=False)
 
-def file(restored: Restored) -> File:
-    said = {key: array_values(np.array(value)) for key, value in restored.group_attributes[""].items()}
-    del said["members"]
-    return File(name=restored.name, form="npz", source=restored.source, values={**restored.values, **said})
+            yield Original(rows, [name.removesuffix(".npy") for name in archive.namelist()])
+
+    def file(self, restored: Restored) -> File:
+        said = {key: array_values(np.array(value)) for key, value in restored.group_attributes[""].items()}
+        del said["members"]
+        return File(
+            name=restored.name, form="npz", source=restored.source, values={**restored.values, **said}
+        )

@@ -31,7 +31,7 @@ Written = dict[str, dict[str, np.ndarray]]
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layouts, "FORMATS", (*layouts.FORMATS, npz))
+    monkeypatch.setattr(layouts, "FORMATS", (*layouts.FORMATS, npz.Npz()))
     monkeypatch.setattr(TrajectoryConverter, "suffixes", layouts.suffixes())  # made of FORMATS on import
 
 
@@ -222,6 +222,6 @@ def test_only_layouts_know_formats() -> None:
     folder = Path(layouts.__file__).parents[1]
     modules = sorted(folder.glob("*.py"))
     assert len(modules) > 12
-    known = "|".join(each.NAME for each in layouts.FORMATS)
+    known = "|".join(each.name for each in layouts.FORMATS)
     wrong = re.compile(rf"import h5py|h5py\.[A-Z]|open_hdf5|open_plain|['\"]({known})['\"]")
     assert [path.name for path in modules if wrong.search(path.read_text())] == []
