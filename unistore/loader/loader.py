@@ -18,7 +18,7 @@ from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import check_cacheable, warn_of_random
 from unistore.loader.fetch import choose_fetch
-from unistore.loader.iteration import Iteration, Positions
+from unistore.loader.iteration import Iteration, Requests
 from unistore.loader.options import Placement, place, refuse_torch_alone, workers_for
 from unistore.loader.ordering import drops_last, sequence_for
 from unistore.loader.production import Arrival, Producer
@@ -201,29 +201,26 @@ class Loader:
         self._reported = Stats(), time.perf_counter()
         self._current: weakref.ref[Iteration] | None = None
         self._producer: list[Producer] = []
+        self._requests: Requests | None = None
         self._owner, self._lock = os.getpid(), threading.RLock()
         weakref.finalize(self, _close_all, self._producer)
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
-        return self._share(0).steps
+        return self._share().steps
 
     def __iter__(self) -> Iterator[Any]:
         with self._alone():
-            producer = self._ready_producer()
+            requests = self._ready_requests()
             self._follow_sampler()
             epoch, start = self._progress.begin()
-            producer.begin()
-            iteration = Iteration(
-                self._deliver, producer, Positions(self.sequence, epoch), epoch, self._share(start)
-            )
-            self._current = weakref.ref(iteration)
-            self._reported = replace(self._stats), time.perf_counter()
             try:
-                iteration.request_ahead(at_once=True)
+                iteration = Iteration(self._deliver, requests, epoch, requests.begin(epoch, start))
             except BaseException:
                 self.close()
                 raise
+            self._current = weakref.ref(iteration)
+            self._reported = replace(self._stats), time.perf_counter()
             return iteration
 
     def _follow_sampler(self) -> None:
@@ -264,7 +261,7 @@ class Loader:
         with self._alone():
             self._progress.load(state, sequence)
             self.sequence = sequence
-            self._current = None
+            self._current = self._requests = None
 
     def stats(self) -> dict[str, int | float]:
         """Return totals since the loader was made, see `unistore.loader.stats.Stats`."""
@@ -278,7 +275,7 @@ class Loader:
     def close(self) -> None:
         """End workers and free memory; batches that are held stay intact. Iterating again starts anew."""
         with self._alone():
-            self._current = None
+            self._current = self._requests = None
             _close_all(self._producer)
 
     def __enter__(self) -> Self:
@@ -298,18 +295,17 @@ class Loader:
             self._owner, self._lock, self._current = os.getpid(), threading.RLock(), None
         return self._lock
 
-    def _share(self, start: int) -> Share:
+    def _share(self) -> Share:
         where = self.placement
         return Share(
             length=len(self.sequence),
-            start=start,
             batch_size=self.batch_size,
             rank=where.rank,
             world_size=where.world_size,
             drop_last=self.drop_last,
         )
 
-    def _ready_producer(self) -> Producer:
+    def _ready_requests(self) -> Requests:
         if self._producer and not self._producer[0].usable:
             _close_all(self._producer)
         if not self._producer:
@@ -325,7 +321,12 @@ class Loader:
                     cache=self._cache,
                 )
             )
-        return self._producer[0]
+            self._requests = None
+        if self._requests is None:
+            self._requests = Requests(
+                self._producer[0], self.sequence, self._share(), beyond=self.num_workers > 0
+            )
+        return self._requests
 
     def _deliver(self, iteration: Iteration) -> Any:
         """Hand out the next batch of an iteration."""
