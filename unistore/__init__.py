@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from unistore.loader import SampleError as SampleError
     from unistore.loader import WorkerDiedError as WorkerDiedError
     from unistore.order.permutation import At as At
-    from unistore.order.permutation import Shuffle as Shuffle
+    from unistore.order.sampler import Shuffle as Shuffle
     from unistore.report.checkup import Checkup as Checkup
     from unistore.report.checkup import doctor as doctor
     from unistore.report.inspection import Inspection as Inspection
@@ -78,7 +78,7 @@ _HOME = {
     "Rows": "data.kinds",
     "SampleError": "loader",
     "Segments": "data.kinds",
-    "Shuffle": "order.permutation",
+    "Shuffle": "order.sampler",
     "SparsePoints": "data.kinds",
     "Store": "store.reader",
     "StoreError": "errors",

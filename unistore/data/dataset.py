@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.kinds.joined import JoinedReader
-from unistore.data.kinds.locality import block_offsets, open_blocks
+from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
 from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
 from unistore.data.kinds.watched import WatchedPicks
 from unistore.data.packed import Allocate, Batch, placed
@@ -251,6 +251,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         """How many of these blocks stay in the cache of decoded chunks together."""
         sizes = np.diff(self.store_offsets).tolist()
         return min(open_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
+
+    @property
+    def shuffles_in_blocks(self) -> bool:
+        """Whether ``shuffle=True`` shuffles blocks, as a full shuffle would decode too much."""
+        sizes = np.diff(self.store_offsets).tolist()
+        return any(shuffles_in_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
 
     @property
     def digest(self) -> str:

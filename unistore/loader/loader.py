@@ -48,8 +48,9 @@ class Loader:
     batch_size
         Samples of a batch, on this rank.
     shuffle
-        False: in order. True: full shuffle. ``"blocks"``: groups of samples that share chunks are shuffled,
-        see `unistore.order.blocks`.
+        False: in order. ``"full"``: any order is as likely. ``"blocks"``: groups of samples that share chunks
+        are shuffled, see `unistore.order.blocks`. True: blocks where a full shuffle would decode more than 8
+        samples for each that it delivers, which a warning says; else full.
     sampler
         Which samples an epoch has, and their order: a sequence (`unistore.order.sequences.EpochSequence`),
         `unistore.Shuffle`, sample indices, or torch's ``RandomSampler``, ``SequentialSampler``,
@@ -116,7 +117,7 @@ class Loader:
         self,
         dataset: Any,
         batch_size: int = 1,
-        shuffle: bool | Literal["blocks"] | None = False,
+        shuffle: bool | Literal["full", "blocks"] | None = False,
         sampler: Any = None,
         batch_sampler: None = None,
         num_workers: int | str = "auto",
@@ -148,8 +149,10 @@ class Loader:
         check.function("collate_fn", collate_fn)
         check.function("worker_init_fn", worker_init_fn)
         check.whole("log_every", log_every)
-        right = shuffle is None or isinstance(shuffle, bool) or shuffle == "blocks"
-        check.expect("shuffle", shuffle, right, "True, False or 'blocks' (an order of your own is a sampler)")
+        right = shuffle is None or isinstance(shuffle, bool) or shuffle in ("full", "blocks")
+        check.expect(
+            "shuffle", shuffle, right, "True, False, 'full' or 'blocks' (an order of your own is a sampler)"
+        )
         refuse_torch_alone(
             check,
             {

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 from unistore.loader.samplers import is_distributed, sample_indices, sampler_sequence
-from unistore.order.blocks import GROUP, LANES, BlockShuffle, uniform_blocks
-from unistore.order.sequences import EpochSequence, InOrder, Shuffled, Subset, Weighted
+from unistore.order.sequences import EpochSequence, InOrder, Subset, Weighted
+from unistore.order.shuffles import ShuffleKind, shuffled
 from unistore.system.arguments import EPOCHS, Arguments
 
 __all__ = ["drops_last", "sequence_for"]
-
-PLAIN_BLOCK = 256
-"""Samples of a block where a dataset cannot tell which samples share chunks."""
 
 
 def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, world_size: int) -> bool:
@@ -32,7 +28,7 @@ def drops_last(drop_last: bool | None, sampler: Any, sequence: EpochSequence, wo
 
 def sequence_for(
     dataset: Any,
-    shuffle: bool | str,
+    shuffle: ShuffleKind | Literal[False],
     sampler: Any = None,
     *,
     seed: int,
@@ -72,18 +68,15 @@ def sequence_for(
         sequence = _weighted(weights, offsets, length, samples_per_epoch, seed, shuffle)
     elif shuffle is False:
         sequence = InOrder(length)
-    elif shuffle is True:
-        sequence = Shuffled(length, seed)
     else:
-        together = getattr(dataset, "open_blocks", GROUP * LANES)
-        sequence = BlockShuffle.within(_blocks(dataset, chosen), together, seed, deal=batch_size)
+        return shuffled(dataset, shuffle, seed=seed, batch_size=batch_size, chosen=chosen)
     return sequence if chosen is None else Subset(sequence, chosen)
 
 
 def _weighted(
     weights: Any, offsets: Any, length: int, draws: int | None, seed: int, shuffle: bool | str
 ) -> EpochSequence:
-    if shuffle is not True:
+    if shuffle is not True and shuffle != "full":
         cure = "shuffle=True; to read each sample once, open the dataset without weights"
         raise InputError(Problem("weights", f"draw at random, and shuffle is {shuffle!r}", cure, "option"))
     try:
@@ -94,18 +87,3 @@ def _weighted(
         return Weighted(given, offsets, draws, seed)
     except (TypeError, ValueError) as error:
         raise InputError(Problem("weights", str(error), kind="option")) from error
-
-
-def _blocks(dataset: Any, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Offsets of blocks of samples that share chunks, over the dataset or over a subset of it."""
-    given = getattr(dataset, "block_offsets", None)
-    if given is None:
-        offsets = uniform_blocks(len(dataset), PLAIN_BLOCK)
-    else:
-        offsets = np.asarray(given() if callable(given) else given, np.int64)
-    if chosen is None:
-        return offsets
-    if len(chosen) and np.any(np.diff(chosen) < 0):
-        message = "'blocks' needs the subset in ascending order, so that neighbours share chunks"
-        raise InputError(Problem("shuffle", message, kind="option"))
-    return np.searchsorted(chosen, offsets).astype(np.int64)

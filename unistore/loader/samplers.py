@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
-from unistore.order.permutation import Shuffle
-from unistore.order.sampler import SequenceSampler
+from unistore.order.sampler import SequenceSampler, Shuffle
 from unistore.order.sequences import EpochSequence, InOrder, Repeated, Shuffled, Subset, Weighted
 
 __all__ = ["is_distributed", "sample_indices", "sampler_sequence"]
@@ -50,7 +49,7 @@ def sampler_sequence(sampler: Any, samples: int, seed: int) -> EpochSequence:
     if known == "BatchSampler":
         raise _refused("is a BatchSampler", "batch_size=…, drop_last=… and its own sampler as sampler=…")
     if isinstance(sampler, Shuffle):
-        return _within(*_shuffle(sampler), samples)
+        return _within(sampler.sequence, sampler.samples, samples)
     if isinstance(sampler, SequenceSampler):
         cure = "give the sequence that it was made of, and rank and world_size to the Loader"
         raise _refused("is a SequenceSampler, which serves torch's DataLoader", cure)
@@ -107,13 +106,6 @@ def _within(sequence: EpochSequence, over: int, samples: int) -> EpochSequence:
 
 def _refused(message: str, cure: str = "") -> InputError:
     return InputError(Problem("sampler", message, cure, "option"))
-
-
-def _shuffle(sampler: Shuffle) -> tuple[EpochSequence, int]:
-    draws = sampler.draws
-    if draws is None:
-        return Shuffled(len(sampler), sampler.seed), len(sampler)
-    return Weighted(draws.weights, draws.runs, len(sampler), sampler.seed), draws.samples
 
 
 def _in_order(sampler: Any, seed: int) -> tuple[EpochSequence, int]:  # noqa: ARG001 - as the others

@@ -73,7 +73,7 @@ class BlockShuffle:
                 raise ValueError(msg)
         self.seed, self.group, self.lanes, self.deal = seed, group, lanes, deal
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
-        self._open: tuple[int, int, NDArray[np.int64]] | None = None
+        self._open: tuple[int, int, _Groups] | None = None
 
     @classmethod
     def within(
@@ -114,8 +114,9 @@ class BlockShuffle:
         while start < stop:
             turn = int(np.searchsorted(bounds, start, side="right")) - 1
             end = min(stop, int(bounds[turn + 1]))
-            samples = self._lanes(epoch, turn)
-            parts.append(samples[start - bounds[turn] : end - bounds[turn]])
+            if self._open is None or self._open[:2] != (epoch, turn):
+                self._open = epoch, turn, self._groups(epoch, turn)
+            parts.append(self._open[2](np.arange(start, end) - bounds[turn]))
             start = end
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
@@ -130,25 +131,40 @@ class BlockShuffle:
             self._open = None
         return self._epoch[1], self._epoch[2]
 
-    def _lanes(self, epoch: int, turn: int) -> NDArray[np.int64]:
-        """Samples of one set of groups, in order."""
-        if self._open is not None and self._open[:2] == (epoch, turn):
-            return self._open[2]
-        blocks, _ = self._order(epoch)
-        rng = generator(self.seed, epoch, turn)
+    def _groups(self, epoch: int, turn: int) -> _Groups:
         width = self.group * self.lanes
-        opened = blocks[turn * width : (turn + 1) * width]
-        deals, order = [], []
-        for lane in range(0, len(opened), self.group):
-            members = opened[lane : lane + self.group]
-            ranges = [np.arange(self.offsets[block], self.offsets[block + 1]) for block in members]
-            samples = rng.permutation(np.concatenate(ranges))
-            turns = np.arange(len(samples)) // self.deal
-            deals.append(samples)
-            order.append(turns * self.lanes + lane // self.group)
-        merged = np.concatenate(deals)[np.argsort(np.concatenate(order), kind="stable")]
-        self._open = epoch, turn, merged
-        return merged
+        opened = self._order(epoch)[0][turn * width : (turn + 1) * width]
+        rng = generator(self.seed, epoch, turn)
+        groups = [opened[first : first + self.group] for first in range(0, len(opened), self.group)]
+        return _Groups([rng.permutation(self._samples(group)) for group in groups], self.deal)
+
+    def _samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Samples of some blocks, one block after the other."""
+        sizes = self.offsets[blocks + 1] - self.offsets[blocks]
+        starts = self.offsets[blocks] - (np.cumsum(sizes) - sizes)
+        samples: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts, sizes)
+        return samples
+
+
+class _Groups:
+    """Lanes that take turns, ``deal`` samples each, until all are through."""
+
+    def __init__(self, lanes: list[NDArray[np.int64]], deal: int) -> None:
+        self._lanes, self._deal = lanes, deal
+        rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
+        given = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
+        self._ends = np.cumsum(given)
+
+    def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        turns = np.searchsorted(self._ends, positions, side="right")
+        rounds, lanes = np.divmod(turns, len(self._lanes))
+        begun = np.where(turns > 0, self._ends[turns - 1], 0)
+        places = rounds * self._deal + positions - begun
+        samples = np.empty(len(positions), np.int64)
+        for number, lane in enumerate(self._lanes):
+            chosen = lanes == number
+            samples[chosen] = lane[places[chosen]]
+        return samples
 
 
 def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:

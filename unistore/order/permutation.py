@@ -1,4 +1,4 @@
-"""In which order samples are read: samplers whose indices carry their epoch.
+"""Random orders of samples, position by position, and indices that carry their epoch.
 
 A shuffled order is a keyed bijection of ``range(n)``, computed for any position on its own: no array of n
 indices exists, an epoch starts at once, and a position found in a checkpoint leads back to its sample.
@@ -7,16 +7,15 @@ indices exists, an epoch starts at once, and a position found in a checkpoint le
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.order.randomness import below, mix, words
-from unistore.system.arguments import EPOCHS, Arguments, checked_epoch
 
-__all__ = ["At", "Draws", "Permutation", "Shuffle"]
+__all__ = ["At", "Draws", "Permutation"]
 
 
 class At(NamedTuple):
@@ -155,67 +154,3 @@ class Draws:
         first, extent = self.runs[chosen], self.runs[chosen + 1] - self.runs[chosen]
         drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
         return drawn
-
-
-class Shuffle:
-    """Every sample once an epoch, in an order that is a pure function of (seed, epoch).
-
-    A sampler for ``torch.utils.data.DataLoader``; call `set_epoch` before each epoch, as with torch's
-    ``DistributedSampler``. Its indices carry the epoch to workers, persistent ones included.
-
-    A Dataset of several stores with ``weights`` is drawn from in these proportions, with replacement, a pure
-    function of (seed, epoch) as well. ``unistore.Loader`` with the same seed has the same order.
-
-    Parameters
-    ----------
-    data
-        A dataset, or the number of samples.
-    seed
-        Another seed is another sequence of orders.
-    samples_per_epoch
-        Draws an epoch, with weights only; None: as many as there are samples.
-
-    Raises
-    ------
-    InputError
-        If an argument has a value that it cannot have.
-    ValueError
-        If `samples_per_epoch` is given without weights.
-    """
-
-    block = 8192
-
-    def __init__(self, data: Sized | int, seed: int = 0, samples_per_epoch: int | None = None) -> None:
-        check = Arguments()
-        if not hasattr(data, "__len__"):
-            check.whole("data", data, most=EPOCHS)
-        check.whole("seed", seed, None)
-        check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
-        check.settle()
-        offsets = getattr(data, "store_offsets", None)
-        weights = None if offsets is None else getattr(data, "weights", None)
-        if weights is None and samples_per_epoch is not None:
-            msg = "samples_per_epoch goes with a dataset that has weights: without, each sample comes once"
-            raise ValueError(msg)
-        self.length = len(data) if isinstance(data, Sized) else int(data)
-        if samples_per_epoch is not None:
-            self.length = samples_per_epoch
-        self.seed = int(seed)
-        self.draws = None if weights is None else Draws(weights, offsets, self.seed)
-        self.epoch = 0
-
-    def __len__(self) -> int:
-        return self.length
-
-    def set_epoch(self, epoch: int) -> None:
-        """Epoch whose order the next iteration yields."""
-        self.epoch = checked_epoch(epoch)
-
-    def __iter__(self) -> Iterator[At]:
-        epoch, draws = self.epoch, self.draws
-        permutation = Permutation(self.length, self.seed, epoch)
-        for start in range(0, self.length, self.block):
-            positions = np.arange(start, min(start + self.block, self.length))
-            indices = permutation(positions) if draws is None else draws(epoch, positions)
-            for index in indices.tolist():
-                yield At(index, epoch)

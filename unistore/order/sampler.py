@@ -1,13 +1,96 @@
-"""Sequences as samplers of torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``."""
+"""Orders as samplers of torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 
 from unistore.order.permutation import At
-from unistore.order.sequences import EpochSequence, Share
+from unistore.order.sequences import EpochSequence, Share, Weighted
+from unistore.order.shuffles import ShuffleKind, shuffled
+from unistore.system.arguments import EPOCHS, Arguments, checked_epoch
 
-__all__ = ["SequenceSampler"]
+__all__ = ["SequenceSampler", "Shuffle"]
+
+WINDOW = 8192
+"""Positions whose samples are computed at a time."""
+
+
+class Shuffle:
+    """Every sample once an epoch, in an order that is a pure function of (seed, epoch).
+
+    A sampler for ``torch.utils.data.DataLoader``; call `set_epoch` before each epoch, as with torch's
+    ``DistributedSampler``. Its indices carry the epoch to workers, persistent ones included.
+
+    A Dataset of several stores with ``weights`` is drawn from in these proportions, with replacement, a pure
+    function of (seed, epoch) as well. ``unistore.Loader`` with the same seed, shuffle and batch size has the
+    same order.
+
+    Parameters
+    ----------
+    data
+        A dataset, or the number of samples.
+    seed
+        Another seed is another sequence of orders.
+    samples_per_epoch
+        Draws an epoch, with weights only; None: as many as there are samples.
+    shuffle
+        ``"full"``, ``"blocks"``, or True, which is full but for small samples, as in `unistore.Loader`.
+    batch_size
+        Of the DataLoader; a block shuffle takes turns by it.
+
+    Raises
+    ------
+    InputError
+        If an argument has a value that it cannot have.
+    ValueError
+        If `samples_per_epoch` is given without weights.
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        seed: int = 0,
+        samples_per_epoch: int | None = None,
+        *,
+        shuffle: ShuffleKind = True,
+        batch_size: int = 64,
+    ) -> None:
+        check = Arguments()
+        if not hasattr(data, "__len__"):
+            check.whole("data", data, most=EPOCHS)
+        check.whole("seed", seed, None)
+        check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
+        right = shuffle is True or shuffle in ("full", "blocks")
+        check.expect("shuffle", shuffle, right, "True, 'full' or 'blocks'")
+        check.whole("batch_size", batch_size, 1)
+        check.settle()
+        offsets = getattr(data, "store_offsets", None)
+        weights = None if offsets is None else getattr(data, "weights", None)
+        if weights is None and samples_per_epoch is not None:
+            msg = "samples_per_epoch goes with a dataset that has weights: without, each sample comes once"
+            raise ValueError(msg)
+        self.samples = len(data) if isinstance(data, Sized) else int(data)
+        self.seed = int(seed)
+        self.sequence: EpochSequence
+        if weights is not None:
+            self.sequence = Weighted(weights, offsets, samples_per_epoch, self.seed)
+        else:
+            counted = data if isinstance(data, Sized) else range(self.samples)
+            self.sequence = shuffled(counted, shuffle, seed=self.seed, batch_size=batch_size)
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Epoch whose order the next iteration yields."""
+        self.epoch = checked_epoch(epoch)
+
+    def __iter__(self) -> Iterator[At]:
+        epoch, length = self.epoch, len(self)
+        for start in range(0, length, WINDOW):
+            for index in self.sequence.indices(epoch, start, min(start + WINDOW, length)).tolist():
+                yield At(index, epoch)
 
 
 class SequenceSampler:

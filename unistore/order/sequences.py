@@ -67,7 +67,7 @@ class InOrder(EpochSequence):
 class Shuffled(EpochSequence):
     """Every sample once an epoch, a full shuffle in O(1) memory.
 
-    The order of `unistore.order.permutation.Shuffle`, position by position.
+    The order of `unistore.order.sampler.Shuffle`, position by position.
 
     Parameters
     ----------

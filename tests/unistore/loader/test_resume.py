@@ -169,7 +169,7 @@ def test_ranks_come_from_the_environment(data, monkeypatch):
 
 
 def test_shuffled_is_the_order_of_the_sampler():
-    from unistore.order.permutation import Shuffle
+    from unistore.order.sampler import Shuffle
 
     sampler = Shuffle(1000, seed=4)
     sampler.set_epoch(2)

@@ -11,6 +11,7 @@ from unistore.data.kinds.watched import WatchedPicks
 from unistore.loader import Loader, SampleError
 from unistore.loader.cached import shared_name
 from unistore.loader.fetch import choose_fetch
+from unistore.order.sequences import Shuffled
 
 
 @pytest.fixture
@@ -96,10 +97,61 @@ def test_blocks_follow_the_chunks(rows):
 
 def test_the_order_of_small_samples_is_drawn_in_bounded_pieces(make_store):
     """All chunks together would fit into the cache; an epoch would begin with the order of all samples."""
-    arrays = {"rows/data": np.zeros(600_000, np.uint8), "rows/source": np.zeros(600_000, np.uint8)}
-    dataset = unistore.Dataset(make_store("rows", arrays, count=600_000))
+    arrays = {"rows/data": np.zeros(3_000_000, np.uint8), "rows/source": np.zeros(3_000_000, np.uint8)}
+    dataset = unistore.Dataset(make_store("rows", arrays, count=3_000_000))
     block = int(np.diff(dataset.block_offsets())[0])
-    assert 1 << 17 < dataset.open_blocks * block <= 1 << 18
+    assert 1 << 20 < dataset.open_blocks * block <= 1 << 21
+
+
+@pytest.fixture(scope="module")
+def small_rows(tmp_path_factory):
+    """A store of 1.2 million rows of 64 bytes, more than the cache of decoded chunks holds."""
+    folder = tmp_path_factory.mktemp("small")
+    rows = np.zeros((1_200_000, 16), np.int32)
+    rows[:, 0] = np.arange(len(rows))
+    np.save(folder / "rows.npy", rows)
+    unistore.convert(folder / "rows.npy", folder / "rows.zarr", "rows", codec="none")
+    return unistore.Dataset(folder / "rows.zarr")
+
+
+def test_small_rows_are_shuffled_in_blocks(small_rows, nothing_left):
+    assert small_rows.shuffles_in_blocks
+    with pytest.warns(UserWarning, match='shuffle="full" insists'):
+        loader = Loader(small_rows, 100, shuffle=True, seed=3, num_workers=2)
+    kind = {
+        shuffle: Loader(small_rows, 100, shuffle, seed=3).sequence.describe()
+        for shuffle in ("blocks", "full")
+    }
+    assert loader.sequence.describe() == kind["blocks"]
+    assert kind["full"] == {"kind": "shuffled", "length": len(small_rows), "seed": 3}
+    with loader:
+        iteration = iter(loader)
+        first = np.concatenate([next(iteration)["data"][:, 0].numpy() for _ in range(300)])
+        saved = loader.state_dict()
+    expected = loader.sequence.indices(0, 0, 60_000)
+    np.testing.assert_array_equal(first, expected[:30_000])
+    with Loader(small_rows, 250, "blocks", seed=3, num_workers=0) as other:
+        other.load_state_dict(saved)
+        iteration = iter(other)
+        following = np.concatenate([next(iteration)["data"][:, 0].numpy() for _ in range(120)])
+    np.testing.assert_array_equal(following, expected[30_000:])
+
+
+def test_shuffle_of_small_rows_in_torchs_loader(small_rows):
+    with pytest.warns(UserWarning, match="blocks of samples"):
+        order = unistore.Shuffle(small_rows, seed=3, batch_size=100)
+    with Loader(small_rows, 100, "blocks", seed=3, num_workers=0) as loader:
+        assert order.sequence.describe() == loader.sequence.describe()
+        assert Loader(small_rows, 100, sampler=order, num_workers=0).sequence is order.sequence
+    full = unistore.Shuffle(small_rows, seed=3, shuffle="full")
+    assert next(iter(full)).index == Shuffled(len(small_rows), 3).indices(0, 0, 1)[0]
+
+
+def test_a_shuffle_is_full_where_it_costs_little(rows, small_rows):
+    assert not unistore.Dataset(rows[0]).shuffles_in_blocks
+    backwards = np.arange(1000)[::-1]
+    with Loader(small_rows, 10, shuffle=True, subset=backwards, num_workers=0) as loader:
+        assert loader.sequence.describe()["kind"] == "shuffled"
 
 
 def test_samples_that_differ_are_never_in_one_cache(rows):

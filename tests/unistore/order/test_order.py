@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unistore.order import randomness
-from unistore.order.permutation import At, Permutation, Shuffle
+from unistore.order.permutation import At, Permutation
 from unistore.order.randomness import below, generator, subset, words
+from unistore.order.sampler import Shuffle
 
 
 @given(length=st.integers(0, 5000), seed=st.integers(-(2**70), 2**70), epoch=st.integers(0, 10**6))

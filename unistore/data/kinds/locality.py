@@ -13,7 +13,7 @@ from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
 
-__all__ = ["block_offsets", "open_blocks", "samples_of_a_chunk"]
+__all__ = ["block_offsets", "open_blocks", "samples_of_a_chunk", "shuffles_in_blocks"]
 
 ROOM = 0.8
 """Part of the cache of decoded chunks that the open groups of a block shuffle are planned to take."""
@@ -22,8 +22,11 @@ EDGE = 4
 MOST_BLOCKS = 1 << 18
 """Larger stores get larger blocks: an epoch's order of blocks is then there in hundredths of a second."""
 
-MOST_OPEN = 1 << 18
-"""Samples whose order is drawn at once; more are mixed no better, and an epoch would start with a wait."""
+MOST_OPEN = 1 << 21
+"""Samples whose order is drawn at once, which takes a tenth of a second and 16 MB."""
+
+MOST_DECODED = 8
+"""Samples decoded for each one delivered that a full shuffle may cost."""
 
 
 def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
@@ -56,6 +59,22 @@ def open_blocks(store: Store, samples: int) -> int:
     """
     size, nbytes = _block(store, samples)
     return max(1, min(int(CHUNKS.limit * ROOM // nbytes), MOST_OPEN // size))
+
+
+def shuffles_in_blocks(store: Store, samples: int) -> bool:
+    """Whether a full shuffle would decode many samples for each one that it delivers.
+
+    So it is where a chunk holds many, and not all chunks stay in the cache of decoded ones.
+
+    Parameters
+    ----------
+    store, samples
+        As for `block_offsets`.
+    """
+    if not samples:
+        return False
+    together, chunk = samples_of_a_chunk(store, samples)
+    return together > MOST_DECODED and samples / together * chunk > CHUNKS.limit * ROOM
 
 
 def _block(store: Store, samples: int) -> tuple[int, float]:
