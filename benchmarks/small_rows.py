@@ -1,0 +1,104 @@
+"""Small rows: samples/s and processor time a sample, by number of rows and kind of shuffle.
+
+    python benchmarks/small_rows.py [--rows 1e5 1e6 1e7] [--bytes 64] [--workers 2] [--seconds 3]
+
+Beside each, in the same run: `numpy.take` of the same batches from the array in memory, the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import unistore
+from benchmarks.harness.memory import processor_seconds
+from unistore.order.blocks import BlockShuffle, mixing
+from unistore.order.sequences import EpochSequence
+
+BATCH = 512
+
+
+def main() -> None:
+    """Print a line a size and kind of shuffle."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", nargs="+", type=float, default=[1e5, 1e6, 1e7])
+    parser.add_argument("--bytes", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--shuffle", nargs="+", default=["True", "full", "blocks"])
+    options = parser.parse_args()
+    print(
+        f"{'rows':>11} {'shuffle':>8} {'samples/s':>11} {'CPU µs':>7} {'of take':>8} {'mixing of 1,024':>16}"
+    )
+    for rows in map(int, options.rows):
+        folder = Path(tempfile.mkdtemp())
+        try:
+            store = make(folder, rows, options.bytes)
+            array = np.load(folder / "rows.npy", mmap_mode="r")
+            for name in options.shuffle:
+                shuffle = True if name == "True" else name
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    dataset = unistore.Dataset(store)
+                    loader = unistore.Loader(dataset, BATCH, shuffle, num_workers=options.workers)
+                with loader:
+                    rate, spent = run(loader, options.seconds)
+                    order = loader.sequence
+                limit = take(array, order, options.seconds / 3)
+                mixed = mixing(order, 1024) if isinstance(order, BlockShuffle) else 1.0
+                print(
+                    f"{rows:>11,} {name:>8} {rate:>11,.0f} {spent * 1e6:>7.2f} {rate / limit:>8.3f} {mixed:>16.3f}"
+                )
+        finally:
+            shutil.rmtree(folder)
+
+
+def make(folder: Path, rows: int, nbytes: int) -> Path:
+    """A store of random rows."""
+    values = np.lib.format.open_memmap(folder / "rows.npy", "w+", "<f4", (rows, nbytes // 4))
+    random = np.random.default_rng(0)
+    for start in range(0, rows, 1 << 18):
+        stop = min(rows, start + (1 << 18))
+        values[start:stop] = random.normal(size=(stop - start, nbytes // 4)).round(3)
+    values.flush()
+    unistore.convert(folder / "rows.npy", folder / "rows.zarr", "rows")
+    return folder / "rows.zarr"
+
+
+def run(loader: unistore.Loader, seconds: float) -> tuple[float, float]:
+    """Samples a second and processor seconds a sample, once warm."""
+    batches = forever(loader)
+    for _ in range(50):
+        next(batches)
+    before, started, count = processor_seconds(os.getpid()), time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        count += len(next(batches)["index"])
+    return count / (time.perf_counter() - started), (processor_seconds(os.getpid()) - before) / count
+
+
+def forever(loader: unistore.Loader) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def take(array: np.ndarray, order: EpochSequence, seconds: float) -> float:
+    """Samples a second of plain indexing in memory, by the same order."""
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        first = count % (len(order) - BATCH)
+        np.take(array, order.indices(0, first, first + BATCH), axis=0)
+        count += BATCH
+    return count / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    main()
