@@ -25,6 +25,7 @@ from unistore.order.blocks import BlockShuffle, mixing
 from unistore.order.sequences import EpochSequence
 
 BATCH = 512
+LINE = "{:>11} {:>8} {:>11} {:>7} {:>8} {:>16}"
 
 
 def main() -> None:
@@ -36,9 +37,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--shuffle", nargs="+", default=["True", "full", "blocks"])
     options = parser.parse_args()
-    print(
-        f"{'rows':>11} {'shuffle':>8} {'samples/s':>11} {'CPU µs':>7} {'of take':>8} {'mixing of 1,024':>16}"
-    )
+    print(LINE.format("rows", "shuffle", "samples/s", "CPU µs", "of take", "mixing of 1,024"))
     for rows in map(int, options.rows):
         folder = Path(tempfile.mkdtemp())
         try:
@@ -55,8 +54,11 @@ def main() -> None:
                     order = loader.sequence
                 limit = take(array, order, options.seconds / 3)
                 mixed = mixing(order, 1024) if isinstance(order, BlockShuffle) else 1.0
+                share = f"{rate / limit:.3f}"
                 print(
-                    f"{rows:>11,} {name:>8} {rate:>11,.0f} {spent * 1e6:>7.2f} {rate / limit:>8.3f} {mixed:>16.3f}"
+                    LINE.format(
+                        f"{rows:,}", name, f"{rate:,.0f}", f"{spent * 1e6:.2f}", share, f"{mixed:.3f}"
+                    )
                 )
         finally:
             shutil.rmtree(folder)
