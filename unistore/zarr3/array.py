@@ -16,6 +16,7 @@ from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.pieces import AxisPieces, axis_pieces, groups_of_ranges, groups_of_rows
+from unistore.zarr3.pool import ChunkPool
 from unistore.zarr3.storage import Storage
 
 __all__ = ["Array"]
@@ -48,6 +49,7 @@ class Array:
         self.attributes: Mapping[str, Any] = metadata.attributes
         self._reader = ChunkReader(storage, path, metadata, sealed=sealed)
         whole_row = bool(self.shape) and self.chunk_shape[0] == 1 and self.chunk_shape[1:] == self.shape[1:]
+        self._pool = ChunkPool(self._reader) if ChunkPool.suits(self._reader) else None
         self._row_is_chunk = whole_row and metadata.index is not None and metadata.codecs.direct
 
     @classmethod
@@ -169,9 +171,11 @@ class Array:
             if out.size:
                 gather_chunk_rows(self._reader, wanted, out)
             return out
-        self._check_rows(numbers, numbers.min(initial=0), numbers.max(initial=-1))
+        lowest, highest = int(numbers.min(initial=0)), int(numbers.max(initial=-1))
+        self._check_rows(numbers, lowest, highest)
         out = self._output(out, (len(numbers), *self.shape[1:]))
-        if out.size:
+        scattered = highest - lowest >= len(numbers)
+        if out.size and not (scattered and self._pool is not None and self._pool.take(numbers, out)):
             gather(self._reader, groups_of_rows(numbers, self.chunk_shape[0]), self._whole_row(), out)
         return out
 
