@@ -77,8 +77,8 @@ class Loader:
         ``"fork"``, ``"forkserver"``, ``"spawn"``, or a context of `multiprocessing`; None: the dataset's
         wish, else fork where it exists.
     prefetch_factor
-        Batches made ahead for each worker; None: 4. Fewer where all together would take more than 512 MB, but
-        two a worker at least; fewer still where they would take more than a quarter of the memory.
+        Batches made ahead for each worker; None: 4. Fewer where all together would take more than 256 MB, but
+        one a worker at least; fewer still where they would take more than a quarter of the memory.
     persistent_workers
         Accepted for torch's sake: workers always live until the loader is closed.
     batch_sampler, timeout, generator, pin_memory_device, in_order

@@ -56,7 +56,7 @@ def make_producer(
         in_flight=placement.prefetch * max(1, workers),
         held=HELD,
         budget=available_memory() // MEMORY_SHARE,
-        least=2 * max(1, workers),
+        least=max(1, workers),
     )
     if workers == 0:
         return _keeping(file, ReadingThread(_own_fetch(dataset, collate, file), dataset, ring))

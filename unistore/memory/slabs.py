@@ -15,7 +15,7 @@ __all__ = ["Slab", "SlabRing"]
 
 HEADROOM, MOST_HEADROOM = 8, 16 << 20
 """Slabs are larger than what most batches need by one part in so many, and by not more than so many bytes."""
-PREFETCHED = 512 << 20
+PREFETCHED = 256 << 20
 """Bytes of batches that are made ahead, see `SlabRing.batches_in_flight`."""
 REMEMBERED = 64
 """Batches whose sizes decide the size of a slab."""
