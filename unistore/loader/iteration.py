@@ -55,6 +55,8 @@ class Iteration:
 
     Attributes
     ----------
+    epoch
+        Which epoch.
     over
         Whether the epoch has ended.
     """
@@ -70,7 +72,7 @@ class Iteration:
         self._deliver = deliver
         self._producer = producer
         self._positions = positions
-        self._epoch = epoch
+        self.epoch = epoch
         self._share = share
         self._steps = share.steps
         self._next = 0
@@ -118,7 +120,7 @@ class Iteration:
         requests = []
         for number in range(self._offered, self._offered + room):
             start, stop = self._share.span(number)
-            requests.append(Request(number, self._epoch, start, self._positions(start, stop)))
+            requests.append(Request(number, self.epoch, start, self._positions(start, stop)))
         self._offered += self._producer.submit(requests)
 
     @property
@@ -129,4 +131,4 @@ class Iteration:
     @property
     def place(self) -> tuple[int, int]:
         """Epoch and batches delivered in this iteration."""
-        return self._epoch, self._next
+        return self.epoch, self._next

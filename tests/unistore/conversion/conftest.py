@@ -226,7 +226,11 @@ def make_sources(folder: Path, *, sources: int = 4, rows: int = 100, seed: int =
 
 def toy_truth(folder: Path) -> Arrays:
     """Every array that a store of these sources must hold, by numpy alone."""
-    files = sorted(folder.rglob("*.npz"))
+    return truth_of(sorted(folder.rglob("*.npz")))
+
+
+def truth_of(files: Sequence[Path], brightness: int = 0) -> Arrays:
+    """The same of some files."""
     loaded = [_load(file) for file in files]
     names = [f"{file.parent.name}/{file.name}" for file in files]
     height = max(a["image"].shape[1] for a in loaded)
@@ -234,7 +238,8 @@ def toy_truth(folder: Path) -> Arrays:
     images = []
     for arrays in loaded:
         h, w = arrays["image"].shape[1:]
-        images.append(np.pad(arrays["image"], ((0, 0), (0, height - h), (0, width - w)), constant_values=255))
+        image = arrays["image"] + np.uint8(brightness)
+        images.append(np.pad(image, ((0, 0), (0, height - h), (0, width - w)), constant_values=255))
     kept = [arrays["value"][arrays["value"][:, 0] > 0] for arrays in loaded]
     low = [np.argwhere(arrays["value"] < -1) for arrays in loaded]
     counts = [len(arrays["value"]) for arrays in loaded]
@@ -290,6 +295,12 @@ def toy() -> type[Toy]:
 def truth() -> Callable[[Path], Arrays]:
     """Function that gives every array by path."""
     return toy_truth
+
+
+@pytest.fixture(scope="session")
+def truth_of_files() -> Callable[..., Arrays]:
+    """Function that gives every array by path, of files and a brightness."""
+    return truth_of
 
 
 @pytest.fixture(scope="session")

@@ -28,7 +28,7 @@ from unistore.conversion.keys import source_keys
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError
+from unistore.errors import ConversionError, InputError
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
 
@@ -403,6 +403,31 @@ def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(
     (tmp_path / "sound.npz").rename(toys / "train/s0.npz")
     with pytest.raises(Exception, match=re.escape("options.exclude: ['train/s0.npz'] before, [] now")):
         run(Located(), [toys], tmp_path / "out", on_error="skip")
+
+
+def test_what_was_left_out_is_not_left_out_under_fail(tmp_path: Path, toy: Any, toys: Path) -> None:
+    """A conversion that was begun with skip would else end under fail without what has problems."""
+    spoil(toys / "train/s3.npz")
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], tmp_path / "out", on_error="skip", executor=Interrupted(6))
+    with pytest.raises(ConversionError, match=r"left out train/s3\.npz; add --on-error skip to continue it"):
+        run(toy(), [toys], tmp_path / "out")
+    assert run(toy(), [toys], tmp_path / "out", on_error="skip").skipped
+
+
+def test_a_source_that_is_bad_in_another_way_is_another_source(tmp_path: Path, toy: Any, toys: Path) -> None:
+    """The report would else give the reason of before."""
+    bad = toys / "train/s0.npz"
+    bad.write_bytes(b"bad")
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], tmp_path / "out", on_error="skip", executor=Interrupted(3))
+    np.savez(bad, value=np.zeros((3, 3)))
+    with pytest.raises(
+        ConversionError, match=r"left out: .*cannot be read.* before, .*lacks image, label.* now"
+    ):
+        run(toy(), [toys], tmp_path / "out", on_error="skip")
+    report = run(toy(), [toys], tmp_path / "out", on_error="skip", restart=True)
+    assert [entry["reason"] for entry in report.skipped] == ["lacks image, label"]
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
