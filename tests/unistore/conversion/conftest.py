@@ -11,9 +11,11 @@ sources) and ``label`` (n,) i8. The store has
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unistore.conversion.executors.local import Serial
+from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
@@ -277,6 +280,28 @@ class Stopping(Serial):
                 raise KeyboardInterrupt
             self.left -= 1
             yield item, outcome
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: every step of a conversion waits for the disk."""
+    memory = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="unistore-conversion-", dir=memory) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr"
+
+
+@pytest.fixture
+def whole(tmp_path: Path, toys: Path) -> str:
+    """Digest of an undisturbed conversion of the toys."""
+    return run(Toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
 
 
 @pytest.fixture(scope="session")

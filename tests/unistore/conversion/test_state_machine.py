@@ -11,7 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from unistore.integrity.files import check_files
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
 
-MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 NAMES = ("train/s0.npz", "train/s1.npz", "train/s3.npz", "val/s2.npz", "val/s4.npz")
 UNREADABLE = ("cut", "empty", "lacking")
 """Damage that a scan finds; the other kind is found once values are read."""
@@ -79,24 +78,6 @@ stops = st.none() | st.tuples(
 """How a command is stopped, and after how much."""
 
 
-class Interrupted(BaseException):
-    """Stands for Ctrl-C."""
-
-
-class Interrupting:
-    """An executor that is interrupted after some steps."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def run(self, job: Any, items: Any) -> Iterator[Any]:
-        for item in items:
-            if not self.left:
-                raise Interrupted
-            self.left -= 1
-            yield item, job(item)
-
-
 def failing(full: bool, after: int) -> Callable[[int], None]:
     """An fsync that finds a full disk after so many times, or Ctrl-C."""
     left = after
@@ -105,7 +86,7 @@ def failing(full: bool, after: int) -> Callable[[int], None]:
         nonlocal left
         left -= 1
         if left < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else Interrupted
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if full else KeyboardInterrupt
         os.fsync(descriptor)
 
     return fsync
@@ -128,13 +109,14 @@ class Conversions(RuleBasedStateMachine):
         The last command, if it was stopped.
     """
 
+    place: Path
     toy: Any
+    stopping: Any
     truth: Callable[..., dict[str, Any]]
 
     def __init__(self) -> None:
         super().__init__()
-        memory = MEMORY if os.access(MEMORY, os.W_OK) else None
-        self.work = Path(tempfile.mkdtemp(prefix="unistore-histories-", dir=memory))
+        self.work = Path(tempfile.mkdtemp(dir=self.place))
         self.sources, self.out = self.work / "sources", self.work / "out.zarr"
         self.versions = 0
         self.files: dict[str, tuple[int, str]] = {}
@@ -210,7 +192,7 @@ class Conversions(RuleBasedStateMachine):
 
     def _stopped(self, command: Command, way: str, after: int) -> str:
         if way == "step":
-            return self._run(command, Interrupting(after // 5))
+            return self._run(command, self.stopping(after // 5))
         if way.startswith("kill"):
             return self._killed(command, way, after)
         with pytest.MonkeyPatch.context() as patch:
@@ -264,7 +246,7 @@ class Conversions(RuleBasedStateMachine):
             if not found:
                 raise
             return found[0]
-        except Interrupted:
+        except KeyboardInterrupt:
             return "stopped"
         return "done"
 
@@ -360,6 +342,9 @@ class Conversions(RuleBasedStateMachine):
 
 @pytest.mark.timeout(patience())
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_any_history_ends_in_what_the_sources_hold(toy: Any, truth_of_files: Callable[..., Any]) -> None:
-    machine = type("Toys", (Conversions,), {"toy": toy, "truth": staticmethod(truth_of_files)})
+def test_any_history_ends_in_what_the_sources_hold(
+    toy: Any, truth_of_files: Callable[..., Any], stopping: Any, tmp_path: Path
+) -> None:
+    parts = {"toy": toy, "truth": staticmethod(truth_of_files), "stopping": stopping, "place": tmp_path}
+    machine = type("Toys", (Conversions,), parts)
     run_machine(machine, histories=12, steps=20)
