@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from unistore import repair, verify
-from unistore.store.names import MANIFEST, ROOT
+from unistore.store.names import MANIFEST, REPAIR, ROOT
 
 Copy = Callable[[str], tuple[Any, Path]]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -74,6 +74,15 @@ def test_killed_at_any_operation(copy_case: Copy, tree: Tree) -> None:
     assert operations > 50
     assert tree(store) == {**sound, "notes.txt": b"mine"}
     assert {path.name for path in place.iterdir()} == {store.name, "beside"}
+
+
+def test_what_a_process_left_that_was_killed_while_it_took_the_lock(copy_case: Copy) -> None:
+    case, store = copy_case("rows_real")
+    left = store.with_name(f"{store.name}.{REPAIR}")
+    left.mkdir()
+    (left / "lock.host.4711.1").write_text("{}")
+    assert repair(store, case.sources).repaired == ()
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("how", ["swapped", "older", "other store"])
