@@ -360,7 +360,7 @@ class Loader:
             self.close()
             raise
         self._count(arrival, samples, time.perf_counter() - started)
-        self._progress.deliver(iteration.delivered)
+        self._progress.deliver(iteration.epoch, iteration.delivered)
         if self._log_every and self._stats.batches % self._log_every == 0:
             self._report(iteration)
         return pin(batch) if self._pin else batch
