@@ -17,6 +17,7 @@ from unistore.converters.protocol import Converter
 from unistore.converters.registry import find_family
 from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, of_another, survey
+from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["scan_sources"]
@@ -84,7 +85,7 @@ def scan_sources(
     used += [path for path, _ in left_out]
     names = {part.name for part in parts}
     beside = {
-        path: _BESIDE if part.name in names else "excluded" for part in found.parts for path in part.files
+        path: _BESIDE if part.name in names else EXCLUDED for part in found.parts for path in part.files
     }
     left_out += _unused(listed, folders, converter, used, owners, beside | _commands(apart), exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
@@ -208,11 +209,11 @@ def _unused(
         if real in known or not folded.isdisjoint(real.parents):
             continue
         if any(exclusion.covers(name) for name in _names(path, roots)):
-            reason = "excluded"
+            reason = EXCLUDED
         elif path in reasons:
             reason = reasons[path]
         elif exclusion and has_ending(path, converter.suffixes):
-            reason = "excluded"
+            reason = EXCLUDED
         else:
             reason = owners.why_unused(path)
         found.append((path, reason))

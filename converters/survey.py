@@ -9,11 +9,11 @@ from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import unread_format, why_left_out
-from unistore.converters.files.paths import list_files, natural_key
+from unistore.converters.files.paths import common_root, list_files, natural_key
 from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, find_family, get_family, is_own, leave_out
-from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted
+from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted, name_of
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["Detection", "Owners", "Seen", "Survey", "survey"]
@@ -52,10 +52,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The verdict on every file under some paths, in natural order, and what cannot be looked into."""
+    """The verdict on every file under some paths, in natural order, and what cannot be looked into.
+
+    Names of sources begin below the first `depth` parts of each path.
+    """
 
     files: tuple[Seen, ...]
     problems: tuple[Problem, ...]
+    depth: int = 1
 
     def detected(self) -> list[Detection]:
         """The families whose files are there, by the first of each, in the order of the registry.
@@ -99,9 +103,7 @@ class Survey:
         return counted((*self._verdict(seen, detected, wrong), seen.path) for seen in self.files)
 
     def _verdict(self, seen: Seen, detected: Collection[str], wrong: Mapping[str, str]) -> tuple[str, str]:
-        parts = seen.path.parts
-        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
-        named = next((end for end in ends if end in wrong), None)
+        named = name_of(seen.path, wrong, self.depth) if wrong else None
         if named is not None:
             return REFUSED, wrong[named]
         if isinstance(seen.verdict, LeftOut):
@@ -137,7 +139,8 @@ def survey(paths: Sequence[Path]) -> Survey:
     closed = tuple(each for each in listed.problems if each.kind != "missing")  # of a folder without files
     seen = [_look(path, paths, converters) for path in listed.files]
     seen += [Seen(path, "", LeftOut(why)) for path, why in listed.passed_over]
-    return Survey(tuple(sorted(seen, key=lambda each: natural_key(each.path.as_posix()))), closed)
+    seen.sort(key=lambda each: natural_key(each.path.as_posix()))
+    return Survey(tuple(seen), closed, len(common_root([each.path for each in seen] or paths).parts))
 
 
 def of_another(family: str) -> str:
