@@ -127,7 +127,8 @@ def _find(
 ) -> Found:
     """What the family finds; where all is of other families, that is the one problem."""
     try:
-        found = converter.find(paths, exclusion)
+        with as_problem(", ".join(map(str, paths))):
+            found = converter.find(paths, exclusion)
     except InputError as error:
         found = Found(parts=(), problems=error.problems or [Problem(str(paths[0]), str(error))])
     kinds = {problem.kind for problem in found.problems}
