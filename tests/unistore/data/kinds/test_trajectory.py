@@ -162,10 +162,8 @@ def test_no_valid_transition_is_an_error(tmp_path: Path) -> None:
             file[f"data/demo_{number}/obs/joint"] = np.zeros((1, 2))
     unistore.convert(tmp_path / "a.hdf5", tmp_path / "a.zarr")
     assert len(unistore.Dataset(tmp_path / "a.zarr")) == 3
-    with pytest.raises(
-        InputError, match=r"none of 3 steps.*unistore\.Transitions\(\) has samples"
-    ):
-        unistore.Dataset(tmp_path / "a.zarr", unistore.Transitions(only_valid=True))
+    with pytest.raises(InputError, match=r"none of 3 steps.*unistore\.Transitions\(\) has samples"):
+        len(unistore.Dataset(tmp_path / "a.zarr", unistore.Transitions(only_valid=True)))
 
 
 @pytest.mark.parametrize("pad", ["edge", "zero", "drop"])
