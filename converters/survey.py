@@ -114,12 +114,6 @@ class Survey:
             return LEFT_OUT, of_another(seen.family)
         return TAKEN, f"{seen.family.replace('_', ' ')} ({seen.verdict.layout})"
 
-    def general(self) -> list[Path]:
-        """Files that only a general family takes, where files of particular ones are there."""
-        detected = {each.family for each in self.detected()}
-        files = [seen for seen in self.files if isinstance(seen.verdict, Taken)]
-        return [seen.path for seen in files if seen.family not in detected]
-
     def refused(self) -> list[Problem]:
         """What is wrong with files, and with folders that cannot be looked into."""
         of_files = [seen.verdict.problem for seen in self.files if isinstance(seen.verdict, Refused)]
@@ -179,14 +173,16 @@ class Owners:
         seen = _look(path, self._roots, self._converters, lambda family: not family.general)
         return seen.family if isinstance(seen.verdict, Taken) and seen.family != self._family else ""
 
-    def is_general(self, path: Path) -> bool:
-        """Whether a general family alone takes a file, which is none of the family's own."""
-        own = _look(path, self._roots, self._converters, lambda family: family.name == self._family)
-        if not isinstance(own.verdict, LeftOut):
-            return False
+    def owner(self, path: Path) -> str:
+        """Name of the family that takes a file; empty if there is none."""
         seen = _look(path, self._roots, self._converters)
-        general = {each.name for each, _ in self._converters if each.general}
-        return isinstance(seen.verdict, Taken) and seen.family in general
+        return seen.family if isinstance(seen.verdict, Taken) else ""
+
+    def another(self, path: Path) -> str:
+        """Name of another family, general or not, that takes a file which this one does not refuse."""
+        own = _look(path, self._roots, self._converters, lambda family: family.name == self._family)
+        owner = "" if isinstance(own.verdict, Refused) else self.owner(path)
+        return owner if owner != self._family else ""
 
     def why_unused(self, path: Path) -> str:
         """Why a file that was found is in no source of the family."""
