@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared, open_plain, summary
+from unistore.converters.files.hdf5.attribute import type_problem
 from unistore.converters.files.hdf5.attribute_texts import decoded_attributes
 
 __all__ = ["attributes_left_out", "compared_attributes"]
@@ -50,7 +51,7 @@ def attributes_left_out(
     stored
         Which datasets the store holds.
     apart
-        Groups whose attributes it keeps in another way.
+        Groups of which it keeps attributes in another way, too.
     """
     import h5py
 
@@ -58,14 +59,23 @@ def attributes_left_out(
     found: list[str] = []
 
     def note(place: str, item: Any) -> None:
-        if place not in apart if isinstance(item, h5py.Group) else stored(place):
+        if isinstance(item, h5py.Group) or stored(place):
             known = kept.get(place, {})
-            names = (name if isinstance(name, str) else repr(name) for name in item.attrs)
-            found.extend(f"attribute {name} of {place or '/'}" for name in names if name not in known)
+            names = [name for name in item.attrs if name not in known]
+            if place in apart:
+                names = [name for name in names if not _is_readable(item.attrs, name)]
+            shown = (name if isinstance(name, str) else repr(name) for name in names)
+            found.extend(f"attribute {name} of {place or '/'}" for name in shown)
 
     note("", file)
     file.visititems(note)
     return summary(found)
+
+
+def _is_readable(attributes: Any, name: Any) -> bool:
+    with suppress(OSError, TypeError, ValueError):
+        return type_problem(attributes.get_id(name).dtype) is None
+    return False
 
 
 def _difference(file: Any, place: str, name: str, stored: Any) -> str | None:
