@@ -265,17 +265,9 @@ def _convert(folder: Path, store: Path, family: str | None, *, skip: bool) -> tu
     demand(taken > 0, "a report of nothing taken")
     if report.family != "spike":  # which names folders without frames alone
         there = sum(path.is_file() for path in folder.rglob("*"))
-        found = sum(each["files"] for each in report.verdicts if each["verdict"] != "refused")
-        missing = there - found
-        demand(
-            0 <= missing <= _refused_files(report.skipped), f"{missing} files of {there} without a verdict"
-        )
+        counted = sum(each["files"] for each in report.verdicts)
+        demand(counted == there, f"{there} files, {counted} have a verdict")
     return ACCEPTED, "; ".join(report.notes)
-
-
-def _refused_files(skipped: Sequence[Mapping[str, Any]]) -> int:
-    """At most so many files belong to what was skipped: a case folder has four."""
-    return 4 * len({entry["left_out"] for entry in skipped})
 
 
 def _grouped(store: Path, folder: Path) -> bool:

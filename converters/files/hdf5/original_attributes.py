@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared, open_plain, summary
-from unistore.converters.files.hdf5.attribute import type_problem
 from unistore.converters.files.hdf5.attribute_texts import decoded_attributes
 
 __all__ = ["attributes_left_out", "compared_attributes"]
@@ -40,7 +39,10 @@ def compared_attributes(source: str, path: Path, text: str) -> Iterator[Compared
 
 
 def attributes_left_out(
-    file: Any, text: str, stored: Callable[[str], bool], apart: Collection[str] = ()
+    file: Any,
+    text: str,
+    stored: Callable[[str], bool],
+    otherwise: Callable[[str, Any, Any], bool] = lambda *_: False,
 ) -> list[str]:
     """Attributes of an open file that the store does not keep.
 
@@ -50,8 +52,8 @@ def attributes_left_out(
         The file, and what `attribute_texts` gives of it.
     stored
         Which datasets the store holds.
-    apart
-        Groups of which it keeps attributes in another way, too.
+    otherwise
+        ``(path, object, name)``: whether it has an attribute in another way.
     """
     import h5py
 
@@ -61,21 +63,13 @@ def attributes_left_out(
     def note(place: str, item: Any) -> None:
         if isinstance(item, h5py.Group) or stored(place):
             known = kept.get(place, {})
-            names = [name for name in item.attrs if name not in known]
-            if place in apart:
-                names = [name for name in names if not _is_readable(item.attrs, name)]
+            names = [name for name in item.attrs if name not in known and not otherwise(place, item, name)]
             shown = (name if isinstance(name, str) else repr(name) for name in names)
             found.extend(f"attribute {name} of {place or '/'}" for name in shown)
 
     note("", file)
     file.visititems(note)
     return summary(found)
-
-
-def _is_readable(attributes: Any, name: Any) -> bool:
-    with suppress(OSError, TypeError, ValueError):
-        return type_problem(attributes.get_id(name).dtype) is None
-    return False
 
 
 def _difference(file: Any, place: str, name: str, stored: Any) -> str | None:

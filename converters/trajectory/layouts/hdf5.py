@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File
 from unistore.converters.common.originals import datasets_of, open_plain
-from unistore.converters.files.hdf5.attribute import is_plain
+from unistore.converters.files.hdf5.attribute import is_plain, type_problem
 from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
 from unistore.converters.files.hdf5.file import (
     SUFFIXES,
@@ -215,8 +215,20 @@ def open_original(path: Path) -> Iterator[Original]:
         yield Original(
             rows=lambda name: file[name],
             names=datasets_of(file),
-            attributes_left_out=partial(attributes_left_out, file),
+            attributes_left_out=partial(_left_out, file),
         )
+
+
+def _left_out(file: Any, text: str, stored: Callable[[str], bool], told: Collection[str]) -> list[str]:
+    """Attributes that are neither kept, nor in the store's text of the file and its episodes."""
+
+    def in_text(path: str, item: Any, name: Any) -> bool:
+        try:
+            return path in told and type_problem(item.attrs.get_id(name).dtype) is None
+        except (OSError, TypeError, ValueError):
+            return False
+
+    return attributes_left_out(file, text, stored, in_text)
 
 
 def at_root(episode: str) -> str:  # noqa: ARG001  the same for all
