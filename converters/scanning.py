@@ -96,6 +96,7 @@ def scan_sources(
     beside = {
         path: _BESIDE if part.name in names else EXCLUDED for part in found.parts for path in part.files
     }
+    listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     left_out += _unused(listed, folders, converter, used, owners, beside | _commands(apart), exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
@@ -206,9 +207,7 @@ def _unused(
     reasons: Mapping[Path, str],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
-    """What in given folders no source uses, and why: nothing is passed over without a word."""
-    if not folders:
-        return []
+    """What no source uses, and why: nothing is passed over without a word."""
     roots = [folder.resolve() for folder in folders]
     known = {real_path(path) for path in used}
     folded = {path for path in known if path.is_dir()}
@@ -243,7 +242,8 @@ def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:
     by_reason: dict[str, list[Path]] = {}
     for path, reason in left_out:
         by_reason.setdefault(reason, []).append(path)
-    by_reason.pop("hidden", None)
+    for each in ("hidden", EXCLUDED):  # these are told by `Exclusion.notes`
+        by_reason.pop(each, None)
     notes = []
     for reason, files in list(by_reason.items())[:_REASONS]:
         shown = ", ".join(printable(path.name) for path in files[:_SHOWN])

@@ -75,11 +75,7 @@ def counted_scan(scan: Scan) -> tuple[Count, ...]:
     taken = dict.fromkeys(path for source in scan.sources for path in source.files)
     files = [(TAKEN, family, path) for path in taken]
     wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
-    met = {source.name for source in scan.sources}  # of which parts may be skipped, as episodes
     for path, why in scan.left_out:
         name = name_of(path, wrong) if wrong and why == EXCLUDED else None
         files.append((LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path))
-        met |= {name} if name is not None else set()
-    apart = {name.partition(": ")[0]: why for name, why in wrong.items() if name not in met}
-    files += [(REFUSED, why, Path(name)) for name, why in apart.items() if name not in met]
     return counted(files)
