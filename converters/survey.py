@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.formats import unread_format, why_left_out
+from unistore.converters.files.formats import is_about, unread_format, why_left_out
 from unistore.converters.files.paths import common_root, list_files, natural_key
 from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.protocol import Converter
@@ -85,7 +85,7 @@ class Survey:
         return [
             f"{printable(seen.path.name)} is {seen.verdict.reason}"
             for seen in self.files
-            if isinstance(seen.verdict, LeftOut) and unread_format(seen.path)
+            if isinstance(seen.verdict, LeftOut) and unread_format(seen.path) and not is_about(seen.path)
         ]
 
     def verdicts(self, problems: Iterable[Problem] = ()) -> tuple[Count, ...]:
