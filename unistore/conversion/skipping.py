@@ -206,10 +206,15 @@ def skipped_sources(entries: Iterable[Mapping[str, Any]]) -> list[str]:
     return sorted({entry["left_out"] for entry in entries}, key=natural_key)
 
 
-def report_document(entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """The store's report of what was left out."""
+def report_document(entries: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]) -> bytes:
+    """The store's report: sources that were skipped for their problems, and all files by verdict."""
     sources = skipped_sources(entries)
-    document = {"skipped": len(sources), "left_out": sources, "problems": list(entries)}
+    document = {
+        "skipped": len(sources),
+        "left_out": sources,
+        "problems": list(entries),
+        "verdicts": list(verdicts),
+    }
     return json.dumps(document, indent=1, ensure_ascii=True).encode() + b"\n"
 
 
