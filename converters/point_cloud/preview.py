@@ -93,10 +93,12 @@ def _labels(
     store: StoreView, first: NDArray[np.int64], last: NDArray[np.int64]
 ) -> tuple[str, NDArray[np.int64] | None]:
     """What colours stand for, and the label of every point; None: height, all points being labelled alike."""
-    for name in _LABELS:
-        path = f"{POINTS}/{name}"
-        if store.has(path) and store.array(path).dtype.kind in "biu" and len(store.array(path).shape) == 1:
-            values = store.array(path).read_ranges(first, last).astype(np.int64)
+    names = [path.removeprefix(f"{POINTS}/") for path in store.paths() if path.startswith(f"{POINTS}/")]
+    known = [name for name in names if name.lower() in _LABELS]
+    for name in sorted(known, key=lambda name: _LABELS.index(name.lower())):
+        array = store.array(f"{POINTS}/{name}")
+        if array.dtype.kind in "biu" and len(array.shape) == 1:
+            values = array.read_ranges(first, last).astype(np.int64)
             if len(np.unique(values)) > 1:
                 return name, values
     return "height", None

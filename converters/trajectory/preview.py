@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,10 @@ _FRAME_WIDTH = 160
 _STEPS = 2000
 """Steps that a curve is drawn through."""
 _LINES = 16
+_NUMBERS = 4096
+"""Numbers of a step, at most, in columns that curves are drawn of."""
+_FLAGS = 1 << 22
+"""Steps in which ends are looked for."""
 _REWARDS = 16 << 20
 _ENDS = {"terminated": "C3", "truncated": "C1"}
 
@@ -45,8 +50,10 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         bare(axes, f"{name}, steps {', '.join(map(str, (frames - lo).tolist()))}")
         axes.imshow(_strip(store, path, frames))
     rows = evenly(lo, hi, _STEPS)
-    for column, place in (("action", grid[-1, 0]), ("reward", grid[-1, 1])):
-        _curves(store, column, rows, rows - lo, figure.add_subplot(place))
+    for number, column in enumerate(_columns(store)):
+        axes = figure.add_subplot(grid[-1, number])
+        _draw_curves(axes, column, rows - lo, store.array(f"{STEPS}/{column}").read_rows(rows))
+        _draw_ends(axes, store, lo, min(hi, lo + _FLAGS))
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
@@ -105,21 +112,32 @@ def _kept(store: StoreView, group: str, rows: NDArray[np.int64]) -> list[NDArray
     return frames
 
 
-def _curves(
-    store: StoreView, column: str, rows: NDArray[np.int64], steps: NDArray[np.int64], axes: Axes
-) -> None:
-    path = f"{STEPS}/{column}"
+def _columns(store: StoreView) -> list[str]:
+    """Two columns that curves are drawn of: action and reward, or other numbers where they are missing."""
+    paths = [path for path in store.paths() if path.startswith(f"{STEPS}/")]
+    kept = (f"{JPEG_SUFFIX}/data", f"{JPEG_SUFFIX}/offsets")
+    arrays = [store.array(path) for path in paths if not path.endswith(kept)]
+    names = [
+        array.path.removeprefix(f"{STEPS}/")
+        for array in arrays
+        if array.dtype.kind in "iuf" and math.prod(array.shape[1:]) <= _NUMBERS
+    ]
+    return sorted(names, key=lambda name: (name != "action", name != "reward"))[:2]
+
+
+def _draw_curves(axes: Axes, column: str, steps: NDArray[np.int64], values: NDArray[Any]) -> None:
     axes.set_xlabel("step")
-    if not store.has(path):
-        axes.set_title(f"no {column}")
-    elif len(rows):
-        values = store.array(path).read_rows(rows).reshape(len(rows), -1)
-        shown = min(values.shape[1], _LINES)
-        axes.plot(steps, values[:, :shown], linewidth=1)
-        axes.set_title(column if shown < 2 else f"{column}, {shown} of {values.shape[1]} numbers")
+    lines = values.reshape(len(steps), -1) if len(steps) else np.empty((0, 0))
+    shown = min(lines.shape[1], _LINES)
+    axes.plot(steps, lines[:, :shown], linewidth=1)
+    axes.set_title(column if shown < 2 else f"{column}, {shown} of {lines.shape[1]} numbers")
+
+
+def _draw_ends(axes: Axes, store: StoreView, lo: int, hi: int) -> None:
+    """Lines where the episode terminated or was cut."""
     for name, colour in _ENDS.items():
-        flags = store.array(f"{STEPS}/{name}").read_rows(rows) if len(rows) else np.zeros(0, bool)
-        for number, step in enumerate(steps[flags][:_LINES].tolist()):
+        steps = np.flatnonzero(store.array(f"{STEPS}/{name}").read(lo, hi))[:_LINES].tolist()
+        for number, step in enumerate(steps):
             axes.axvline(step, color=colour, linestyle=":", label=None if number else name)
-        if flags.any():
+        if steps:
             axes.legend(loc="best")

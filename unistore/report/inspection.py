@@ -16,6 +16,7 @@ from unistore.pictures.html import notebook_html
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, count_of, plain
 from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
+from unistore.report.page import page
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
 from unistore.report.sources import describe_sources, problem_blocks, source_blocks
@@ -41,13 +42,13 @@ class Inspection:
     path
         The path as given.
     details
-        Everything that is known, as JSON values. A store has ``family``, ``samples``, ``splits``,
-        ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
-        ``measures``, ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or not: files
-        are not read, but for a bounded part of the values. A source that can be read has ``family``,
-        ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each family that
-        is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is one family
-        and nothing is wrong, ``sources``, ``tables``, ``notes``.
+        Everything that is known, as JSON values. A store has ``family``, ``samples``, ``main_table``,
+        ``splits``, ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``,
+        ``seal``, ``measures``, ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or
+        not: files are not read, but for a bounded part of the values. A source that can be read has
+        ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
+        family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is
+        one family and nothing is wrong, ``sources``, ``tables``, ``notes``.
     problems
         What is wrong with sources.
     blocks
@@ -85,9 +86,7 @@ class Inspection:
         InputError
             If there is no such sample.
         """
-        from unistore.report.page import page
-
-        return page(self, samples)
+        return page(self.kind, self.path, self.details, self.blocks, samples)
 
     def __str__(self) -> str:
         return plain(self.blocks)

@@ -17,8 +17,8 @@ __all__ = ["chosen_samples", "describe_measures", "measure_remarks", "measures_o
 _QUANTILES = {"min": 0.0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1.0}
 _REMARKED = 0.05
 """Share of small samples from which on they are remarked on."""
+_HALF = 0.02
 _EXTREMES = 6
-_TOLD = {0.5: "half", 1.0: "all"}
 
 
 def noun(table: str) -> str:
@@ -61,9 +61,7 @@ def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
     for measure in measures:
         share = float((measure.values < measure.few).mean())
         if share >= _REMARKED:
-            told = next(
-                (word for at, word in _TOLD.items() if abs(share - at) < 0.03), f"{100 * share:.0f} %"
-            )
+            told = "all" if share == 1 else "half" if abs(share - 0.5) < _HALF else f"{100 * share:.2g} %"
             remarks.append(
                 f"{told} of the {what}s have fewer than {measure.few} {measure.name} ({measure.cure})"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unistore.conversion.convert import convert
 from unistore.errors import InputError, Problem, UnistoreError
@@ -17,9 +17,6 @@ from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import number
 from unistore.store.reader import Store
 from unistore.system.sizes import size
-
-if TYPE_CHECKING:
-    from unistore.report.inspection import Inspection
 
 __all__ = ["page"]
 
@@ -58,13 +55,15 @@ svg{display:block;width:100%;height:64px}
 """
 
 
-def page(found: Inspection, samples: Sequence[int] = ()) -> str:
+def page(
+    kind: str, path: str, details: Mapping[str, Any], blocks: Sequence[Block], samples: Sequence[int] = ()
+) -> str:
     """The page of an inspection.
 
     Parameters
     ----------
-    found
-        Of a store, sources, or anything else.
+    kind, path, details, blocks
+        Of the `unistore.report.inspection.Inspection`.
     samples
         Numbers of samples to be shown besides the first, middle, last and those that stand out.
 
@@ -75,19 +74,19 @@ def page(found: Inspection, samples: Sequence[int] = ()) -> str:
     """
     if len(samples) > _ASKED:
         raise InputError(Problem("samples", f"are {len(samples)}, at most {_ASKED} are shown", kind="option"))
-    if samples and found.kind != "store":
-        raise InputError(Problem("samples", f"are those of a store, and {found.path} is none", kind="option"))
-    blocks = [_block(block) for block in found.blocks]
-    if found.kind == "store":
-        blocks[1:1] = _looks(Store(found.path), found.details, samples)
-    elif found.kind == "source" and "raw_bytes" in found.details and not found.problems:
-        blocks[1:1] = _trial(found)
-    title = text_html(found.path.rstrip("/").rpartition("/")[2] or found.path)
+    if samples and kind != "store":
+        raise InputError(Problem("samples", f"are those of a store, and {path} is none", kind="option"))
+    parts = [_block(block) for block in blocks]
+    if kind == "store":
+        parts[1:1] = _looks(Store(path), details, samples)
+    elif kind == "source" and "raw_bytes" in details:  # of one family, and nothing is wrong
+        parts[1:1] = _trial(path, details)
+    title = text_html(path.rstrip("/").rpartition("/")[2] or path)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="generator" content="{MARK}"><title>{title}</title><style>{_STYLE}</style></head>\n'
-        f"<body><h1>{title}</h1>\n{''.join(blocks)}</body></html>\n"
+        f"<body><h1>{title}</h1>\n{''.join(parts)}</body></html>\n"
     )
 
 
@@ -107,9 +106,8 @@ def _block(block: Block) -> str:
     return _section(block.title, inner) if block.title else inner
 
 
-def _trial(found: Inspection) -> list[str]:
+def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
     """What small sources look like as a store: they are converted into a temporary one."""
-    about = found.details
     held = max(about["raw_bytes"], about["sources"]["bytes"] or 0)
     if held > _TRIAL:
         return [
@@ -120,7 +118,7 @@ def _trial(found: Inspection) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder) / "trial.zarr"
         try:
-            convert([found.path], trial, about["family"])
+            convert([path], trial, about["family"])
         except UnistoreError as error:
             return [_block(Block(title="a trial conversion fails", lines=[str(error)]))]
         described = describe_store(trial)

@@ -66,6 +66,7 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
         "family": store.family,
         "format_version": about["format_version"],
         "samples": dict(about["samples"]),
+        "main_table": about.get("main_table", about["samples"]["table"]),
         "splits": splits,
         "sources": _sources(store),
         "arrays": arrays,

@@ -44,7 +44,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
         Block(facts=[fact for fact in facts if fact[1]]),
         Block(title="remarks", lines=about["remarks"]),
         _measure_table(about["measures"], about["samples"]["table"]),
-        _array_table([array for array in about["arrays"] if not array["bookkeeping"]]),
+        _array_table([array for array in about["arrays"] if not array["bookkeeping"]], about["main_table"]),
         _label_table(about["arrays"]),
         _storage_table(about["arrays"]),
         Block(title="load it", code=about["snippet"]),
@@ -74,9 +74,12 @@ def _measure_table(measures: list[dict[str, Any]], table: str) -> Block:
     return Block(title=table, columns=columns, rows=rows, spare=("spread", "5 %", "95 %"))
 
 
-def _array_table(arrays: list[dict[str, Any]]) -> Block:
+def _array_table(arrays: list[dict[str, Any]], main: str) -> Block:
+    """Arrays that matter: those of the main table first, the largest ones first."""
     rows = []
-    for array in sorted(arrays, key=lambda array: -array["raw_bytes"]):
+    for array in sorted(
+        arrays, key=lambda array: (not array["path"].startswith(f"{main}/"), -array["raw_bytes"])
+    ):
         values = array["values"] or {
             "min": None,
             "mean": None,
