@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from unistore.converters.preview import Preview
 from unistore.converters.registry import get_family
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, StoreError, UnistoreError
 from unistore.schemas.store_view import StoreView
 
 __all__ = ["INSTALL", "MARK", "check_sample", "preview_of", "sample_picture"]
@@ -70,7 +70,7 @@ def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] =
     InputError
         If there is no such sample, the family brings no pictures, or matplotlib is not installed.
     StoreError
-        If the store is damaged.
+        If the sample cannot be drawn: the store is damaged, or the family fails.
     """
     check_sample(store, sample)
     preview = preview_of(store)
@@ -83,7 +83,14 @@ def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] =
     with warnings.catch_warnings(), matplotlib.style.context(["default", _STYLE]):
         warnings.simplefilter("ignore")  # characters that no font has, axes of a single value
         figure = Figure(figsize=_SIZE, dpi=_DOTS, layout="constrained")
-        preview.draw(store, sample, figure)
+        try:
+            preview.draw(store, sample, figure)
+        except UnistoreError:
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}; damaged? Run 'unistore verify {store.path}'"
+            msg = f"{store.path}: sample {sample} cannot be drawn: {told}"
+            raise StoreError(msg) from error
         if form == "png":
             figure.savefig(written, format="png", metadata={"Software": MARK})
         else:

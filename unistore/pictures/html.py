@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.preview import evenly
-from unistore.errors import InputError, printable
+from unistore.errors import InputError, StoreError, printable
 from unistore.pictures.draw import sample_picture
 from unistore.remote.redaction import without_secrets
 from unistore.schemas.store_view import StoreView
@@ -51,9 +51,8 @@ def pictures_html(store: StoreView, shown: Iterable[tuple[int, str]]) -> str:
             data = base64.b64encode(sample_picture(store, sample, "webp")).decode()
         except InputError as error:  # as with all the others
             return f"<p>{text_html(f'no pictures: {error}')}</p>"
-        except Exception as error:  # noqa: BLE001  whatever a family or a damaged store raises, the rest is shown
-            why = f"{caption}: no picture: {error or type(error).__name__}"
-            parts.append(f"<p>{text_html(why)}</p>")
+        except StoreError as error:
+            parts.append(f"<p>{text_html(f'{caption}: no picture: {error}')}</p>")
             continue
         image = f'<img style="{_IMAGE}" alt="{text_html(caption)}" src="data:image/webp;base64,{data}">'
         below = f"<figcaption>{text_html(caption)}</figcaption>"

@@ -19,6 +19,8 @@ CHUNKS = 16
 """Chunks that are read of an array, at most, evenly spread."""
 LABELS = 32
 """A column of integers with at most as many different values is counted by value."""
+_MOST_CHUNKS = 1 << 53
+"""More than any store has, and than float64 tells apart."""
 _BINS = 24
 _FEW = 12
 """Values whose spread is shown, at least."""
@@ -62,11 +64,11 @@ def describe_values(array: Array, chunks: int = CHUNKS) -> dict[str, Any] | None
 def _read(array: Array, most: int) -> NDArray[Any] | None:
     """All values, flat, or those of some chunks; None where even one chunk is too large."""
     chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
-    if math.prod(array.shape) * array.dtype.itemsize <= min(ARRAY_BYTES, most * chunk_bytes):
+    if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
         return array.read().reshape(-1)
-    if chunk_bytes > CHUNK_BYTES:
-        return None
     grid = [-(-extent // step) for extent, step in zip(array.shape, array.chunk_shape, strict=True)]
+    if chunk_bytes > CHUNK_BYTES or math.prod(grid) > _MOST_CHUNKS:
+        return None
     count, total = max(1, min(most, ARRAY_BYTES // chunk_bytes)), math.prod(grid)
     numbers = np.unique((np.arange(count) + 0.5) * (total / count)).astype(np.int64)
     parts = []
