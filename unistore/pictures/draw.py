@@ -85,14 +85,14 @@ def sample_picture(store: StoreView, sample: int, form: Literal["png", "webp"] =
         figure = Figure(figsize=_SIZE, dpi=_DOTS, layout="constrained")
         try:
             preview.draw(store, sample, figure)
+            if form == "png":
+                figure.savefig(written, format="png", metadata={"Software": MARK})
+            else:
+                figure.savefig(written, format="webp", pil_kwargs={"quality": 80})
         except UnistoreError:
             raise
         except Exception as error:
             told = f"{type(error).__name__}: {error}; damaged? Run 'unistore verify {store.path}'"
             msg = f"{store.path}: sample {sample} cannot be drawn: {told}"
             raise StoreError(msg) from error
-        if form == "png":
-            figure.savefig(written, format="png", metadata={"Software": MARK})
-        else:
-            figure.savefig(written, format="webp", pil_kwargs={"quality": 80})
     return written.getvalue()

@@ -17,7 +17,7 @@ import pytest
 import unistore
 from tests.cases import MAKERS
 from unistore.converters.preview import Preview, evenly, parts_of
-from unistore.errors import InputError
+from unistore.errors import InputError, StoreError
 from unistore.pictures.draw import MARK, sample_picture
 from unistore.pictures.html import notebook_html, pictures_html
 from unistore.store.reader import Store
@@ -128,11 +128,18 @@ def test_what_is_damaged_is_said_beside_what_is_not(tmp_path: Path) -> None:
     assert "<img" in shown
 
 
-def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("late", [False, True], ids=["drawing", "writing"])
+def test_a_family_may_fail_in_any_way(rows: Store, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("<b>oops</b>")
 
-    monkeypatch.setattr("unistore.converters.rows.preview.PREVIEW", Preview(draw=fails))
+    def fails_late(_store: Any, _sample: int, figure: Any) -> None:
+        figure.subplots().draw = fails
+
+    preview = Preview(draw=fails_late if late else fails)
+    monkeypatch.setattr("unistore.converters.rows.preview.PREVIEW", preview)
+    with pytest.raises(StoreError, match="sample 0 cannot be drawn: ZeroDivisionError"):
+        sample_picture(rows, 0)
     shown = pictures_html(rows, [(0, "one")])
     assert "&lt;b&gt;oops&lt;/b&gt;" in shown
     assert "<b>" not in shown
