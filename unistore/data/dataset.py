@@ -33,6 +33,8 @@ from unistore.zarr3 import Array
 __all__ = ["Dataset"]
 
 Index = SupportsIndex | At
+_SHOWN = 16
+"""Fields that a repr names."""
 
 
 class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
@@ -152,10 +154,19 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         stores = repr(self.path) if len(self.parts) == 1 else str([part.store.path for part in self.parts])
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
         try:
-            holds = f"{len(self)} samples of {', '.join(self.fields)}"
+            more = f" and {len(self.fields) - _SHOWN} more" if len(self.fields) > _SHOWN else ""
+            holds = f"{len(self)} samples of {', '.join(self.fields[:_SHOWN])}{more}"
         except InputError:
             holds = "refused: its samples do not fit, or there are none"
         return f"Dataset({stores}, {self.samples}{split}, {holds})"
+
+    def _repr_html_(self) -> str:
+        from unistore.pictures.html import notebook_html
+
+        facts = [("samples", repr(self.samples)), ("fields", ", ".join(self.fields))]
+        facts += [("split", "+".join(self.splits))] if self.splits else []
+        shown = [(part.store, part.units()) for part in self.parts]
+        return notebook_html(repr(self), facts, shown)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_expected": 0}

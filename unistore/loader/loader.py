@@ -207,6 +207,18 @@ class Loader:
         self._owner, self._lock = os.getpid(), threading.RLock()
         weakref.finalize(self, _close_all, self._producer)
 
+    def __repr__(self) -> str:
+        order, workers = type(self.sequence).__name__, f"num_workers={self.num_workers}"
+        said = f"batch_size={self.batch_size}, {workers}, {order}, epoch {self.epoch}, {len(self)} batches"
+        return f"Loader({self.dataset!r},\n       {said})"
+
+    def _repr_html_(self) -> str:
+        from unistore.pictures.html import text_html
+
+        inner = getattr(self.dataset, "_repr_html_", lambda: text_html(repr(self.dataset)))()
+        said = repr(self).rpartition("\n")[2].strip().removesuffix(")")
+        return f"<div><strong>Loader</strong> {text_html(said)}{inner}</div>"
+
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
         return self._share().steps
