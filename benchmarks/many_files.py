@@ -2,11 +2,11 @@
 
     python benchmarks/many_files.py [--most N] [--only FAMILY …] [--cluster] [--folder DIR] [--json FILE]
 
-Folders of 1,000 to 20,000 files (``--most 100000``) of 1 to 10 kB: ACT episodes, point clouds as HDF5 columns,
-rows as ``.npy``. Each is converted in this process, on two workers and, with ``--cluster``, on a dask cluster
-of two; beside it, h5py or numpy walks the folder and reads every array of every file. Every way runs in a new
-process that has imported its libraries before. They are in the page cache; other load changes the wall time,
-and processor seconds least.
+Folders of 1,000 to 20,000 files (``--most 100000``) of 1 to 10 kB: ACT episodes, point clouds as HDF5
+columns, rows as ``.npy``. Each is converted in this process, on two workers and, with ``--cluster``, on a dask
+cluster of two; beside it, h5py or numpy walks the folder and reads every array of every file. Every way runs
+in a new process that has imported its libraries before. The files are in the page cache; other load changes
+the wall time, and processor seconds least.
 
 What a further file costs is the slope between the fewest and the most files: "parent" is the memory of the
 converting process alone.
@@ -81,7 +81,7 @@ def walk(folder: Path) -> None:
     """Read every array of every file with h5py or numpy."""
     for place, _, names in os.walk(folder):
         for name in names:
-            path = os.path.join(place, name)
+            path = f"{place}/{name}"
             if name.endswith(".npy"):
                 np.load(path)
                 continue
@@ -122,7 +122,10 @@ def table(family: str, results: dict[tuple[int, str], Once]) -> str:
     sizes = sorted({count for count, _ in results})
     ways = list(dict.fromkeys(way for _, way in results))
     lines = [f"### {family.replace('_', ' ')}", ""]
-    lines += ["| files | way | CPU a file | wall a file | parent | CPU is of the walk |", "|--:|---|--:|--:|--:|--:|"]
+    lines += [
+        "| files | way | CPU a file | wall a file | parent | CPU is of the walk |",
+        "|--:|---|--:|--:|--:|--:|",
+    ]
     for (count, way), each in results.items():
         ratio = each.cost / results[count, WALK].cost
         lines.append(

@@ -66,7 +66,8 @@ class Scan:
     made again from them, and in ``found`` what the sources decided where options left it open. ``notes`` are
     one-line remarks: what was taken, and why. ``estimated_rows`` guesses the rows of spilled tables for
     ``--dry-run``, and ``possible`` lists the tables that ``settle`` may add, each with the most rows that it
-    may have: what both take is estimated before anything is read.
+    may have: what both take is estimated before anything is read. ``shared`` is what ``derive`` and ``read``
+    need to know again of all sources together.
     """
 
     family: str
@@ -80,6 +81,7 @@ class Scan:
     possible: tuple[tuple[Table, int], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
     needs_facts: bool = False
+    shared: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def is_derived(self) -> bool:

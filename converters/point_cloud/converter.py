@@ -161,6 +161,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
                 POINTS: sum(points),
                 **{voxel_group(size): sum(points) for size in self.voxel_size},
             },
+            shared={"segment_columns": segment_columns(sources, self.columns)},
         )
 
     def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeTexts) -> Source:
@@ -217,7 +218,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
         return derive_points(
             scan.sources[source],
             point_columns(scan),
-            segment_columns(scan, self.columns),
+            scan.shared["segment_columns"],
             self.voxel_size,
             self._cut,
             emit,
@@ -232,7 +233,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""
-        return settle_points(scan, facts, self.voxel_size, self.columns, _unit(scan.sources))
+        return settle_points(scan, facts, self.voxel_size, _unit(scan.sources))
 
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]

@@ -96,11 +96,12 @@ def point_columns(scan: Scan) -> dict[str, Field]:
     }
 
 
-def segment_columns(scan: Scan, mode: Columns) -> dict[str, Field]:
+def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field]:
     """Fields of the segments' own columns, by name."""
-    forms = [(source.name, _forms(source.detail["segment_columns"])) for source in scan.sources]
-    merged, _ = reconcile(forms, mode)
-    classes = dict(sorted(source.detail["class"] for source in scan.sources if "class" in source.detail))
+    merged, _ = reconcile(
+        [(source.name, _forms(source.detail["segment_columns"])) for source in sources], mode
+    )
+    classes = dict(sorted(source.detail["class"] for source in sources if "class" in source.detail))
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
         key: segment_field(key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})})
@@ -112,9 +113,7 @@ def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
     return {key: Column(dtype, tuple(row_shape)) for key, (_, dtype, row_shape) in columns.items()}
 
 
-def settle_points(
-    scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], mode: Columns, unit: str | None
-) -> Settled:
+def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None) -> Settled:
     """Index arrays and the final tables.
 
     Parameters
@@ -123,8 +122,6 @@ def settle_points(
         Of all sources.
     sizes
         Edges of the voxel grids.
-    mode
-        What was done with columns that some sources lack.
     unit
         Of the coordinates.
 
@@ -144,7 +141,7 @@ def settle_points(
     voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
     dtype = _xyz_dtype(scan.sources, facts)
     columns = [_described(key, field, facts) for key, field in point_columns(scan).items()]
-    arrays = _segment_arrays(scan, facts, mode, unit)
+    arrays = _segment_arrays(scan, facts, unit)
     arrays += [
         (voxel_offsets_field(size), _offsets(counts)) for size, counts in zip(sizes, voxels, strict=True)
     ]
@@ -165,7 +162,7 @@ def settle_points(
     )
 
 
-def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str | None) -> Arrays:
+def _segment_arrays(scan: Scan, facts: Sequence[Facts], unit: str | None) -> Arrays:
     fields = segment_fields(unit)
     bounds = np.concatenate([each["bounds"] for each in facts])
     counts = [len(each["numbers"]) for each in facts]
@@ -177,7 +174,7 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str
         "number": np.concatenate([each["numbers"] for each in facts]),
     }
     arrays: Arrays = [(fields[name], values[name]) for name in fields]
-    for key, field in segment_columns(scan, mode).items():
+    for key, field in scan.shared["segment_columns"].items():
         joined = np.concatenate([each[f"{SEGMENTS}/{key}"].astype(field.dtype) for each in facts])
         arrays.append((field, joined))
     if any("names" in source.detail for source in scan.sources):

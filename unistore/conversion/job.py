@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 from unistore.conversion.blocks import Blocks
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
 from unistore.conversion.guard import Guard, reading
+from unistore.conversion.keys import shared_key, source_key
 from unistore.conversion.memory import ROOM, derive_memory, derived_in_core, scan_memory, shard_memory
-from unistore.conversion.plan import Piece, Plan, ShardTask
+from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
@@ -31,10 +33,17 @@ __all__ = [
     "DeriveJob",
     "Outcome",
     "ShardJob",
+    "lots",
     "source_digest",
     "statistics_of",
 ]
 
+LOTS = 32
+"""Lots that sources are dealt out to, at the least, where there are as many sources."""
+LOT = 256
+"""Sources of a lot, at the most."""
+LOT_BYTES = 16 << 20
+"""Bytes of their files, at the most, unless it is one."""
 SHOWN = 4
 """Sources that a message names."""
 AHEAD = 16
@@ -51,7 +60,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeriveJob:
-    """Derive sources: ``job(source)`` spills its rows and facts."""
+    """Derive sources: ``job(sources)`` spills the rows and facts of a lot of them, given by their numbers.
+
+    The lot's folder has the number of the first.
+    """
 
     converter: Converter
     scan: Scan
@@ -60,29 +72,61 @@ class DeriveJob:
     room: int = ROOM
     """Bytes that a step may hold: a source that does with them is not sorted on disk."""
 
-    def __call__(self, source: int) -> Outcome:
-        """Derive one source, given by its index."""
-        described = self.scan.sources[source]
-        with SpillWriter(self.spill / str(source)) as writer:
-            try:
-                with reading(described, self.guards[source]):
-                    facts = self._derive(writer, source)
-            except InputError as error:
-                return Outcome(problems=_problems(error, described))
-            writer.finish(facts)
-        return Outcome({"step": "derive", "source": source})
+    def __call__(self, sources: Sequence[int]) -> Outcome:
+        """Derive sources one by one; those with problems are marked in the lot."""
+        problems: list[Problem] = []
+        keys: list[str | None] = []
+        shared = shared_key(self.scan)
+        with SpillWriter(self.spill / str(sources[0])) as writer:
+            for number in sources:
+                source, guard = self.scan.sources[number], self.guards[number]
+                try:
+                    with reading(source, guard):
+                        facts, key = self._derive(writer, number), source_key(shared, source, guard)
+                except InputError as error:
+                    problems += _problems(error, source)
+                    facts, key = {}, None
+                writer.end_source(key, facts)
+                keys.append(key)
+            writer.finish()
+        record = {"step": "derive", "lot": sources[0], "of": json_digest(keys)}
+        return Outcome(record, tuple(problems))
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
-        in_core = derived_in_core(self.scan, self.scan.sources[source], self.room)
-        return self.converter.derive(self.scan, source, writer.emit, None if in_core else writer.folder)
+        if derived_in_core(self.scan, self.scan.sources[source], self.room):
+            return self.converter.derive(self.scan, source, writer.emit, None)
+        with tempfile.TemporaryDirectory(dir=writer.folder) as folder:
+            return self.converter.derive(self.scan, source, writer.emit, Path(folder))
 
-    def describe(self, source: int) -> str:
-        """The source by name."""
-        return f"reading {self.scan.sources[source].name}"
+    def describe(self, sources: Sequence[int]) -> str:
+        """The sources by name."""
+        names = [self.scan.sources[source].name for source in sources[:SHOWN]]
+        more = f" and {len(sources) - SHOWN} more" if len(sources) > SHOWN else ""
+        return f"reading {', '.join(names)}{more}"
 
-    def need(self, source: int) -> int:
-        """The source's own estimate, beside the scan."""
-        return derive_memory(self.scan, self.scan.sources[source], self.room)
+    def need(self, sources: Sequence[int]) -> int:
+        """The largest source's own estimate, beside the scan."""
+        return max(derive_memory(self.scan, self.scan.sources[source], self.room) for source in sources)
+
+
+def lots(sources: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """Sources dealt out to lots of consecutive ones: few and small, so that all workers have some.
+
+    Parameters
+    ----------
+    sources
+        Their numbers.
+    sizes
+        Bytes of the files of each source there is.
+    """
+    most, found, held = min(max(1, len(sources) // LOTS), LOT), list[tuple[int, ...]](), LOT_BYTES
+    for source in sources:
+        held += sizes[source]
+        if held >= LOT_BYTES or len(found[-1]) == most:
+            found.append(())
+            held = sizes[source]
+        found[-1] += (source,)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +136,7 @@ class ShardJob:
     converter: Converter
     scan: Scan
     guards: tuple[Guard, ...]
-    spill: Path
+    spill: Spill
     target: Target
     plan: Plan
     spilled: Mapping[str, Table]
@@ -225,10 +269,9 @@ class ShardJob:
         if spilled is None:
             self.converter.read(self.scan, table, source, lo, hi, out)
             return
-        spill = Spill(self.spill / str(source))
         for column, target in out.items():
             at = 0
-            for rows in spill.read(table, column, lo, hi):
+            for rows in self.spill.read(table, column, source, lo, hi):
                 self.converter.pack(self.scan, spilled, column, source, rows, target[at : at + len(rows)])
                 at += len(rows)
 

@@ -73,11 +73,11 @@ def _record(line: bytes) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If it is no step: an object that names its step, and its source by number.
+        If it is no step: an object that names its step, and what it did by numbers.
     """
     record = json.loads(line)
     named = isinstance(record, dict) and isinstance(record.get("step"), str)
-    if not named or not isinstance(record.get("source", 0), int):
+    if not named or not all(isinstance(record.get(key, 0), int) for key in ("lot", "round")):
         msg = "no step"
         raise ValueError(msg)
     return cast("dict[str, Any]", record)

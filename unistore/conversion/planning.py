@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,7 +56,7 @@ class Planned:
 
 
 def plan_conversion(
-    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Path
+    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Spill
 ) -> Planned:
     """Plan a conversion once its sources are derived and settled.
 
@@ -66,7 +65,7 @@ def plan_conversion(
     codec, shares
         As given to `run`.
     spill
-        Folder of what the sources spilled.
+        What the sources spilled.
     """
     codes, names = assign_splits(scan, settled, shares)
     tables = _tables(scan, settled, spill)
@@ -114,16 +113,14 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
-def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
+def _tables(scan: Scan, settled: Settled, spill: Spill) -> tuple[TablePlan, ...]:
     """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
-    sources = range(len(scan.sources))
     direct = [
         plan_table(table, [source.rows.get(table.name, 0) for source in scan.sources])
         for table in scan.tables
         if not table.spilled
     ]
-    spills = [Spill(spill / str(source)) for source in sources] if settled.spilled else []
-    spilled = [plan_table(table, [each.rows(table.name) for each in spills]) for table in settled.spilled]
+    spilled = [plan_table(table, list(spill.rows(table.name))) for table in settled.spilled]
     counted = [plan_table(table, settled.rows[table.name]) for table in settled.direct]
     return (*direct, *spilled, *counted)
 

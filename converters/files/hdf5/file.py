@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,7 @@ __all__ = [
     "SUFFIXES",
     "check_dataset",
     "chunk_memory",
+    "file_of",
     "names_in",
     "native",
     "open_hdf5",
@@ -87,6 +89,11 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
         config.max_size = config.initial_size = _METADATA
         file.id.set_mdc_config(config)
         yield file
+
+
+def file_of(item: h5py.Group | h5py.Dataset) -> Path:
+    """The file that an object lies in: at a tenth of what ``item.file.filename`` takes."""
+    return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
 def _diagnose(path: Path, location: str, message: str) -> Problem:

@@ -123,9 +123,9 @@ def test_spilled_rows_are_durable_before_their_record(events: list[Event], build
     for index, event in enumerate(events):
         if event.record.get("step") != "derive":
             continue
-        folder = build / "spill" / str(event.record["source"])
+        folder = build / "spill/0" / str(event.record["lot"])
         described = position(events, "sync", folder / "spill.json")
-        for name in ("0.bin", "1.bin", "facts.npz"):
+        for name in ("0.bin", "1.bin", "facts.bin"):
             assert position(events, "sync", folder / name) < described
         assert described < position(events, "sync", folder, after=described) < index
         assert described < position(events, "sync", folder.parent, after=described) < index
