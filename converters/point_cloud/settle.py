@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from unistore.schemas.point_cloud.fields import (
 )
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
+from unistore.system.packed import view
 
 __all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
 
@@ -98,10 +100,9 @@ def point_columns(scan: Scan) -> dict[str, Field]:
 
 def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field]:
     """Fields of the segments' own columns, by name."""
-    merged, _ = reconcile(
-        [(source.name, _forms(source.detail["segment_columns"])) for source in sources], mode
-    )
-    classes = dict(sorted(source.detail["class"] for source in sources if "class" in source.detail))
+    forms = ((source.name, _forms(source.detail["segment_columns"])) for source in sources)
+    merged, _ = reconcile(forms, mode)
+    classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
         key: segment_field(key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})})
@@ -190,7 +191,7 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], unit: str | None) -> Arr
 def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
     """What each file's layout was, scale and offset where coordinates are quantised, and the headers."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
-    layouts = [json.dumps({name: source.detail[name] for name in kept}) for source in sources]
+    layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
     arrays: Arrays = [
         *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
     ]
@@ -198,9 +199,9 @@ def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
         for field, name in zip(scale_fields(), ("scale", "offset"), strict=True):
             arrays.append((field, np.array([source.detail[name] for source in sources], np.float64)))
     if any(source.detail["header"] for source in sources):
-        texts = [json.dumps(source.detail["header"], sort_keys=True) for source in sources]
+        texts = (json.dumps(source.detail["header"], sort_keys=True) for source in sources)
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
-    return [*arrays, *attribute_arrays([source.detail for source in sources])]
+    return [*arrays, *attribute_arrays(view(sources, attrgetter("detail")))]
 
 
 def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:

@@ -98,9 +98,9 @@ def source_text(detail: Mapping[str, Any]) -> str:
 
 def attribute_arrays(details: Sequence[Mapping[str, Any]]) -> list[tuple[Field, NDArray[Any]]]:
     """The text column of the sources' attributes, from the ``detail`` of each; nothing where none has any."""
-    texts = [source_text(detail) for detail in details]
     if not any(_DETAIL in detail for detail in details):
         return []
+    texts = map(source_text, details)
     description = "attributes of the HDF5 file, its groups and datasets, JSON"
     return list(text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description))
 

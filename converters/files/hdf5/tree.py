@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 
 from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import FAILURES, file_of, names_in, place
+from unistore.converters.files.hdf5.file import FAILURES, file_of, member, names_in, place
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.hdf5.vouching import vouch
 from unistore.converters.files.paths import is_inside, real_path
@@ -161,7 +161,7 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
             return problem
         vouch(target, location)
     try:
-        item = group[key]
+        item = member(group, key)
     except FAILURES as error:
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:

@@ -22,6 +22,7 @@ from unistore.converters.files.hdf5.file import (
     check_dataset,
     chunk_memory,
     file_of,
+    member,
     names_in,
     open_hdf5,
     place,
@@ -181,7 +182,7 @@ class Hdf5Episodes:
     def array(self, group: str, dataset: str) -> Array:
         """As in `EpisodeSource`."""
         item = f"{group}/{dataset}".strip("/")
-        found = self.opened[item]
+        found = member(self.opened, item)
         return Hdf5Array(found, place(self.name, item), found.shape, found.dtype)
 
     def attributes(self) -> Mapping[str, Any]:
