@@ -7,13 +7,15 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job, largest_need
 from unistore.conversion.finish import check_schema, seal, source_digests
-from unistore.conversion.guard import Guard, guard_of
+from unistore.conversion.guard import Guards, sizes_of
 from unistore.conversion.job import DeriveJob, ShardJob, lots
-from unistore.conversion.keys import source_keys, task_keys
+from unistore.conversion.keys import Keys, source_keys, task_keys
 from unistore.conversion.memory import reading_memory
 from unistore.conversion.plan import Plan, json_digest
 from unistore.conversion.planning import Planned, plan_conversion
@@ -39,8 +41,8 @@ class Conversion:
 
     Attributes
     ----------
-    converter, scan
-        What is converted.
+    converter, scan, guards
+        What is converted, and the sources' files as they were.
     build
         Entered: where it is written, and the journal of what is done.
     memory
@@ -57,6 +59,7 @@ class Conversion:
 
     converter: Converter
     scan: Scan
+    guards: Guards
     build: Build
     memory: int | None
     room: int
@@ -79,7 +82,7 @@ class Conversion:
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
             check_space(self.build.ground, self.build.folder, tables, self.progress)
-        guards = tuple(guard_of(source) for source in self.scan.sources)
+        guards = self.guards
         keys = source_keys(self.scan, guards)
         planned, spill = self._plan(guards, keys, codec, shares)
         plan = planned.plan
@@ -89,7 +92,7 @@ class Conversion:
             self.build.target,
             plan,
             self.build.journal,
-            planned.index(source_digests(plan, self.build.journal.of("shard"))),
+            planned.index(source_digests(plan, self.build.journal.each("shard"))),
             planned.attributes,
             planned.groups,
         )
@@ -98,7 +101,7 @@ class Conversion:
             family=plan.family,
             samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
-            source_bytes=sum(file.size for guard in guards for file in guard),
+            source_bytes=int(sizes_of(guards).sum()),
             raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
@@ -115,47 +118,51 @@ class Conversion:
         return report
 
     def _plan(
-        self, guards: tuple[Guard, ...], keys: Sequence[str], codec: str, shares: Mapping[str, float] | None
+        self, guards: Guards, keys: Keys, codec: str, shares: Mapping[str, float] | None
     ) -> tuple[Planned, Spill]:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         spill = self._derive(guards, keys)
         settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())
         return plan_conversion(self.scan, settled, codec, shares, spill), spill
 
-    def _derive(self, guards: tuple[Guard, ...], keys: Sequence[str]) -> Spill:
+    def _derive(self, guards: Guards, keys: Keys) -> Spill:
         """What every source spilled; nothing if nothing is derived."""
         if not self.scan.is_derived:
             return Spill(self.build.spill, 0)
         spill = self._derived(keys)
-        folder = self.build.spill / f"{self.round}"
-        sizes = [sum(file.size for file in guard) for guard in guards]
-        job = DeriveJob(converter=self.converter, scan=self.scan, guards=guards, spill=folder, room=self.room)
-        self._steps(
-            "reading",
-            job,
-            lots(spill.missing, sizes),
-            lambda lot: sum(sizes[source] for source in lot),
-            lambda _: {"round": self.round},
+        sizes = sizes_of(guards)
+        job = DeriveJob(
+            converter=self.converter,
+            scan=self.scan,
+            guards=guards,
+            spill=self.build.spill / f"{self.round}",
+            room=self.room,
         )
-        return self._derived(keys)
+        todo = lots(spill.missing, sizes)
+        self._steps(
+            "reading", job, todo, lambda lot: int(sizes[list(lot)].sum()), lambda _: {"round": self.round}
+        )
+        for lot in todo:
+            spill.add(f"{self.round}/{lot[0]}", lot, range(len(lot)))
+        return spill
 
-    def _derived(self, keys: Sequence[str]) -> Spill:
+    def _derived(self, keys: Keys) -> Spill:
         """Sources that have been derived, in this round or, to the same end, in an earlier one."""
-        spill = Spill(self.build.spill, len(keys))
-        numbers = {key: number for number, key in enumerate(keys)}
-        for record in self.build.journal.of("derive"):
+        spill, order = Spill(self.build.spill, len(keys)), np.argsort(keys)
+        for record in self.build.journal.each("derive"):
             lot = f"{record['round']}/{record['lot']}"
             if not Lot.stands(self.build.spill / lot):
                 continue
             found = Lot(self.build.spill / lot).keys
-            known = [(numbers[key], at) for at, key in enumerate(found) if key in numbers]
-            if known and json_digest(found) == record["of"]:
-                spill.add(lot, *zip(*known, strict=True))
+            if json_digest(found) != record["of"]:
+                continue
+            wanted = np.array([key or "" for key in found], "S32")
+            number = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+            known = np.flatnonzero(keys[number] == wanted)
+            spill.add(lot, number[known].tolist(), known.tolist())
         return spill
 
-    def _write_shards(
-        self, guards: tuple[Guard, ...], source_keys: Sequence[str], planned: Planned, spill: Spill
-    ) -> int:
+    def _write_shards(self, guards: Guards, source_keys: Keys, planned: Planned, spill: Spill) -> int:
         """Write every shard that is not there yet; returns how many were."""
         journal, plan = self.build.journal, planned.plan
         before = [record for record in journal.of("plan") if record["round"] == self.round]
@@ -184,7 +191,7 @@ class Conversion:
     def _written(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
         """Tasks that have been done, in this round or, to the same end, in an earlier one."""
         journal = self.build.journal
-        last = {record["task"]: record for record in journal.of("shard")}
+        last = {record["task"]: record for record in journal.each("shard")}
         sizes = self.build.target.sizes() if last else {}
         done = set()
         for task in plan.tasks():

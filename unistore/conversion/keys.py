@@ -6,14 +6,19 @@ numbered anew, rows move, columns may lose a dtype; what none of this touches ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
-from unistore.conversion.guard import Guard
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.conversion.guard import Guard, Guards
 from unistore.conversion.plan import Plan, json_digest
 from unistore.converters.protocol import Scan, Source
 
-__all__ = ["shared_key", "source_key", "source_keys", "task_keys"]
+__all__ = ["Keys", "shared_key", "source_key", "source_keys", "task_keys"]
+
+Keys = NDArray[np.bytes_]
+"""Keys of all sources, (sources,) of 32 bytes."""
 
 _OF_ALL = ("exclude", "skipped")
 """Options that say which sources there are: they decide nothing about any other source."""
@@ -34,13 +39,14 @@ def source_key(shared: str, source: Source, guard: Guard) -> str:
     return json_digest([shared, source.name, guard, source.rows, source.detail])
 
 
-def source_keys(scan: Scan, guards: Sequence[Guard]) -> list[str]:
+def source_keys(scan: Scan, guards: Guards) -> Keys:
     """Key of every source, in order."""
     shared = shared_key(scan)
-    return [source_key(shared, source, guard) for source, guard in zip(scan.sources, guards, strict=True)]
+    pairs = zip(scan.sources, guards, strict=True)
+    return np.fromiter((source_key(shared, *pair) for pair in pairs), "S32", len(guards))
 
 
-def task_keys(plan: Plan, sources: Sequence[str]) -> dict[str, str]:
+def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
     """Key of every task by its id: the form of its columns, and the pieces of sources that it is made of."""
     keys = {}
     for table in plan.tables:
@@ -52,6 +58,6 @@ def task_keys(plan: Plan, sources: Sequence[str]) -> dict[str, str]:
             ]
         )
         for task in table.tasks():
-            pieces = [[sources[p.source], p.lo, p.hi, p.at] for p in table.pieces(task.lo, task.hi)]
+            pieces = [[sources[p.source].decode(), p.lo, p.hi, p.at] for p in table.pieces(task.lo, task.hi)]
             keys[task.id] = json_digest([form, pieces])
     return keys

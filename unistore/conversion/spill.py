@@ -223,7 +223,17 @@ class Spill(Sequence[Facts]):
         self._lots: list[str] = []
         self._lot = np.full(sources, -1, np.int32)
         self._at = np.zeros(sources, np.int32)
+        self._first = 0
         self._open: dict[int, tuple[Lot, list[Facts]]] = {}
+
+    def only(self, lo: int, hi: int) -> Spill:
+        """The same of sources ``lo:hi`` alone, under their numbers: to be sent where no others are read."""
+        found = Spill(self._root, 0)
+        found._first, found._at = lo, self._at[lo:hi]
+        names, numbers = np.unique(self._lot[lo:hi], return_inverse=True)
+        found._lot = numbers.astype(np.int32)
+        found._lots = [self._lots[name] for name in names.tolist()]
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
@@ -253,19 +263,22 @@ class Spill(Sequence[Facts]):
         lot, facts = self._lot_of(range(len(self))[source])
         if not facts:
             facts += lot.facts()
-        return facts[int(self._at[source])]
+        return facts[self._number(source)]
 
     def rows(self, table: str) -> Iterator[int]:
         """Rows that each source spilled for a table; see `Lot.rows`."""
         for source in range(len(self)):
-            yield self._lot_of(source)[0].rows(table, int(self._at[source]))
+            yield self._lot_of(source)[0].rows(table, self._number(source))
 
     def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
         """Rows of a source; see `Lot.read`."""
-        return self._lot_of(source)[0].read(table, column, int(self._at[source]), lo, hi)
+        return self._lot_of(source)[0].read(table, column, self._number(source), lo, hi)
+
+    def _number(self, source: int) -> int:
+        return int(self._at[source - self._first])
 
     def _lot_of(self, source: int) -> tuple[Lot, list[Facts]]:
-        number = int(self._lot[source])
+        number = int(self._lot[source - self._first])
         if number not in self._open:
             while len(self._open) >= OPEN:
                 del self._open[next(iter(self._open))]

@@ -12,7 +12,7 @@ import numpy as np
 
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor
-from unistore.conversion.guard import Guard, guard_of
+from unistore.conversion.guard import Guards, guards_of, sizes_of
 from unistore.conversion.job import DeriveJob, ShardJob, lots
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
@@ -50,7 +50,7 @@ class Rebuilt:
 
     converter: Converter
     planned: Planned
-    guards: tuple[Guard, ...]
+    guards: Guards
     spill: Spill
 
     def job(self, root: Path) -> ShardJob:
@@ -105,18 +105,18 @@ def rebuild(
     scan = scan_sources(converter, sources, must_exclude=())
     if "skipped" in options:  # why sources are left out, which the converter was told
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
-    guards = tuple(guard_of(source) for source in scan.sources)
+    guards = guards_of(scan)
     spill = Spill(work / "spill", len(scan.sources) if scan.is_derived else 0)
     if scan.is_derived:
         derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=work / "spill")
-        sizes = [sum(file.size for file in guard) for guard in guards]
-        progress.begin("reading", sum(sizes))
+        sizes = sizes_of(guards)
+        progress.begin("reading", int(sizes.sum()))
         problems: list[Problem] = []
         dealt = lots(range(len(sizes)), sizes)
         for lot, outcome in zip(dealt, in_order(executor, derive, dealt), strict=True):
             problems += outcome.problems
             spill.add(str(lot[0]), lot, range(len(lot)))
-            progress.advance(sum(sizes[source] for source in lot))
+            progress.advance(int(sizes[list(lot)].sum()))
         if problems:
             raise InputError(problems)
     settled = converter.settle(scan, spill if scan.is_derived else ())
