@@ -3,10 +3,10 @@
     python benchmarks/many_files.py [--most N] [--only FAMILY …] [--cluster] [--folder DIR] [--json FILE]
 
 Folders of 1,000 to 20,000 files (``--most 100000``) of 1 to 10 kB: ACT episodes, point clouds as HDF5
-columns, rows as ``.npy``. Each is converted in this process, on two workers and, with ``--cluster``, on a dask
-cluster of two; beside it, h5py or numpy walks the folder and reads every array of every file. Every way runs
-in a new process that has imported its libraries before. The files are in the page cache; other load changes
-the wall time, and processor seconds least.
+columns, rows as ``.npy``. Each is converted in this process, on two workers and, with ``--cluster``, on a
+dask cluster of two; beside it, h5py or numpy walks the folder and reads every array of every file. Every way
+runs in a new process that has imported its libraries before. The files are in the page cache; other load
+changes the wall time, and processor seconds least.
 
 What a further file costs is the slope between the fewest and the most files: "parent" is the memory of the
 converting process alone.
