@@ -37,10 +37,9 @@ _SHOWN = 5
 
 
 class AttributeTexts:
-    """The texts of all sources of a conversion, one after the other; equal ones are held once."""
+    """The texts of all sources of a conversion, one after the other."""
 
     def __init__(self) -> None:
-        self._held: dict[str, str] = {}
         self._names: dict[str, None] = {}
         self._size = self._count = self._sources = 0
         self._left_out: dict[str, list[tuple[str, int]]] = {}
@@ -74,7 +73,7 @@ class AttributeTexts:
         self._count += count
         self._sources += 1
         self._names |= dict.fromkeys(name for names, _ in kept.values() for name in names)
-        return {_DETAIL: self._held.setdefault(text, text)}
+        return {_DETAIL: text}
 
     def notes(self) -> list[str]:
         """What is kept, and what is not, and why."""
