@@ -173,7 +173,12 @@ class Datasets(PointSource):
         self.rows = self._count()
 
     def _count(self) -> int:
-        return int(self._file[self._detail["xyz"][0]].shape[0])
+        return int(self._dataset(self._detail["xyz"][0]).shape[0])
+
+    def _dataset(self, path: str) -> h5py.Dataset:
+        if path not in self._datasets:
+            self._datasets[path] = hdf5.member(self._file, path)
+        return self._datasets[path]
 
     def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
         """Rows ``lo:hi`` of some columns."""
@@ -184,9 +189,7 @@ class Datasets(PointSource):
 
         Small ones are in the cache that HDF5 has for a dataset as long as it is open.
         """
-        if path not in self._datasets:
-            self._datasets[path] = self._file[path]
-        dataset, location = self._datasets[path], place(self._name, path)
+        dataset, location = self._dataset(path), place(self._name, path)
         chunk = dataset.chunks[0] if hdf5.chunk_memory(dataset) else 0
         if 4 * chunk <= hi - lo:
             return hdf5.read_rows(dataset, location, lo, hi)

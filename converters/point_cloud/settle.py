@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from unistore.schemas.point_cloud.fields import (
 )
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
+from unistore.system.packed import view
 
 __all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
 
@@ -96,11 +98,11 @@ def point_columns(scan: Scan) -> dict[str, Field]:
     }
 
 
-def segment_columns(scan: Scan, mode: Columns) -> dict[str, Field]:
+def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field]:
     """Fields of the segments' own columns, by name."""
-    forms = [(source.name, _forms(source.detail["segment_columns"])) for source in scan.sources]
+    forms = ((source.name, _forms(source.detail["segment_columns"])) for source in sources)
     merged, _ = reconcile(forms, mode)
-    classes = dict(sorted(source.detail["class"] for source in scan.sources if "class" in source.detail))
+    classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
         key: segment_field(key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})})
@@ -112,9 +114,7 @@ def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
     return {key: Column(dtype, tuple(row_shape)) for key, (_, dtype, row_shape) in columns.items()}
 
 
-def settle_points(
-    scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], mode: Columns, unit: str | None
-) -> Settled:
+def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None) -> Settled:
     """Index arrays and the final tables.
 
     Parameters
@@ -123,8 +123,6 @@ def settle_points(
         Of all sources.
     sizes
         Edges of the voxel grids.
-    mode
-        What was done with columns that some sources lack.
     unit
         Of the coordinates.
 
@@ -144,7 +142,7 @@ def settle_points(
     voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
     dtype = _xyz_dtype(scan.sources, facts)
     columns = [_described(key, field, facts) for key, field in point_columns(scan).items()]
-    arrays = _segment_arrays(scan, facts, mode, unit)
+    arrays = _segment_arrays(scan, facts, unit)
     arrays += [
         (voxel_offsets_field(size), _offsets(counts)) for size, counts in zip(sizes, voxels, strict=True)
     ]
@@ -165,7 +163,7 @@ def settle_points(
     )
 
 
-def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str | None) -> Arrays:
+def _segment_arrays(scan: Scan, facts: Sequence[Facts], unit: str | None) -> Arrays:
     fields = segment_fields(unit)
     bounds = np.concatenate([each["bounds"] for each in facts])
     counts = [len(each["numbers"]) for each in facts]
@@ -177,7 +175,7 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str
         "number": np.concatenate([each["numbers"] for each in facts]),
     }
     arrays: Arrays = [(fields[name], values[name]) for name in fields]
-    for key, field in segment_columns(scan, mode).items():
+    for key, field in scan.shared["segment_columns"].items():
         joined = np.concatenate([each[f"{SEGMENTS}/{key}"].astype(field.dtype) for each in facts])
         arrays.append((field, joined))
     if any("names" in source.detail for source in scan.sources):
@@ -193,7 +191,7 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str
 def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
     """What each file's layout was, scale and offset where coordinates are quantised, and the headers."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
-    layouts = [json.dumps({name: source.detail[name] for name in kept}) for source in sources]
+    layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
     arrays: Arrays = [
         *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
     ]
@@ -201,9 +199,9 @@ def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
         for field, name in zip(scale_fields(), ("scale", "offset"), strict=True):
             arrays.append((field, np.array([source.detail[name] for source in sources], np.float64)))
     if any(source.detail["header"] for source in sources):
-        texts = [json.dumps(source.detail["header"], sort_keys=True) for source in sources]
+        texts = (json.dumps(source.detail["header"], sort_keys=True) for source in sources)
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
-    return [*arrays, *attribute_arrays([source.detail for source in sources])]
+    return [*arrays, *attribute_arrays(view(sources, attrgetter("detail")))]
 
 
 def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:

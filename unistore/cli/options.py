@@ -86,7 +86,11 @@ _COMMON = (
         metavar="SIZE",
         help="What all processes together may hold: 4GB. Fewer workers if need be; same bytes in the store.",
     ),
-    _shared("--scheduler", metavar="TCP", help="Use an existing dask cluster: tcp://host:8786."),
+    _shared(
+        "--scheduler",
+        metavar="TCP",
+        help="Use an existing dask cluster: tcp://host:8786, or its scheduler file (….json).",
+    ),
     _shared(
         "--on-error",
         type=click.Choice(["fail", "skip"]),

@@ -6,18 +6,21 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import room
 from unistore.conversion.runner import Report, run
+from unistore.conversion.scan_job import scan_on
 from unistore.conversion.signatures import typed
 from unistore.conversion.splits import parse_shares
 from unistore.converters.instead import nothing_found
 from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family
+from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.remote.url import local_only
@@ -77,7 +80,7 @@ def convert(
     workers
         Worker processes; 0 converts in this process, on threads.
     scheduler
-        Address of an existing dask scheduler.
+        Address of an existing dask scheduler, or the file that its ``--scheduler-file`` names (``….json``).
     memory
         What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
         limit that one step alone would break is refused. What does not fit into a worker's share (512 MiB
@@ -126,7 +129,7 @@ def convert(
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
 
-    def start(executor: Any) -> Report:
+    def start(executor: Any, scan_all: LookAtAll) -> Report:
         return run(
             make_converter(chosen, options),
             paths,
@@ -140,21 +143,22 @@ def convert(
             room=room(limit, workers if scheduler is None else None),
             on_error=on_error,
             executor=executor,
+            scan_all=scan_all,
             progress=progress,
         )
 
     if workers == 0 and scheduler is None:
-        return start(Threaded(limit))
+        return start(Threaded(limit), scan_here)
     if scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
         with Dask(scheduler, memory=limit, tell=progress.tell) as cluster:
-            return start(cluster)
+            return start(cluster, partial(scan_on, cluster))
     from unistore.conversion.executors.processes import Processes
 
     imports = (get_family(chosen).converter.partition(":")[0],)
     with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
-        return start(processes)
+        return start(processes, partial(scan_on, processes))
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import array as flat
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, R
 __all__ = [
     "IndexArrays",
     "check_schema",
+    "file_bytes",
     "merged_statistics",
     "metadata_documents",
     "root_attributes",
@@ -44,8 +46,18 @@ __all__ = [
 IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 
+def file_bytes(scan: Scan) -> NDArray[np.int64]:
+    """Bytes of the files of each source, (sources,)."""
+    sizes = (sum(file.stat().st_size for file in source.files) for source in scan.sources)
+    return np.fromiter(sizes, np.int64, len(scan.sources))
+
+
 def shared_index(
-    scan: Scan, plan_rows: Sequence[int], digests: NDArray[np.uint8], codes: Codes
+    scan: Scan,
+    plan_rows: Sequence[int],
+    sizes: NDArray[np.int64],
+    digests: NDArray[np.uint8],
+    codes: Codes,
 ) -> IndexArrays:
     """The arrays that stores of every family have: ``sources/`` and ``splits/``.
 
@@ -53,13 +65,14 @@ def shared_index(
     ----------
     plan_rows
         Rows of the main table that each source contributes.
+    sizes
+        What `file_bytes` gave.
     digests
         (F, 16) u1: content digest a source.
     codes
         (samples,) u1: split code a sample.
     """
     rows = np.array(plan_rows, np.int64)
-    sizes = np.array([sum(f.stat().st_size for f in source.files) for source in scan.sources], np.int64)
 
     def column(
         name: str, values: IndexValues, axes: tuple[str, ...], description: str
@@ -74,7 +87,7 @@ def shared_index(
         return field, values
 
     return [
-        *text_arrays("sources/path", [source.name for source in scan.sources]),
+        *text_arrays("sources/path", scan.sources.names),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
         column("sources/digest", digests, ("source", "byte"), "xxh3-128 of the values converted from it"),
         column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
@@ -85,13 +98,19 @@ def shared_index(
 
 def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
     """Content digest of every source, (F, 16) u1, from the ``pieces`` that the tasks' records hold."""
-    recorded = {record["task"]: record["pieces"] for record in records}
-    pieces: dict[int, list[str]] = defaultdict(list)
-    for task in plan.tasks():
-        for source, digest in recorded[task.id]:
-            pieces[source].append(digest)
-    digests = [source_digest(pieces[source]) for source in range(len(plan.sources))]
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+    pieces: dict[str, tuple[flat.array[int], bytes]] = {}
+    for record in records:
+        digests = "".join(digest for _, digest in record["pieces"])
+        pieces[record["task"]] = flat.array("q", (source for source, _ in record["pieces"])), digests.encode()
+    order = [pieces[task.id] for task in plan.tasks()]
+    source = np.frombuffer(b"".join(sources for sources, _ in order), np.int64)
+    digest = np.frombuffer(b"".join(digests for _, digests in order), "S32")
+    by_source = np.argsort(source, kind="stable")
+    bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
+    found = bytearray()
+    for lo, hi in pairwise(bounds.tolist()):
+        found += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
+    return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
 
 
 def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
@@ -163,7 +182,7 @@ def seal(
         together.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
     sealed = seal_of(entries, manifest)
-    document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
+    document = root_document(attributes, merged_statistics(plan, journal.each("shard")), sealed)
     target.put(ROOT, [document])
     return sealed
 
@@ -177,8 +196,8 @@ def root_document(
 
 
 def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
-    recorded = {record["task"]: record for record in journal.of("shard")}
-    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]["files"]]
+    recorded = {record["task"]: record["files"] for record in journal.each("shard")}
+    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]]
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
+from unistore.conversion.finish import IndexArrays, file_bytes, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
 from unistore.conversion.splits import Codes, assign_splits
@@ -36,6 +35,8 @@ class Planned:
         Attributes of groups below the root, by path.
     codes
         Split code a sample, (samples,) u1.
+    sizes
+        Bytes of the files of each source, (sources,).
     arrays
         The converter's own index arrays.
     spilled
@@ -47,17 +48,18 @@ class Planned:
     attributes: Mapping[str, Any]
     groups: Mapping[str, Mapping[str, Any]]
     codes: Codes
+    sizes: NDArray[np.int64]
     arrays: IndexArrays
     spilled: Mapping[str, Table]
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
         """Every index array; `digests` are the content digests of the sources, (F, 16) u1."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
-        return [*self.arrays, *shared_index(self.scan, main_rows, digests, self.codes)]
+        return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
 
 def plan_conversion(
-    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Path
+    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Spill
 ) -> Planned:
     """Plan a conversion once its sources are derived and settled.
 
@@ -66,12 +68,13 @@ def plan_conversion(
     codec, shares
         As given to `run`.
     spill
-        Folder of what the sources spilled.
+        What the sources spilled.
     """
     codes, names = assign_splits(scan, settled, shares)
     tables = _tables(scan, settled, spill)
     no_digests = np.zeros((len(scan.sources), 16), np.uint8)
-    index = [*settled.arrays, *shared_index(scan, _rows_of(scan.main_table, tables), no_digests, codes)]
+    main_rows, sizes = _rows_of(scan.main_table, tables), file_bytes(scan)
+    index = [*settled.arrays, *shared_index(scan, main_rows, sizes, no_digests, codes)]
     plan = plan_of(scan, codec, shares, tables, [_index_plan(field, len(values)) for field, values in index])
     return Planned(
         scan=scan,
@@ -79,6 +82,7 @@ def plan_conversion(
         attributes=root_attributes(scan, settled, plan),
         groups={**settled.groups, "splits": {"names": list(names)}},
         codes=codes,
+        sizes=sizes,
         arrays=settled.arrays,
         spilled={table.name: table for table in settled.spilled},
     )
@@ -96,7 +100,7 @@ def plan_of(
         family=scan.family,
         sample_table=scan.sample_table,
         codec=codec,
-        sources=tuple(source.name for source in scan.sources),
+        sources=tuple(scan.sources.names),
         tables=tuple(tables),
         index=tuple(index),
         options=plan_options(scan, codec, shares),
@@ -114,16 +118,10 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
-def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
+def _tables(scan: Scan, settled: Settled, spill: Spill) -> tuple[TablePlan, ...]:
     """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
-    sources = range(len(scan.sources))
-    direct = [
-        plan_table(table, [source.rows.get(table.name, 0) for source in scan.sources])
-        for table in scan.tables
-        if not table.spilled
-    ]
-    spills = [Spill(spill / str(source)) for source in sources] if settled.spilled else []
-    spilled = [plan_table(table, [each.rows(table.name) for each in spills]) for table in settled.spilled]
+    direct = [plan_table(table, scan.sources.rows(table.name)) for table in scan.tables if not table.spilled]
+    spilled = [plan_table(table, list(spill.rows(table.name))) for table in settled.spilled]
     counted = [plan_table(table, settled.rows[table.name]) for table in settled.direct]
     return (*direct, *spilled, *counted)
 

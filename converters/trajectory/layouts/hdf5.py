@@ -22,6 +22,8 @@ from unistore.converters.files.hdf5.file import (
     SUFFIXES,
     check_dataset,
     chunk_memory,
+    file_of,
+    member,
     names_in,
     open_hdf5,
     place,
@@ -68,17 +70,22 @@ RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "t
 def top(look: Look) -> tuple[h5py.File, dict[str, str]]:
     """An open file, and the kinds of the things at its top."""
     file = look.opened(open_hdf5)
-    return file, kinds(file)
+    return file, look.once("top", lambda: kinds(file))
 
 
 def kinds(group: h5py.Group) -> dict[str, str]:
     """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
     found = {}
-    for name in names_in(group, place(Path(group.file.filename).name, group.name)):
-        if isinstance(group.get(name, getlink=True), h5py.HardLink):
-            kind = group.get(name, getclass=True)
-            found[name] = "dataset" if kind is h5py.Dataset else "group"
+    for name in names_in(group, _place(group)):
+        key = name.encode()
+        if group.id.links.get_info(key).type == h5py.h5l.TYPE_HARD:
+            kind = h5py.h5o.get_info(group.id, key).type
+            found[name] = "dataset" if kind == h5py.h5o.TYPE_DATASET else "group"
     return found
+
+
+def _place(group: h5py.Group) -> str:
+    return place(file_of(group).name, group.name)
 
 
 def tree_of(look: Look) -> Tree:
@@ -98,12 +105,12 @@ def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Ma
         return path in told and name not in of_root and is_plain(entry)
 
     objects = objects_of(file, tree, lambda _: True)
-    linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
+    linked = {file_of(dataset) for dataset in tree.datasets.values()}
     return Contents(
         groups=groups,
         masks=masks,
         problems=tree.problems,
-        files=(tree.files | linked) - {Path(file.filename)},
+        files=(tree.files | linked) - {file_of(file)},
         memory=max(map(chunk_memory, tree.datasets.values()), default=0),
         attributes=read_attributes(objects, in_text),
     )
@@ -155,7 +162,7 @@ class Hdf5Array:
 def plain_attributes(group: h5py.Group) -> dict[str, Any]:
     """Attributes as JSON; one whose type cannot be read says so."""
     values: dict[str, Any] = {}
-    for key in names_in(group.attrs, place(Path(group.file.filename).name, group.name)):
+    for key in names_in(group.attrs, _place(group)):
         try:
             value = group.attrs[key]
             values[key] = None if isinstance(value, h5py.Empty) else plain_value(value)
@@ -174,7 +181,7 @@ class Hdf5Episodes:
     def array(self, group: str, dataset: str) -> Array:
         """As in `EpisodeSource`."""
         item = f"{group}/{dataset}".strip("/")
-        found = self.opened[item]
+        found = member(self.opened, item)
         return Hdf5Array(found, place(self.name, item), found.shape, found.dtype)
 
     def attributes(self) -> Mapping[str, Any]:

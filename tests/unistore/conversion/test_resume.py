@@ -202,4 +202,4 @@ def test_the_journal_is_plain_json(toys: Path, toy: Any, stopping: Any, store: P
         run(toy(), [toys], store, executor=stopping(9))
     lines = (store.parent / BUILD / "journal.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]
-    assert steps == ["begin", *["derive"] * 4, "plan", *["shard"] * 5]
+    assert steps == ["sources", "begin", *["derive"] * 4, "plan", *["shard"] * 5]

@@ -34,7 +34,8 @@ class Dask:
     Parameters
     ----------
     scheduler
-        Address (``"tcp://host:8786"``); its workers see the same files.
+        Address (``"tcp://host:8786"``, or ``"tls://…"`` with the certificates of dask's configuration), or
+        the JSON file that ``dask scheduler --scheduler-file`` writes; its workers see the same files.
     memory
         Bytes that this process and the steps at work at once may hold; None: not bounded.
     tell
@@ -96,7 +97,9 @@ class Dask:
             stack.enter_context(dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}))
             stack.enter_context(silent())
             try:
-                client = stack.enter_context(Client(self._scheduler, timeout=TIMEOUT, set_as_default=False))
+                kind = "scheduler_file" if self._scheduler.endswith(".json") else "address"
+                where = {kind: self._scheduler}
+                client = stack.enter_context(Client(**where, timeout=TIMEOUT, set_as_default=False))
             except OSError as error:
                 msg = f"{self._scheduler}: no dask scheduler answers there; start one with 'dask scheduler'"
                 raise ConversionError(msg) from error
