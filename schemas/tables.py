@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Field", "Table"]
+__all__ = ["Field", "Table", "own_axes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class Field:
     row_shape
         Shape after axis 0: ``()`` for a column, ``(3,)`` for coordinates, ``(D, H, W)`` for volumes.
     axes
-        One name an axis, axis 0 included: ``("point", "coordinate")``.
+        One name an axis, axis 0 included: ``("point", "coordinate")``. Arrays of one group, and of the groups
+        above it, share a name where they share the axis: see `own_axes` for axes that they do not.
     unit
         Unit of the values (``"m"``, ``"HU"``, ``"s"``), or None.
     description
@@ -67,6 +68,12 @@ class Field:
         for extent in self.row_shape:
             count *= extent
         return count * np.dtype(self.dtype).itemsize
+
+
+def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
+    """Names of axes that only one column has: ``("rgb_component",)``; numbered from 1 if several."""
+    name = f"{column.rpartition('/')[2]}_{axis}"
+    return (name,) if count == 1 else tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

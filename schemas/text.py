@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, own_axes
 
 __all__ = ["text_arrays", "text_values"]
 
@@ -35,6 +35,7 @@ def text_arrays(
         ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
         ``data[offsets[i]:offsets[i + 1]]``.
     """
+    column = path.rpartition("/")[2]
     encoded = [string.encode("utf-8", "backslashreplace") for string in strings]
     offsets = np.zeros(len(encoded) + 1, np.int64)
     np.cumsum([len(item) for item in encoded], out=offsets[1:])
@@ -44,8 +45,8 @@ def text_arrays(
             Field(
                 path=f"{path}/data",
                 dtype="uint8",
-                axes=("byte",),
-                description=f"{description or path.rsplit('/', 1)[-1]}: UTF-8 text of all rows",
+                axes=own_axes(column, "byte", 1),
+                description=f"{description or column}: UTF-8 text of all rows",
             ),
             data,
         ),

@@ -27,7 +27,7 @@ import numpy as np
 
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, own_axes
 
 __all__ = [
     "FAMILY_NAME",
@@ -99,7 +99,7 @@ def point_field(
         path=f"{POINTS}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("point", *(f"component_{axis}" for axis in range(1, len(row_shape) + 1))),
+        axes=("point", *own_axes(name, "component", len(row_shape))),
         description=f"{name} of each point",
         run=run,
         attributes=attributes or {},
@@ -114,7 +114,7 @@ def segment_field(
         path=f"{SEGMENTS}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("segment", *(f"component_{axis}" for axis in range(1, len(row_shape) + 1))),
+        axes=("segment", *own_axes(name, "component", len(row_shape))),
         description=f"{name} of each segment",
         attributes=attributes or {},
     )

@@ -73,9 +73,11 @@ def shared_index(
         return field, values
 
     return [
-        *text_arrays("sources/path", [source.name for source in scan.sources]),
+        *text_arrays("sources/path", [source.name for source in scan.sources], axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
-        column("sources/digest", digests, ("source", "byte"), "xxh3-128 of the values converted from it"),
+        column(
+            "sources/digest", digests, ("source", "digest_byte"), "xxh3-128 of the values converted from it"
+        ),
         column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
         column("sources/rows", rows, ("source",), f"Rows in {scan.main_table!r}"),
         column("splits/code", codes, ("sample",), "Split of the sample; names in the group's attributes"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.conversion.dimensions import with_own_names
 from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
@@ -92,13 +93,14 @@ def plan_of(
     index: Sequence[ArrayPlan] = (),
 ) -> Plan:
     """The plan of a scan, once its tables are planned."""
+    tables, index = with_own_names(tables, index)
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
         codec=codec,
         sources=tuple(source.name for source in scan.sources),
-        tables=tuple(tables),
-        index=tuple(index),
+        tables=tables,
+        index=index,
         options=plan_options(scan, codec, shares),
         versions=versions(),
     )
