@@ -25,6 +25,7 @@ from unistore.errors import ConversionError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
+from unistore.store.consolidated import root_head
 from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
@@ -155,22 +156,27 @@ def seal(
     with target.together() as together:
         for field, values in index:
             entries += _write_index(together, planned[field.path], plan.codec, values)
-        entries += _write_metadata(together, plan, groups)
+        documents = metadata_documents(plan, groups)
+        entries += _write_metadata(together, documents)
         manifest = manifest_bytes(entries)
         together.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
     sealed = seal_of(entries, manifest)
-    document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
+    document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed, documents)
     target.put(ROOT, [document])
     return sealed
 
 
 def root_document(
-    attributes: Mapping[str, Any], statistics: Mapping[str, Any], sealed: Mapping[str, Any]
+    attributes: Mapping[str, Any],
+    statistics: Mapping[str, Any],
+    sealed: Mapping[str, Any],
+    documents: Mapping[str, bytes],
 ) -> bytes:
-    """The root's ``zarr.json``, signed: what `root_attributes` gave, statistics, the seal last."""
+    """The root's ``zarr.json``, signed: all other documents, what `root_attributes` gave, the seal last."""
     unistore = {**attributes, "statistics": statistics, "seal": sealed}
-    return sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))
+    own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
+    return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
 
 
 def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
@@ -189,9 +195,9 @@ def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues
     return [write_column(files, codec, number, IndexRows(array, number, values)) for number in range(shards)]
 
 
-def _write_metadata(files: Files, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]:
     entries = []
-    for key, document in metadata_documents(plan, groups).items():
+    for key, document in documents.items():
         written = files.put(key, [document])
         entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
     return entries
@@ -204,7 +210,8 @@ def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> d
     for array in plan.arrays():
         documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
     for path in sorted({*_parents(paths), *groups}):
-        documents[path] = _group(dict(groups.get(path, {})))
+        attributes = dict(groups.get(path, {}))
+        documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})
     found = {f"{path}/{ROOT}": document for path, document in documents.items()}
     if skipped := plan.options.get("skipped"):
         found[REPORT] = report_document(skipped)
@@ -213,10 +220,6 @@ def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> d
 
 def _parents(paths: Iterable[str]) -> set[str]:
     return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
-
-
-def _group(attributes: Mapping[str, Any]) -> bytes:
-    return _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

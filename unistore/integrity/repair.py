@@ -137,7 +137,9 @@ class _Repair:
         document = None if self.checked.root.intact else known.root.document
         if root_lost:
             statistics = merged_statistics(made.planned.plan, remade.records)
-            document = root_document(made.planned.attributes, statistics, seal_of(entries.values(), manifest))
+            documents = {key: part.document for key, part in parts.items() if part.array is None}
+            sealed = seal_of(entries.values(), manifest)
+            document = root_document(made.planned.attributes, statistics, sealed, documents)
         elif xxhash.xxh3_128_hexdigest(manifest) != known.root.seal["digest"]:
             raise _unlike(damaged)
         storage = LocalStorage(self.folder)
@@ -149,14 +151,16 @@ class _Repair:
         root = self.checked.root
         if root.intact:
             return self.checked
-        document = repaired_root(root.document)
+        storage = LocalStorage(self.folder)
+        keys = [path.relative_to(self.folder).as_posix() for path in self.folder.rglob(f"*/{ROOT}")]
+        document = repaired_root(root.document, {key: storage.get(key) for key in keys})
         if document is None:
             return self.checked
         write_shard(self.work / "root", ROOT, [document])
         attributes = Store(self.work / "root").attributes
         digest = attributes["seal"]["digest"]
         try:
-            manifest = LocalStorage(self.folder).get(MANIFEST, MANIFEST_LIMIT)
+            manifest = storage.get(MANIFEST, MANIFEST_LIMIT)
             intact = xxhash.xxh3_128_hexdigest(manifest) == digest
         except StoreError:
             intact = False

@@ -11,9 +11,11 @@ from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.indexes import index_problem
 from unistore.schemas.arrays import ArrayInfo
+from unistore.store.consolidated import consolidated_problems
 from unistore.store.manifest import Entry, manifest_bytes, seal_of
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
+from unistore.zarr3.documents import parse_document
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.storage import Storage
 
@@ -59,6 +61,10 @@ def check_structure(
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
     ]
+    keys = [key for key in entries if key.endswith(f"/{ROOT}")]
+    documents = {key: storage.get(key) for key in keys if key in sound}
+    repeated = consolidated_problems(parse_document(storage.get(ROOT)), keys, documents)
+    problems += [_wrong(ROOT, message) for message in repeated]
     problems += _shard_problems(storage, attributes["fields"], metadata, entries, sound)
     if len(metadata) == len(attributes["fields"]):
         problems += _schema_problems(metadata, attributes)

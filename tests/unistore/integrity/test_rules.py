@@ -116,6 +116,36 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
         sealed_with(store, forge, family="Sonar")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda found: found["metadata"]["rows"]["attributes"].update(a=1),
+            "are not what rows/zarr.json says",
+        ),
+        (lambda found: found["metadata"]["splits/code"].update(shape=[1]), "of splits/code are not what"),
+        (lambda found: found["metadata"].pop("sources/path"), "lack sources/path"),
+        (
+            lambda found: found["metadata"].update({"rows/ghost": {}}),
+            "name 'rows/ghost', which the store does",
+        ),
+        (lambda found: found.update(kind="outline"), "expected those of every group and array, inline"),
+        (lambda found: found.clear(), "expected those of every group and array, inline"),
+    ],
+)
+def test_consolidated_metadata_against_the_documents(
+    change: Callable[[Any], Any], message: str, copy_case: Copy, forge: Callable[..., None]
+) -> None:
+    _, store = copy_case("rows_real")
+    document = json.loads((store / "zarr.json").read_text())
+    change(document["consolidated_metadata"])
+    (store / "zarr.json").write_text(json.dumps(document))
+    forge(store, {}, {})
+    (problem,) = verify(store).problems
+    assert (problem.kind, problem.location) == ("metadata", "zarr.json")
+    assert message in problem.message
+
+
 def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:
     """A manifest, sealed, that lacks a shard, gives wrong rows, or lists one too many."""
     from unistore.store.manifest import parse_manifest

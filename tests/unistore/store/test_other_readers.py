@@ -7,7 +7,6 @@ from pathlib import Path
 
 import h5py
 import numpy as np
-import pytest
 import tensorstore
 import xarray
 import zarr
@@ -28,17 +27,17 @@ def groups_of(store: Path) -> list[str]:
     return ["", *(path for path, member in members if isinstance(member, zarr.Group))]
 
 
-@pytest.mark.filterwarnings("ignore:Object at unistore-")
 def test_xarray_opens_every_group(case_name: str, make_case: MakeCase) -> None:
     path = make_case(case_name)[1]
     store = Store(path)
-    tree = xarray.open_datatree(path, engine="zarr", consolidated=False, chunks=None)
+    tree = xarray.open_datatree(path, engine="zarr", chunks=None)
     opened = {node.path.strip("/"): node for node in tree.subtree}
     groups = groups_of(path)
     assert set(opened) == set(groups)
     seen = set()
     for group in groups:
-        alone = xarray.open_zarr(path, group=group or None, consolidated=False, chunks=None)
+        consolidated = False if group else None  # xarray looks for them in the group that it opens
+        alone = xarray.open_zarr(path, group=group or None, consolidated=consolidated, chunks=None)
         assert set(alone.variables) == set(opened[group].to_dataset(inherit=False).variables)
         for name, variable in alone.variables.items():
             array = store.array(f"{group}/{name}")
@@ -71,8 +70,7 @@ def test_columns_whose_own_names_are_alike(tmp_path: Path) -> None:
         for name, extent in extents.items():
             file[name] = np.zeros((5, *extent))
     store = Case("rows", [tmp_path / "a.h5"]).convert(tmp_path / "store.zarr")
-    with pytest.warns(match="unistore-manifest"):
-        tree = xarray.open_datatree(store, engine="zarr", consolidated=False, chunks=None)
+    tree = xarray.open_datatree(store, engine="zarr", chunks=None)
     for name, extent in extents.items():
         assert tree[f"rows/{name}"].shape == (5, *extent)
         assert tree[f"rows/{name}"].dims[0] == "row"
