@@ -62,6 +62,12 @@ class Field:
         return self.path.rsplit("/", 1)[-1]
 
     @property
+    def described(self) -> dict[str, object]:
+        """Attributes of the array, beside its own the CF conventions' ``units`` and ``long_name``."""
+        names = {"units": self.unit, "long_name": self.description or None}
+        return {name: value for name, value in names.items() if value is not None} | dict(self.attributes)
+
+    @property
     def row_bytes(self) -> int:
         """Uncompressed bytes of one row."""
         count = 1

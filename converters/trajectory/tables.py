@@ -127,7 +127,7 @@ def _resized(field: Field, size: int) -> Field:
         row_shape=(size, size, 3),
         axes=(field.axes[0], *image_axes(f"{field.path}_{size}")),
         description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
-        attributes={"resized_from": field.path},
+        attributes={"channels": field.attributes["channels"], "resized_from": field.path},
     )
 
 

@@ -53,6 +53,7 @@ NO_SEGMENT = -1
 """Number of the segment that keeps a source's points of no segment."""
 
 _QUANTISED = "float64(q) * scale + offset, with sources/scale and sources/offset of the segment's source"
+_XYZ = ["x", "y", "z"]
 _VOXEL_RULE = "floor((xyz - origin) / size) in float64, unique in a segment, lexicographic"
 
 
@@ -76,7 +77,7 @@ def xyz_field(dtype: str, run: int, unit: str | None) -> Field:
         unit=unit,
         description="x, y, z of each point, segments one after the other",
         run=run,
-        attributes={"quantised": _QUANTISED} if dtype == "int32" else {},
+        attributes={"components": _XYZ, **({"quantised": _QUANTISED} if dtype == "int32" else {})},
     )
 
 
@@ -136,6 +137,7 @@ def segment_fields(unit: str | None) -> dict[str, Field]:
             axes=("segment", "coordinate"),
             unit=unit,
             description="minimum of the segment's coordinates; 0 if it has no points",
+            attributes={"components": _XYZ},
         ),
         Field(
             path=f"{SEGMENTS}/bounds",
@@ -144,6 +146,7 @@ def segment_fields(unit: str | None) -> dict[str, Field]:
             axes=("segment", "minimum_maximum", "coordinate"),
             unit=unit,
             description="minimum and maximum of the segment's coordinates; 0 if it has no points",
+            attributes={"components": _XYZ},
         ),
         Field(
             path=f"{SEGMENTS}/source",
@@ -202,7 +205,7 @@ def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tup
         axes=("voxel", "coordinate"),
         description="cell of each occupied voxel, counted from its segment's origin",
         run=run,
-        attributes=rule,
+        attributes={"components": _XYZ, **rule},
     )
     counts = Field(
         path=f"{group}/counts",

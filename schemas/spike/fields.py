@@ -181,6 +181,7 @@ def extent_field(path: str) -> Field:
         axes=("frame", "y_x"),
         unit="pixel",
         description=f"True height and width of {what}; what lies beyond is padding",
+        attributes={"components": ["height", "width"]},
     )
 
 

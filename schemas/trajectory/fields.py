@@ -92,7 +92,7 @@ def column_field(column: str, dtype: str, row_shape: tuple[int, ...], **attribut
             column, described if column.startswith("observation/") else f"{column}, per step"
         ),
         statistics=numeric and (column in ("action", "reward") or column.startswith("observation/")),
-        attributes=attributes,
+        attributes={"channels": ["red", "green", "blue"], **attributes} if image else attributes,
     )
 
 

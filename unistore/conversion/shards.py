@@ -24,7 +24,7 @@ def metadata_of(array: ArrayPlan, codec: str) -> ArrayMetadata:
         array.shard,
         codec,
         fill=array.field.fill,
-        attributes=dict(array.field.attributes),
+        attributes=array.field.described,
         dimension_names=array.field.axes,
     )
 

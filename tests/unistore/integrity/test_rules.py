@@ -105,6 +105,9 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
     name = next(path for path in root["fields"] if path.startswith("rows/"))
     fields = {**root["fields"], name: {**root["fields"][name], "axes": ["voxel"]}}
     assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", f"{name}/zarr.json")
+    for member in ("unit", "description"):
+        fields = {**root["fields"], name: {**root["fields"][name], member: "ell"}}
+        assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", f"{name}/zarr.json")
     fields = {**root["fields"], "rows/ghost": root["fields"][name]}
     assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", "rows/ghost/zarr.json")
     wrong = sealed_with(store, forge, fields=root["fields"], statistics={"rows/ghost": {}})

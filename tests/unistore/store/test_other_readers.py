@@ -41,7 +41,12 @@ def test_xarray_opens_every_group(case_name: str, make_case: MakeCase) -> None:
         assert set(alone.variables) == set(opened[group].to_dataset(inherit=False).variables)
         for name, variable in alone.variables.items():
             array = store.array(f"{group}/{name}")
-            assert variable.dims == tuple(store.attributes["fields"][array.path]["axes"])
+            field = store.attributes["fields"][array.path]
+            assert variable.dims == tuple(field["axes"])
+            assert (variable.attrs.get("units"), variable.attrs["long_name"]) == (
+                field["unit"],
+                field["description"],
+            )
             assert_same_bits(variable.values, array.read())
             seen.add(array.path)
     assert seen == set(store.paths())
