@@ -23,6 +23,7 @@ from unistore.conversion.report import Report
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Spill
 from unistore.conversion.target import Folder
+from unistore.conversion.trial import choose_codecs
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError, InputError, Problem
@@ -119,7 +120,20 @@ class Conversion:
     def _plan(self, guards: tuple[Guard, ...], codec: str, shares: Mapping[str, float] | None) -> Planned:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         settled = self.converter.settle(self.scan, self._derive(guards))
-        return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))
+        choose = lambda plan, spilled: choose_codecs(self._job(guards, plan, spilled))  # noqa: E731
+        return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round), choose)
+
+    def _job(self, guards: tuple[Guard, ...], plan: Plan, spilled: Mapping[str, Table]) -> ShardJob:
+        return ShardJob(
+            converter=self.converter,
+            scan=self.scan,
+            guards=guards,
+            spill=self._spill(self.round),
+            target=self.build.target,
+            plan=plan,
+            spilled=spilled,
+            reading=reading_memory(self.scan),
+        )
 
     def _spill(self, number: int) -> Path:
         """Folder of what the sources spilled in a round: sources are numbered anew in each."""
@@ -177,17 +191,13 @@ class Conversion:
         keys = task_keys(plan, source_keys(self.scan, guards))
         done = self._written(plan, keys)
         todo = [task for task in plan.tasks() if task.id not in done]
-        job = ShardJob(
-            converter=self.converter,
-            scan=self.scan,
-            guards=guards,
-            spill=self._spill(self.round),
-            target=self.build.target,
-            plan=plan,
-            spilled=spilled,
-            reading=reading_memory(self.scan),
+        self._steps(
+            "writing",
+            self._job(guards, plan, spilled),
+            todo,
+            plan.task_bytes,
+            lambda task: {"of": keys[task.id]},
         )
-        self._steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
         return len(done)
 
     def _written(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:

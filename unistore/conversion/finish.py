@@ -155,7 +155,7 @@ def seal(
     planned = {array.field.path: array for array in plan.index}
     with target.together() as together:
         for field, values in index:
-            entries += _write_index(together, planned[field.path], plan.codec, values)
+            entries += _write_index(together, planned[field.path], values)
         documents = metadata_documents(plan, groups)
         entries += _write_metadata(together, documents)
         manifest = manifest_bytes(entries)
@@ -190,9 +190,9 @@ def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     return entries
 
 
-def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues) -> list[Entry]:
+def _write_index(files: Files, array: ArrayPlan, values: IndexValues) -> list[Entry]:
     shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
-    return [write_column(files, codec, number, IndexRows(array, number, values)) for number in range(shards)]
+    return [write_column(files, number, IndexRows(array, number, values)) for number in range(shards)]
 
 
 def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]:
@@ -208,7 +208,7 @@ def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> d
     documents: dict[str, bytes] = {}
     paths = [array.field.path for array in plan.arrays()]
     for array in plan.arrays():
-        documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
+        documents[array.field.path] = _json(metadata_of(array).to_json())
     for path in sorted({*_parents(paths), *groups}):
         attributes = dict(groups.get(path, {}))
         documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,12 @@ class Planned:
 
 
 def plan_conversion(
-    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Path
+    scan: Scan,
+    settled: Settled,
+    codec: str,
+    shares: Mapping[str, float] | None,
+    spill: Path,
+    choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
 ) -> Planned:
     """Plan a conversion once its sources are derived and settled.
 
@@ -68,12 +73,18 @@ def plan_conversion(
         As given to `run`.
     spill
         Folder of what the sources spilled.
+    choose
+        Gives the codec of each column of a plan with such spilled tables, by path; asked for ``"auto"``.
     """
     codes, names = assign_splits(scan, settled, shares)
     tables = _tables(scan, settled, spill)
     no_digests = np.zeros((len(scan.sources), 16), np.uint8)
     index = [*settled.arrays, *shared_index(scan, _rows_of(scan.main_table, tables), no_digests, codes)]
-    plan = plan_of(scan, codec, shares, tables, [_index_plan(field, len(values)) for field, values in index])
+    forms = [_index_plan(field, len(values)) for field, values in index]
+    spilled = {table.name: table for table in settled.spilled}
+    plan = plan_of(scan, codec, shares, tables, forms)
+    if codec == "auto":
+        plan = _with_codecs(plan, choose(plan, spilled))
     return Planned(
         scan=scan,
         plan=plan,
@@ -81,7 +92,7 @@ def plan_conversion(
         groups={**settled.groups, "splits": {"names": list(names)}},
         codes=codes,
         arrays=settled.arrays,
-        spilled={table.name: table for table in settled.spilled},
+        spilled=spilled,
     )
 
 
@@ -94,16 +105,27 @@ def plan_of(
 ) -> Plan:
     """The plan of a scan, once its tables are planned."""
     tables, index = with_own_names(tables, index)
+    tables = tuple(replace(t, arrays=tuple(replace(a, codec=codec) for a in t.arrays)) for t in tables)
+    index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
-        codec=codec,
         sources=tuple(source.name for source in scan.sources),
         tables=tables,
         index=index,
         options=plan_options(scan, codec, shares),
         versions=versions(),
     )
+
+
+def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
+    """The plan with the codecs that were chosen for its columns, which it records."""
+    tables = tuple(
+        replace(table, arrays=tuple(replace(a, codec=codecs[a.field.path]) for a in table.arrays))
+        for table in plan.tables
+    )
+    found = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
+    return replace(plan, tables=tables, options={**plan.options, "found": found})
 
 
 def plan_options(scan: Scan, codec: str, shares: Mapping[str, float] | None) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def rebuild(
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
         codec, shares = options["codec"], options["split"]
+        codecs = options["found"]["codecs"] if codec == "auto" else {}
     except (KeyError, TypeError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
@@ -120,7 +121,7 @@ def rebuild(
             raise InputError(problems)
         facts = [Spill(spill / str(source)).facts() for source in range(len(sizes))]
     settled = converter.settle(scan, facts)
-    planned = plan_conversion(scan, settled, codec, shares, spill)
+    planned = plan_conversion(scan, settled, codec, shares, spill, lambda *_: codecs)
     return Rebuilt(converter=converter, planned=planned, guards=guards, spill=spill)
 
 

@@ -132,7 +132,7 @@ class _Repair:
         root_lost = not known.root.intact
         place = self.work / "store"
         remade = remake(made, parts, set(damaged), place, self.progress, self.executor, whole=root_lost)
-        entries = self._entries(known, made, parts, remade)
+        entries = self._entries(known, parts, remade)
         manifest = manifest_bytes(entries.values())
         document = None if self.checked.root.intact else known.root.document
         if root_lost:
@@ -183,16 +183,13 @@ class _Repair:
             raise InputError(msg)
         return made
 
-    def _entries(
-        self, known: Checked, made: Rebuilt, parts: Mapping[str, Part], remade: Remade
-    ) -> dict[str, Entry]:
+    def _entries(self, known: Checked, parts: Mapping[str, Part], remade: Remade) -> dict[str, Entry]:
         """The manifest's lines: as they were, or, where it is damaged, made again."""
         if known.manifest_intact:
             lines = dict(known.entries)
         else:
-            codec = made.planned.plan.codec
             lines = {
-                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key], codec)
+                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key])
                 for key, part in parts.items()
             }
         unlike = [key for key, entry in remade.entries.items() if lines.get(key) != entry]

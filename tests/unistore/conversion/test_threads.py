@@ -166,7 +166,7 @@ def test_few_results_wait_to_be_taken() -> None:
     threads.stop()
 
 
-@pytest.mark.parametrize("codec", ["fast", "none"])
+@pytest.mark.parametrize("codec", ["auto", "none"])
 def test_toys_give_the_bytes_of_one_thread(tmp_path: Path, toys: Path, toy: Any, codec: str) -> None:
     alone = run(toy(), [toys], tmp_path / "alone.zarr", codec=codec)
     assert alone.tasks > 5
