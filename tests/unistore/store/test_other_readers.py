@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import dask.array
 import h5py
 import numpy as np
 import tensorstore
 import xarray
 import zarr
 
+import unistore
 from tests.cases import Case
 from unistore.store.reader import Store
 
@@ -79,3 +81,14 @@ def test_columns_whose_own_names_are_alike(tmp_path: Path) -> None:
     for name, extent in extents.items():
         assert tree[f"rows/{name}"].shape == (5, *extent)
         assert tree[f"rows/{name}"].dims[0] == "row"
+
+
+def test_dask_reads_a_shard_a_task(make_case: MakeCase) -> None:
+    path = make_case("spike_real")[1]
+    group = unistore.open_zarr(path)
+    for name in ("frames/spike", "frames/voxel/5"):
+        array = group[name]
+        lazy = dask.array.from_array(array, chunks=array.shards)
+        shards = [key for key in (path / name / "c").rglob("*") if key.is_file()]
+        assert lazy.npartitions == len(shards) < array.nchunks
+        assert_same_bits(lazy.compute(scheduler="sync"), Store(path).array(name).read())
