@@ -81,7 +81,9 @@ def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
 
 
 LITTLE = 1 / 8
-"""Share of the plain bytes that compression, another shuffle, or zstd must save to be worth its time."""
+"""Share of the plain bytes that compression must save to be worth its time."""
+SHUFFLED = 1 / 4
+"""Share of the plain bytes that another shuffle, or zstd, must save more: both decode slower."""
 MUCH = 3 / 4
 """Share of lz4's bytes that zstd, which decodes at a third of the speed, must save besides."""
 
@@ -90,8 +92,8 @@ def chosen_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str
     """The codec that serves a column best, from the bytes that codecs make of some of its chunks.
 
     None where lz4 saves less than `LITTLE` of the plain bytes; else lz4, shuffled as by ``fast`` unless
-    another shuffle saves as much more; or zstd where that saves `MUCH` of what lz4 stores. By bytes, never by
-    time, so that the choice is the same everywhere.
+    another shuffle saves `SHUFFLED` more; or zstd where that saves `MUCH` of what lz4 stores, too. By bytes,
+    never by time, so that the choice is the same everywhere.
 
     Parameters
     ----------
@@ -103,9 +105,9 @@ def chosen_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str
     plain, usual = size("none"), _spelled(*_shuffle(dtype, chunk))
     best, least = usual, size(f"lz4 {usual}")
     for other in _shuffles(dtype, chunk):
-        if other != usual and (found := size(f"lz4 {other}")) < least - LITTLE * plain:
+        if other != usual and (found := size(f"lz4 {other}")) < least - SHUFFLED * plain:
             best, least = other, found
-    if size(f"zstd {best}") < min((1 - MUCH) * least, least - LITTLE * plain):
+    if size(f"zstd {best}") < min((1 - MUCH) * least, least - SHUFFLED * plain):
         return f"zstd {best}"
     return f"lz4 {best}" if least <= plain - LITTLE * plain else "none"
 
