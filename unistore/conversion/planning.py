@@ -119,9 +119,9 @@ def plan_of(
 
 
 def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
-    """The plan with the codecs that were chosen for its columns, which it records."""
+    """The plan with the codecs that were chosen for its columns; it records them. A store may lack some."""
     tables = tuple(
-        replace(table, arrays=tuple(replace(a, codec=codecs[a.field.path]) for a in table.arrays))
+        replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
         for table in plan.tables
     )
     found = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
