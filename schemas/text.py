@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, own_axes
 
 __all__ = ["text_arrays", "text_values"]
 
@@ -36,6 +36,7 @@ def text_arrays(
         ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
         ``data[offsets[i]:offsets[i + 1]]``.
     """
+    column = path.rpartition("/")[2]
     encoded, bounds = bytearray(), array("q", [0])
     for string in strings:
         encoded += string.encode("utf-8", "backslashreplace")
@@ -46,8 +47,8 @@ def text_arrays(
             Field(
                 path=f"{path}/data",
                 dtype="uint8",
-                axes=("byte",),
-                description=f"{description or path.rsplit('/', 1)[-1]}: UTF-8 text of all rows",
+                axes=own_axes(column, "byte", 1),
+                description=f"{description or column}: UTF-8 text of all rows",
             ),
             data,
         ),

@@ -24,7 +24,7 @@ from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, P
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.buckets import Read
 from unistore.converters.point_cloud.classes import class_notes, folder_classes, labelled
-from unistore.converters.point_cloud.coordinates import dequantise
+from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
 from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
@@ -44,7 +44,7 @@ from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
+from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
 
@@ -237,10 +237,14 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
-        """Copy spilled rows; coordinates that were quantised become floats where not all could be."""
-        if column == "xyz" and rows.dtype.kind == "i" and out.dtype.kind == "f":
+        """Copy spilled rows; coordinates become floats, or decimals, where not all sources were quantised."""
+        decimal = table.columns()[column].attributes.get(DECIMAL) if column == "xyz" else None
+        if column == "xyz" and rows.dtype.kind == "i" and (decimal is not None or out.dtype.kind == "f"):
             detail = scan.sources[source].detail
             rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
+        if isinstance(decimal, Mapping):
+            quantise_decimals(rows, decimal, out)
+            return
         np.copyto(out, rows, casting="same_kind")
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.common.options import Columns
 from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
+from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL
 from unistore.converters.protocol import Facts, Scan, Settled, Source
@@ -22,6 +23,7 @@ from unistore.schemas.point_cloud.fields import (
     NO_SEGMENT,
     POINTS,
     SEGMENTS,
+    Decimal,
     point_field,
     scale_fields,
     segment_field,
@@ -56,6 +58,7 @@ def tables(
     unit: str | None,
     run: int,
     voxel_runs: Sequence[int],
+    decimal: Decimal | None = None,
 ) -> tuple[Table, ...]:
     """``points`` and one table a voxel grid, all spilled.
 
@@ -69,12 +72,14 @@ def tables(
         Of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
+    decimal
+        How decimals are quantised.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
     ]
     points = (
-        xyz_field(xyz_dtype, run, unit),
+        xyz_field(xyz_dtype, run, unit, decimal),
         *(replace(field, run=run) for field in columns),
         source_row_field(run),
         *(point_voxel for _, _, point_voxel in grids),
@@ -141,12 +146,16 @@ def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], un
     run = _typical(lengths[real])
     voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
     dtype = _xyz_dtype(scan.sources, facts)
+    decimal = _decimal(facts, lengths) if dtype == "float64" else None
+    dtype = dtype if decimal is None else "int32"
     columns = [_described(key, field, facts) for key, field in point_columns(scan).items()]
     arrays = _segment_arrays(scan, facts, unit)
     arrays += [
         (voxel_offsets_field(size), _offsets(counts)) for size, counts in zip(sizes, voxels, strict=True)
     ]
-    arrays += _source_arrays(scan.sources, quantised=dtype == "int32")
+    arrays += _source_arrays(scan.sources)
+    if dtype == "int32":
+        arrays += _quantum_arrays(scan.sources, decimal)
     return Settled(
         arrays=arrays,
         spilled=tables(
@@ -156,6 +165,7 @@ def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], un
             unit=unit,
             run=run,
             voxel_runs=[_typical(counts[real]) for counts in voxels],
+            decimal=decimal,
         ),
         samples=int(np.count_nonzero(real)),
         sample_source=of_source[real].astype(np.int64),
@@ -188,16 +198,22 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], unit: str | None) -> Arr
     return arrays
 
 
-def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
-    """What each file's layout was, scale and offset where coordinates are quantised, and the headers."""
+def _quantum_arrays(sources: Sequence[Source], decimal: Decimal | None) -> Arrays:
+    """Scale and offset of each file's quantised coordinates."""
+    if decimal is None:
+        own = [[source.detail[name] for source in sources] for name in ("scale", "offset")]
+    else:
+        own = [[[decimal.scale] * 3] * len(sources), [list(decimal.offset)] * len(sources)]
+    return [(field, np.array(values, np.float64)) for field, values in zip(scale_fields(), own, strict=True)]
+
+
+def _source_arrays(sources: Sequence[Source]) -> Arrays:
+    """What each file's layout was, and the headers."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
     layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
     arrays: Arrays = [
         *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
     ]
-    if quantised:
-        for field, name in zip(scale_fields(), ("scale", "offset"), strict=True):
-            arrays.append((field, np.array([source.detail[name] for source in sources], np.float64)))
     if any(source.detail["header"] for source in sources):
         texts = (json.dumps(source.detail["header"], sort_keys=True) for source in sources)
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
@@ -211,6 +227,13 @@ def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:
         for source, each in zip(sources, facts, strict=True)
     }
     return kinds.pop() if len(kinds) == 1 else "float64"
+
+
+def _decimal(facts: Sequence[Facts], lengths: NDArray[np.int64]) -> Decimal | None:
+    """How the coordinates of all sources are quantised as decimals; None where they cannot be."""
+    bounds = np.concatenate([each["bounds"] for each in facts])[lengths > 0]
+    places = [int(each["places"]) for each in facts]
+    return decimal_of(places, bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
 
 
 def _described(key: str, field: Field, facts: Sequence[Facts]) -> Field:

@@ -25,6 +25,7 @@ from unistore.schemas.trajectory.fields import (
     OBSERVATION,
     STEPS,
     column_field,
+    image_axes,
     is_image,
     jpeg_fields,
     moved,
@@ -124,9 +125,9 @@ def _resized(field: Field, size: int) -> Field:
         path=f"{field.path}_{size}",
         dtype=field.dtype,
         row_shape=(size, size, 3),
-        axes=field.axes,
+        axes=(field.axes[0], *image_axes(f"{field.path}_{size}")),
         description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
-        attributes={"resized_from": field.path},
+        attributes={"channels": field.attributes["channels"], "resized_from": field.path},
     )
 
 

@@ -59,10 +59,10 @@ _COMMON = (
     _shared("--dry-run", is_flag=True, help="Show what was found and what would be written, and stop."),
     _shared(
         "--codec",
-        type=click.Choice(["fast", "balanced", "small", "none"]),
-        default="fast",
+        type=click.Choice(["auto", "fast", "balanced", "small", "none"]),
+        default="auto",
         show_default=True,
-        help="fast: blosc-lz4, decodes at memory speed. small: blosc-zstd, smallest.",
+        help="auto: chosen for each column by trial. fast: blosc-lz4. small: blosc-zstd, smallest.",
     ),
     _shared(
         "--split", metavar="SHARES", help="Deal whole sources out to splits: train=0.8,val=0.2 (of samples)."

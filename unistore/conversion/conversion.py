@@ -23,9 +23,11 @@ from unistore.conversion.report import Report
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Lot, Spill
 from unistore.conversion.target import Folder
+from unistore.conversion.trial import choose_codecs
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError, InputError, Problem
+from unistore.schemas.tables import Table
 from unistore.system.progress import Progress
 
 __all__ = ["Conversion"]
@@ -123,7 +125,20 @@ class Conversion:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         spill = self._derive(guards, keys)
         settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())
-        return plan_conversion(self.scan, settled, codec, shares, spill), spill
+        choose = lambda plan, spilled: choose_codecs(self._job(guards, plan, spilled, spill))  # noqa: E731
+        return plan_conversion(self.scan, settled, codec, shares, spill, choose), spill
+
+    def _job(self, guards: Guards, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
+        return ShardJob(
+            converter=self.converter,
+            scan=self.scan,
+            guards=guards,
+            spill=spill,
+            target=self.build.target,
+            plan=plan,
+            spilled=spilled,
+            reading=reading_memory(self.scan),
+        )
 
     def _derive(self, guards: Guards, keys: Keys) -> Spill:
         """What every source spilled; nothing if nothing is derived."""
@@ -175,17 +190,13 @@ class Conversion:
         keys = task_keys(plan, source_keys)
         done = self._written(plan, keys)
         todo = [task for task in plan.tasks() if task.id not in done]
-        job = ShardJob(
-            converter=self.converter,
-            scan=self.scan,
-            guards=guards,
-            spill=spill,
-            target=self.build.target,
-            plan=plan,
-            spilled=planned.spilled,
-            reading=reading_memory(self.scan),
+        self._steps(
+            "writing",
+            self._job(guards, plan, planned.spilled, spill),
+            todo,
+            plan.task_bytes,
+            lambda task: {"of": keys[task.id]},
         )
-        self._steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
         return len(done)
 
     def _written(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:

@@ -41,7 +41,7 @@ def convert(
     destination: PathLike,
     family: str | None = None,
     *,
-    codec: str = "fast",
+    codec: str = "auto",
     split: str | Mapping[str, float] | None = None,
     overwrite: bool = False,
     restart: bool = False,
@@ -67,7 +67,9 @@ def convert(
         Family of the sources, as ``unistore convert --help`` lists them; None: the only one that has all the
         given options of its own, or else from the content.
     codec
-        ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
+        ``"auto"`` chooses for each column by trial: none where compression saves little, else lz4, or zstd
+        where that saves much more. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or
+        ``"none"`` insist on one for all columns.
     split
         Shares of the samples, dealt out by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
     overwrite

@@ -27,6 +27,7 @@ from unistore.errors import ConversionError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
+from unistore.store.consolidated import root_head
 from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
@@ -87,9 +88,11 @@ def shared_index(
         return field, values
 
     return [
-        *text_arrays("sources/path", scan.sources.names),
+        *text_arrays("sources/path", scan.sources.names, axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
-        column("sources/digest", digests, ("source", "byte"), "xxh3-128 of the values converted from it"),
+        column(
+            "sources/digest", digests, ("source", "digest_byte"), "xxh3-128 of the values converted from it"
+        ),
         column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
         column("sources/rows", rows, ("source",), f"Rows in {scan.main_table!r}"),
         column("splits/code", codes, ("sample",), "Split of the sample; names in the group's attributes"),
@@ -176,23 +179,29 @@ def seal(
     planned = {array.field.path: array for array in plan.index}
     with target.together() as together:
         for field, values in index:
-            entries += _write_index(together, planned[field.path], plan.codec, values)
-        entries += _write_metadata(together, metadata_documents(plan, attributes, groups))
+            entries += _write_index(together, planned[field.path], values)
+        documents = metadata_documents(plan, attributes, groups)
+        entries += _write_metadata(together, documents)
         manifest = manifest_bytes(entries)
         together.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
     sealed = seal_of(entries, manifest)
-    document = root_document(attributes, merged_statistics(plan, journal.each("shard")), sealed)
+    statistics = merged_statistics(plan, journal.each("shard"))
+    document = root_document(attributes, statistics, sealed, documents)
     target.put(ROOT, [document])
     return sealed
 
 
 def root_document(
-    attributes: Mapping[str, Any], statistics: Mapping[str, Any], sealed: Mapping[str, Any]
+    attributes: Mapping[str, Any],
+    statistics: Mapping[str, Any],
+    sealed: Mapping[str, Any],
+    documents: Mapping[str, bytes],
 ) -> bytes:
-    """The root's ``zarr.json``, signed: what `root_attributes` gave, statistics, the seal last."""
+    """The root's ``zarr.json``, signed: all other documents, what `root_attributes` gave, the seal last."""
     unistore = {**attributes, "statistics": statistics, "seal": sealed}
-    return sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))
+    own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
+    return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
 
 
 def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
@@ -206,9 +215,9 @@ def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     return entries
 
 
-def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues) -> list[Entry]:
+def _write_index(files: Files, array: ArrayPlan, values: IndexValues) -> list[Entry]:
     shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
-    return [write_column(files, codec, number, IndexRows(array, number, values)) for number in range(shards)]
+    return [write_column(files, number, IndexRows(array, number, values)) for number in range(shards)]
 
 
 def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]:
@@ -234,9 +243,10 @@ def metadata_documents(
     documents: dict[str, bytes] = {}
     paths = [array.field.path for array in plan.arrays()]
     for array in plan.arrays():
-        documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
+        documents[array.field.path] = _json(metadata_of(array).to_json())
     for path in sorted({*_parents(paths), *groups}):
-        documents[path] = _group(dict(groups.get(path, {})))
+        own = dict(groups.get(path, {}))
+        documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
     found = {f"{path}/{ROOT}": document for path, document in documents.items()}
     if verdicts := attributes.get("verdicts"):
         found[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
@@ -245,10 +255,6 @@ def metadata_documents(
 
 def _parents(paths: Iterable[str]) -> set[str]:
     return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
-
-
-def _group(attributes: Mapping[str, Any]) -> bytes:
-    return _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

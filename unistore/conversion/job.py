@@ -181,11 +181,11 @@ class ShardJob:
         return lambda: outcome
 
     def _write(self, task: ShardTask, columns: Sequence[Column], spread: Spread) -> Outcome:
-        codec, table = self.plan.codec, task.table
+        table = task.table
         try:
             with self.target.together() as together:
                 files = [
-                    write_column(together, codec, task.number, column, spread)
+                    write_column(together, task.number, column, spread)
                     for column in columns
                     if not column.array.is_empty
                 ]
@@ -254,7 +254,7 @@ class ShardJob:
                 Planes(
                     array,
                     task.lo,
-                    [partial(self._planes, table.name, array.column, piece.source) for piece in pieces],
+                    [partial(self.read_planes, table.name, array.column, piece.source) for piece in pieces],
                 )
                 for array in table.arrays
             ]
@@ -288,7 +288,10 @@ class ShardJob:
             for at, array in enumerate(table.arrays)
         ]
 
-    def _planes(self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]) -> None:
+    def read_planes(
+        self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]
+    ) -> None:
+        """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
         source = self.scan.sources[number]
         try:
             with reading(source, self.guards[number]):

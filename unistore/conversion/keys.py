@@ -52,9 +52,11 @@ def task_keys(plan: Plan, sources: Keys) -> dict[str, str]:
     for table in plan.tables:
         form = json_digest(
             [
-                plan.codec,
                 dict(plan.versions),
-                [[asdict(array.field), array.column, array.chunk, array.shard] for array in table.arrays],
+                [
+                    [asdict(array.field), array.column, array.chunk, array.shard, array.codec]
+                    for array in table.arrays
+                ],
             ]
         )
         for task in table.tasks():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.conversion.dimensions import with_own_names
 from unistore.conversion.finish import IndexArrays, file_bytes, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
@@ -59,7 +60,12 @@ class Planned:
 
 
 def plan_conversion(
-    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Spill
+    scan: Scan,
+    settled: Settled,
+    codec: str,
+    shares: Mapping[str, float] | None,
+    spill: Spill,
+    choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
 ) -> Planned:
     """Plan a conversion once its sources are derived and settled.
 
@@ -69,13 +75,19 @@ def plan_conversion(
         As given to `run`.
     spill
         What the sources spilled.
+    choose
+        Gives the codec of each column of a plan with such spilled tables, by path; asked for ``"auto"``.
     """
     codes, names = assign_splits(scan, settled, shares)
     tables = _tables(scan, settled, spill)
     no_digests = np.zeros((len(scan.sources), 16), np.uint8)
     main_rows, sizes = _rows_of(scan.main_table, tables), file_bytes(scan)
     index = [*settled.arrays, *shared_index(scan, main_rows, sizes, no_digests, codes)]
-    plan = plan_of(scan, codec, shares, tables, [_index_plan(field, len(values)) for field, values in index])
+    forms = [_index_plan(field, len(values)) for field, values in index]
+    spilled = {table.name: table for table in settled.spilled}
+    plan = plan_of(scan, codec, shares, tables, forms)
+    if codec == "auto":
+        plan = _with_codecs(plan, choose(plan, spilled))
     return Planned(
         scan=scan,
         plan=plan,
@@ -84,7 +96,7 @@ def plan_conversion(
         codes=codes,
         sizes=sizes,
         arrays=settled.arrays,
-        spilled={table.name: table for table in settled.spilled},
+        spilled=spilled,
     )
 
 
@@ -96,16 +108,28 @@ def plan_of(
     index: Sequence[ArrayPlan] = (),
 ) -> Plan:
     """The plan of a scan, once its tables are planned."""
+    tables, index = with_own_names(tables, index)
+    tables = tuple(replace(t, arrays=tuple(replace(a, codec=codec) for a in t.arrays)) for t in tables)
+    index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
-        codec=codec,
         sources=tuple(scan.sources.names),
-        tables=tuple(tables),
-        index=tuple(index),
+        tables=tables,
+        index=index,
         options=plan_options(scan, codec, shares),
         versions=versions(),
     )
+
+
+def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
+    """The plan with the codecs that were chosen for its columns; it records them. A store may lack some."""
+    tables = tuple(
+        replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
+        for table in plan.tables
+    )
+    found = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
+    return replace(plan, tables=tables, options={**plan.options, "found": found})
 
 
 def plan_options(scan: Scan, codec: str, shares: Mapping[str, float] | None) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def run(
     paths: Sequence[Path],
     destination: str | os.PathLike[str],
     *,
-    codec: str = "fast",
+    codec: str = "auto",
     shares: Mapping[str, float] | None = None,
     overwrite: bool = False,
     restart: bool = False,
@@ -51,7 +51,7 @@ def run(
     Parameters
     ----------
     codec
-        Preset of the codec chain: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
+        ``"auto"``, or a preset for all columns: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
     shares
         Deal sources out to splits by these shares of the samples.
     overwrite

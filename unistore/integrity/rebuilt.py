@@ -99,6 +99,7 @@ def rebuild(
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
         codec, shares = options["codec"], options["split"]
+        codecs = options["found"]["codecs"] if codec == "auto" else {}
     except (KeyError, TypeError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
@@ -120,7 +121,7 @@ def rebuild(
         if problems:
             raise InputError(problems)
     settled = converter.settle(scan, spill if scan.is_derived else ())
-    planned = plan_conversion(scan, settled, codec, shares, spill)
+    planned = plan_conversion(scan, settled, codec, shares, spill, lambda *_: codecs)
     planned = replace(planned, attributes=_with_verdicts(planned.attributes, attributes))
     return Rebuilt(converter=converter, planned=planned, guards=guards, spill=spill)
 

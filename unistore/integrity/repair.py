@@ -132,12 +132,14 @@ class _Repair:
         root_lost = not known.root.intact
         place = self.work / "store"
         remade = remake(made, parts, set(damaged), place, self.progress, self.executor, whole=root_lost)
-        entries = self._entries(known, made, parts, remade)
+        entries = self._entries(known, parts, remade)
         manifest = manifest_bytes(entries.values())
         document = None if self.checked.root.intact else known.root.document
         if root_lost:
             statistics = merged_statistics(made.planned.plan, remade.records)
-            document = root_document(made.planned.attributes, statistics, seal_of(entries.values(), manifest))
+            documents = {key: part.document for key, part in parts.items() if part.array is None}
+            sealed = seal_of(entries.values(), manifest)
+            document = root_document(made.planned.attributes, statistics, sealed, documents)
         elif xxhash.xxh3_128_hexdigest(manifest) != known.root.seal["digest"]:
             raise _unlike(damaged)
         storage = LocalStorage(self.folder)
@@ -149,14 +151,16 @@ class _Repair:
         root = self.checked.root
         if root.intact:
             return self.checked
-        document = repaired_root(root.document)
+        storage = LocalStorage(self.folder)
+        keys = [path.relative_to(self.folder).as_posix() for path in self.folder.rglob(f"*/{ROOT}")]
+        document = repaired_root(root.document, {key: storage.get(key) for key in keys})
         if document is None:
             return self.checked
         write_shard(self.work / "root", ROOT, [document])
         attributes = Store(self.work / "root").attributes
         digest = attributes["seal"]["digest"]
         try:
-            manifest = LocalStorage(self.folder).get(MANIFEST, MANIFEST_LIMIT)
+            manifest = storage.get(MANIFEST, MANIFEST_LIMIT)
             intact = xxhash.xxh3_128_hexdigest(manifest) == digest
         except StoreError:
             intact = False
@@ -179,16 +183,13 @@ class _Repair:
             raise InputError(msg)
         return made
 
-    def _entries(
-        self, known: Checked, made: Rebuilt, parts: Mapping[str, Part], remade: Remade
-    ) -> dict[str, Entry]:
+    def _entries(self, known: Checked, parts: Mapping[str, Part], remade: Remade) -> dict[str, Entry]:
         """The manifest's lines: as they were, or, where it is damaged, made again."""
         if known.manifest_intact:
             lines = dict(known.entries)
         else:
-            codec = made.planned.plan.codec
             lines = {
-                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key], codec)
+                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key])
                 for key, part in parts.items()
             }
         unlike = [key for key, entry in remade.entries.items() if lines.get(key) != entry]

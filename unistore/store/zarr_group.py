@@ -27,9 +27,15 @@ def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
     StoreError
         If there is no Zarr group, its metadata cannot be read, or the folder holds links, pipes or devices.
 
+    Notes
+    -----
+    For dask give the shards as chunks: by itself it makes a task of each small inner chunk.
+
     Examples
     --------
     >>> unistore.open_zarr("train.zarr")["rows/data"][:3]  # doctest: +SKIP
+    >>> images = unistore.open_zarr("train.zarr")["rows/image"]  # doctest: +SKIP
+    >>> dask.array.from_array(images, chunks=images.shards)  # doctest: +SKIP
     """
     import zarr
 

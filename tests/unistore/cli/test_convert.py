@@ -70,7 +70,7 @@ def test_a_family_by_any_of_its_spellings(asked: list[Any], word: str) -> None:
     paths, destination, family, options = asked[0]
     assert (paths, destination, family) == (["a.h5", "b.h5"], "out.zarr", "point_cloud")
     assert options["voxel_size"] == (0.5,)
-    assert (options["workers"], options["codec"], options["columns"]) == (3, "fast", "exact")
+    assert (options["workers"], options["codec"], options["columns"]) == (3, "auto", "exact")
 
 
 def test_options_reach_their_converter(asked: list[Any]) -> None:

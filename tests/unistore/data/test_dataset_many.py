@@ -17,7 +17,7 @@ import unistore
 from unistore.errors import InputError
 from unistore.order.permutation import At
 from unistore.order.sequences import Weighted
-from unistore.schemas.trajectory.fields import IMAGE_AXES
+from unistore.schemas.trajectory.fields import CHANNEL
 
 HANG = 60
 
@@ -219,7 +219,7 @@ def trajectories(make_store: Any, steps: int, seed: int) -> Path:
         },
         count=2,
         table="episodes",
-        axes={"steps/observation/left": IMAGE_AXES},
+        axes={"steps/observation/left": ("step", "y", "x", CHANNEL)},
     )
 
 

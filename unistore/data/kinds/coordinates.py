@@ -1,8 +1,9 @@
-"""Point coordinates from their stored form: quantised i4 (``q * scale + offset``), f4 or f8.
+"""Point coordinates from their stored form: quantised i4, f4 or f8.
 
-The definition, in float64 and in this order of operations: ``absolute = q * scale + offset``,
-``local = float32(absolute - origin)``. Everything here equals it bit for bit; the work is done in blocks that
-stay in the processor's cache, and the quantised values are decoded into the very memory of the result.
+The definition, in float64 and in this order of operations: ``absolute = q * scale + offset``, or, for
+decimals, ``absolute = (q + offset) / scale``; ``local = float32(absolute - origin)``. Everything here equals
+it bit for bit; the work is done in blocks that stay in the processor's cache, and the quantised values are
+decoded into the very memory of the result.
 """
 
 from __future__ import annotations
@@ -38,18 +39,23 @@ class Dequantiser:
     ----------
     scale, offset
         (3,) float64 each, the source's own.
+    decimal
+        Whether they are those of decimals.
     """
 
-    def __init__(self, scale: NDArray[np.float64], offset: NDArray[np.float64]) -> None:
+    def __init__(
+        self, scale: NDArray[np.float64], offset: NDArray[np.float64], *, decimal: bool = False
+    ) -> None:
+        self._decimal = decimal
         self._scale: NDArray[np.float64] | float = _tiled(scale)
         if (scale == scale[0]).all():
             self._scale = float(scale[0])
         # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
-        added = offset.any() or not (scale > 0).all()
+        added = offset.any() or (not decimal and not (scale > 0).all())
         self._offset = _tiled(offset) if added else None
 
     def absolute(self, quantised: NDArray[np.int32], out: NDArray[np.float64]) -> None:
-        """``out = q * scale + offset``; `quantised` may be `staging` of `out`. Both (N, 3)."""
+        """Coordinates of `quantised`, which may be `staging` of `out`. Both (N, 3)."""
         source, target = quantised.reshape(-1), out.reshape(-1)
         memory = np.empty(min(len(source), 3 * _BLOCK))
         for lo in range(0, len(source), 3 * _BLOCK):
@@ -59,7 +65,7 @@ class Dequantiser:
     def local(
         self, quantised: NDArray[np.int32], origin: NDArray[np.float64], out: NDArray[np.float32]
     ) -> None:
-        """``out = float32(q * scale + offset - origin)``; `quantised` may be `staging` of `out`."""
+        """``out = float32(absolute - origin)``; `quantised` may be `staging` of `out`."""
         source, target = quantised.reshape(-1), out.reshape(-1)
         origins = _tiled(origin, len(out))
         memory = np.empty(min(len(source), 3 * _BLOCK))
@@ -71,13 +77,20 @@ class Dequantiser:
     def _block(self, source: NDArray[np.int32], memory: NDArray[np.float64]) -> NDArray[np.float64]:
         work = memory[: len(source)]
         np.copyto(work, source)
+        if self._decimal:
+            self._add_offset(work)
+        scaled: np.ufunc = np.divide if self._decimal else np.multiply
         if isinstance(self._scale, float):
-            work *= self._scale
+            scaled(work, self._scale, out=work)
         else:
-            _row_wise(np.multiply, work, self._scale)
+            _row_wise(scaled, work, self._scale)
+        if not self._decimal:
+            self._add_offset(work)
+        return work
+
+    def _add_offset(self, work: NDArray[np.float64]) -> None:
         if self._offset is not None:
             _row_wise(np.add, work, self._offset)
-        return work
 
 
 def relative(

@@ -18,7 +18,7 @@ from unistore.data.kinds.spans import Spans
 from unistore.data.packed import Allocate, Batch, Packed, placed
 from unistore.errors import InputError
 from unistore.schemas.indices import Column, contradiction, whole
-from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
@@ -212,7 +212,9 @@ class _Coordinates:
             assert self._offset is not None
             if len(self._dequantisers) >= 64:  # 200 KB each
                 self._dequantisers.clear()
-            found = self._dequantisers[source] = Dequantiser(self._scale[source], self._offset[source])
+            found = self._dequantisers[source] = Dequantiser(
+                self._scale[source], self._offset[source], decimal=DECIMAL in self._array.attributes
+            )
         return found
 
 

@@ -15,9 +15,9 @@ from unistore.data.packed import Packed, offsets_from_lengths
 from unistore.errors import CorruptionError
 from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.trajectory.fields import (
+    CHANNEL,
     EPISODES,
     FINAL,
-    IMAGE_AXES,
     JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
@@ -68,7 +68,7 @@ class PlainColumn:
         self.dtype = self._array.dtype
         self.row_shape = self._array.shape[1:]
         axes = store.attributes["fields"][path].get("axes", ())
-        self.image = tuple(axes[1:]) == IMAGE_AXES[1:] and len(self.row_shape) == 3 and self.row_shape[2] == 3
+        self.image = tuple(axes[-1:]) == (CHANNEL,) and len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """See `StepColumn.read`."""
