@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import unistore
 from unistore.errors import InputError
-from unistore.remote.faults import cause
+from unistore.remote.faults import redacted_error
 from unistore.remote.redaction import shown_url, without_secrets
 from unistore.remote.url import Location
 
@@ -144,8 +144,8 @@ def test_no_error_of_the_library_holds_a_secret(place: Path, number: int) -> Non
 
 def test_what_a_library_says_of_a_url_is_shown_without_secrets() -> None:
     said = f"Generic S3 error: error sending request for url ({URLS[0]})\n\nDebug source:\n query: {URLS[2]}"
-    assert not told(str(cause(OSError(said))))
-    assert "Generic S3 error" in str(cause(OSError(said)))
+    assert not told(str(redacted_error(OSError(said))))
+    assert "Generic S3 error" in str(redacted_error(OSError(said)))
 
 
 @pytest.mark.parametrize(
