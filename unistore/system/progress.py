@@ -8,18 +8,18 @@ __all__ = ["SILENT", "Progress"]
 
 
 class Progress(Protocol):
-    """Told how far something is."""
+    """Receives the progress of an operation."""
 
     def begin(self, stage: str, total: int) -> None:
         """A stage of `total` bytes begins."""
         ...
 
     def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
+        """`amount` more bytes are done."""
         ...
 
     def tell(self, line: str) -> None:
-        """Something happened that the user should know, as that a worker was lost."""
+        """A message for the user, such as that a worker died."""
         ...
 
 

@@ -210,7 +210,7 @@ def test_a_wrong_argument_is_told_by_its_name(
         make(store)(**{name: value})
     told = str(caught.value).replace("-", "_")
     names = (name.rstrip("s"), "family") if name == "family" else (name.rstrip("s"),)
-    assert any(each in told for each in names) or (name == "path" and "no store was named" in told)
+    assert any(each in told for each in names) or (name == "path" and "no store is given" in told)
 
 
 OPTIONS: dict[str, dict[str, list[Any]]] = {
@@ -327,7 +327,7 @@ def test_configuration_files_are_checked(tmp_path: Path, text: str) -> None:
 
 def test_deep_json_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a":' + "[" * 100_000)
-    with pytest.raises(InputError, match="is no JSON"):
+    with pytest.raises(InputError, match="is not valid JSON"):
         config.load(tmp_path / "a.json")
 
 
