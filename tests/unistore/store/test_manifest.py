@@ -156,7 +156,7 @@ def test_a_damaged_line_is_named(line: bytes) -> None:
 
 
 def test_a_key_stands_once() -> None:
-    with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' stands twice\)"):
+    with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' occurs twice\)"):
         parse_manifest(LINE + b"\n" + LINE + b"\n", "store")
 
 
