@@ -1,4 +1,4 @@
-"""All that the commands print: foreign names made safe for a terminal, URLs without what may be secret."""
+"""Output of the commands: control characters are escaped, secrets in URLs removed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["safe", "say", "say_json"]
 
 
 def safe(text: str) -> str:
-    """Text on one line, without control characters and the secrets of URLs."""
+    """Text on one line, without control characters and secrets of URLs."""
     return printable(without_secrets(text))
 
 
