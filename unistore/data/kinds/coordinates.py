@@ -1,8 +1,8 @@
 """Point coordinates from their stored form: quantised i4 (``q * scale + offset``), f4 or f8.
 
-The definition, in float64 and in this order of operations: ``absolute = q * scale + offset``,
-``local = float32(absolute - origin)``. Everything here equals it bit for bit; the work is done in blocks that
-stay in the processor's cache, and the quantised values are decoded into the very memory of the result.
+Defined in float64, in this order of operations: ``absolute = q * scale + offset``, ``local = float32(absolute
+- origin)``. Results equal the definition bit for bit. Blocks stay in the processor's cache, and quantised
+values are decoded into the memory of the result.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from numpy.typing import NDArray
 __all__ = ["Dequantiser", "relative", "staging"]
 
 _BLOCK = 8192
-"""Points converted at a time: their float64 values fit the second-level cache."""
+"""Points converted at a time: their float64 values fit into the second-level cache."""
 
 _TILE = 1024
-"""Points that a row of three numbers is repeated for: it stays in the first-level cache."""
+"""Repetitions of a row of three numbers, which stay in the first-level cache."""
 
 
 def staging(out: NDArray[Any]) -> NDArray[np.int32]:
-    """Where to decode quantised coordinates (N, 3) i4 so that they become `out` in place.
+    """Part of the memory of `out` for its quantised coordinates (N, 3) i4, to be converted in place.
 
-    For float32 results it is the result's own memory; for float64 its second half, as a conversion that
-    goes from front to back never overwrites values it has yet to read.
+    All of the memory for float32, the second half for float64: a conversion from front to back never
+    overwrites values that are not yet read.
     """
     memory = out.reshape(-1).view(np.int32)
     return memory[len(memory) - out.size :].reshape(out.shape)
 
 
 class Dequantiser:
-    """Turns quantised coordinates of one source into float64, or float32 relative to an origin.
+    """Converts quantised coordinates of one source to float64, or to float32 relative to an origin.
 
     Parameters
     ----------
     scale, offset
-        (3,) float64 each, the source's own.
+        (3,) float64 each, of the source.
     """
 
     def __init__(self, scale: NDArray[np.float64], offset: NDArray[np.float64]) -> None:
         self._scale: NDArray[np.float64] | float = _tiled(scale)
         if (scale == scale[0]).all():
             self._scale = float(scale[0])
-        # x + 0.0 is x unless x is -0.0, which no product of an integer and a positive scale is
-        added = offset.any() or not (scale > 0).all()
-        self._offset = _tiled(offset) if added else None
+        # x + 0.0 is x unless x is -0.0, which the product of an integer and a positive scale never is
+        needed = offset.any() or not (scale > 0).all()
+        self._offset = _tiled(offset) if needed else None
 
     def absolute(self, quantised: NDArray[np.int32], out: NDArray[np.float64]) -> None:
         """``out = q * scale + offset``; `quantised` may be `staging` of `out`. Both (N, 3)."""
@@ -96,7 +96,7 @@ def relative(
 
 
 def _row_wise(operation: np.ufunc, work: NDArray[np.float64], tile: NDArray[np.float64]) -> None:
-    """Apply an operation with a row (3,), repeated in `tile`, to each row of flat `work`, in place."""
+    """Apply an operation with a repeated row (3,), `tile`, to each row of flat `work`, in place."""
     whole = len(work) // len(tile) * len(tile)
     rows, rest = work[:whole].reshape(-1, len(tile)), work[whole:]
     operation(rows, tile, out=rows)

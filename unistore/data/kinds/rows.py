@@ -20,10 +20,10 @@ _TABLE = "rows/"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Samples of a store with a table ``rows``: row i of every array, under the array's own name.
+    """Samples of a store with a table ``rows``: row i of every array, under the array's name.
 
-    Keys: one an array, in the stored dtype and row shape; names that a sample needs for itself (``index``,
-    ``source``) become ``rows.index``, ``rows.source``. On request: ``source``.
+    Keys: one per array, with the stored dtype and row shape; arrays with reserved names (``index``,
+    ``source``) get the keys ``rows.index``, ``rows.source``. On request: ``source``.
     """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
@@ -64,6 +64,6 @@ class RowReader:
 
 
 def _paths(store: Store) -> dict[str, str]:
-    """Path of each array by its key."""
+    """Path of each array, by sample key."""
     names = {path: path.removeprefix(_TABLE) for path in store.paths() if path.startswith(_TABLE)}
     return {f"rows.{name}" if name in (INDEX, SOURCE) else name: path for path, name in names.items()}

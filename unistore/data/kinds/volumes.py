@@ -1,4 +1,4 @@
-"""One sample = one whole CT volume at its true extent."""
+"""Samples of one whole CT volume at its own extent."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Volumes:
     """Samples of a CT store: whole volumes without padding.
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
-    ``spacing``, ``origin``, ``direction`` where known; ``<mask>_present``. On request: ``source``, ``name``,
+    ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
     ``extent`` (3,).
 
-    Volumes of one extent are batched densely, (B, D, H, W). Where extents differ, volumes are ragged: a
-    packed batch holds them flat with ``offsets`` and ``shapes`` (B, 3), "padded" pads to the largest.
+    Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
+    have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.
     """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
@@ -81,14 +81,14 @@ class VolumeReader:
 
 
 class VolumeLabels:
-    """Values of whole volumes: spacing, origin, names.
+    """Reads values per volume: spacing, origin, names, ….
 
     Parameters
     ----------
     store
         The store.
     fields
-        Keys of samples; those that are no such value are left to others.
+        Keys of samples; others than values per volume are ignored.
     """
 
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ class VolumeLabels:
         self._sources = SourceNames(store) if SOURCE in fields else None
 
     def read(self, volumes: NDArray[np.int64], allocate: Allocate) -> Batch:
-        """Values of a batch of volumes."""
+        """Values for a batch of volumes."""
         batch = {key: placed(column.take(volumes), allocate) for key, column in self._columns.items()}
         if self._names is not None:
             batch["name"] = placed(self._names[volumes], allocate)

@@ -1,4 +1,4 @@
-"""Notice which samples of a batch are random: those are others the next epoch, and must not be cached."""
+"""Records which samples of a batch are random: they change with the epoch and must not be cached."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["WatchedPicks"]
 
 
 class WatchedPicks(Picks):
-    """Picks that note for which samples something was drawn.
+    """Picks that record the samples that random numbers were drawn for.
 
     Parameters
     ----------
     picks
-        The picks to watch.
+        The picks to record.
 
     Attributes
     ----------
     drawn
-        (B,) bool: whether the sample depends on the epoch. A choice of one among one does not count.
+        (B,) bool: whether the sample depends on the epoch. Draws with only one possible result do not count.
     """
 
     __slots__ = ("drawn",)

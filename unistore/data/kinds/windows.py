@@ -1,4 +1,4 @@
-"""One sample = observations up to a step of an episode, and what follows from it."""
+"""Samples of a window of steps: observations up to a step, other columns from it on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from unistore.data.kinds.padding import Pad, as_pad, check_pad, fills
 from unistore.data.kinds.protocol import Picks, chosen, require
 from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.steps import ON_REQUEST, Episodes, as_handed, step_column, step_paths
+from unistore.data.kinds.steps import ON_REQUEST, Episodes, channels_first, step_column, step_paths
 from unistore.data.packed import Allocate, Batch, placed
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -38,11 +38,11 @@ class Windows:
     horizon
         Steps of everything else, the current one included.
     stride
-        Steps between the t of two windows.
+        Steps between successive windows.
     pad
-        What stands where a window leaves its episode. None: such windows are refused. ``"edge"``: the
+        Padding of windows that leave their episode. None: such windows are an error. ``"edge"``: the
         episode's first or last step is repeated; ``"zero"`` and ``"valid"``: zeros; a number: that, in every
-        field that is read; ``"drop"``: such windows are no samples.
+        field that is read; ``"drop"``: such windows are left out.
     """
 
     history: int
@@ -120,16 +120,16 @@ class WindowReader:
             column.read(steps.reshape(-1), out.reshape(-1, *column.row_shape))
             if self._kind.pad not in (None, "edge", "drop"):
                 out[~valid] = self._fills[key]
-            batch[key] = as_handed(out, column)
+            batch[key] = channels_first(out, column)
         masks = dict(zip(_VALID, (history_valid, horizon_valid), strict=True))
         batch |= {key: placed(masks[key], allocate) for key in self._valid}
         return batch | {key: placed(found, allocate) for key, found in self._labels.read(rows).items()}
 
     def _window(
-        self, rows: NDArray[np.int64], around: NDArray[np.int64]
+        self, rows: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Steps (B, k) at `around` each row, moved into the row's episode, and which of them lay in it."""
+        """Steps (B, k) at `positions` relative to each row, clipped to its episode; and if they lie in it."""
         episode = self._episodes.of(rows)
         first, end = self._episodes.offsets[episode, None], self._episodes.offsets[episode + 1, None]
-        steps = rows[:, None] + around
+        steps = rows[:, None] + positions
         return np.clip(steps, first, end - 1), (steps >= first) & (steps < end)

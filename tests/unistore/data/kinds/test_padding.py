@@ -69,7 +69,7 @@ def test_an_edge_of_nothing_is_refused() -> None:
 )
 def test_numbers_that_a_dtype_can_hold(dtype: str, number: Any, holds: bool) -> None:
     if not holds:
-        with pytest.raises(InputError, match=rf"pad: is .* cannot stand in image \({np.dtype(dtype)}\)"):
+        with pytest.raises(InputError, match=rf"pad: is .* not a value of image \({np.dtype(dtype)}\)"):
             fills(number, {"image": np.dtype(dtype)})
         return
     out = np.zeros(2, dtype)
@@ -127,7 +127,7 @@ def write_scans(make_store: Any, dtype: str) -> tuple[Path, list[NDArray[Any]], 
 def test_patches(make_store: Any, dtype: str, pad: Any, random: bool) -> None:
     path, volumes, masks = write_scans(make_store, dtype)
     if dtype == "?" and pad == 7:
-        with pytest.raises(InputError, match=r"pad: is 7, which cannot stand in image \(bool\)"):
+        with pytest.raises(InputError, match=r"pad: is 7, not a value of image \(bool\)"):
             len(unistore.Dataset(path, unistore.Patches(10, pad=pad)))
         return
     size = (6, 8, 10)
