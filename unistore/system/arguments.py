@@ -47,7 +47,7 @@ def checked_epoch(epoch: int) -> int:
 
 
 class Arguments:
-    """Collects problems of arguments; `settle` raises them. A check returns whether the value is valid.
+    """Collects problems of arguments for `settle` to raise. A check returns whether the value is valid.
 
     ``none=True`` accepts None, too.
 
@@ -93,7 +93,8 @@ class Arguments:
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
         """A finite number above 0."""
-        return self.expect(name, value, fits(value, float) and value > 0, "a number above 0", none=none)  # type: ignore[operator]
+        right = fits(value, float) and value > 0  # type: ignore[operator]
+        return self.expect(name, value, right, "a number above 0", none=none)
 
     def flag(self, name: str, value: object, *, none: bool = False) -> bool:
         """True or False."""

@@ -201,7 +201,7 @@ def test_workers_of_each_side(read) -> None:
         ("DATALOADER: {TOTAL_WORKERS: 4, TRAIN_WORKERS: 4, VAL_WORKERS: 2}", "less than 1 × (4 training"),
         (
             "DATALOADER: {NUM_WORKERS: 8, TOTAL_WORKERS: auto}",
-            "NUM_WORKERS: says how many workers, and so do",
+            "NUM_WORKERS: is given together with newer keys",
         ),
         ("DATALOADER: {TRAIN_WORKERS: 0, PERSISTENT_WORKERS: true}", "no training workers to persist"),
         (

@@ -66,7 +66,7 @@ def test_one_index_over_all_stores(make_rows: Callable[..., Path]) -> None:
         dataset[26]
     assert repr(dataset).startswith("Dataset(['")
     assert "26 samples of data, value)" in repr(dataset)
-    with pytest.raises(AttributeError, match="joins 3 stores"):
+    with pytest.raises(AttributeError, match="has 3 stores"):
         dataset.store  # noqa: B018
     again = pickle.loads(pickle.dumps(dataset))
     assert len(again) == 26

@@ -167,7 +167,7 @@ def test_patches_drop_what_is_smaller(make_store: Any) -> None:
 def test_a_dataset_that_refuses_can_be_shown(make_store: Any) -> None:
     path, *_ = write_scans(make_store, "i2")
     shown = repr(unistore.Dataset(path, unistore.Patches(64)))
-    assert "refused" in shown
+    assert "invalid" in shown
     assert "size=(64, 64, 64)" in shown
 
 
