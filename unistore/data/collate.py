@@ -140,9 +140,9 @@ def _collate_packed(samples: Samples) -> dict[str, Any]:
         packed = samples.batch[key]
         if packed.offsets is None or packed.group_key("offsets") in found:
             continue
-        found[packed.group_key("offsets")] = samples.memory.placed(packed.offsets)
+        found[packed.group_key("offsets")] = samples.memory.foreign_tensor(packed.offsets)
         if packed.shapes is not None:
-            found[packed.group_key("shapes")] = samples.memory.placed(packed.shapes)
+            found[packed.group_key("shapes")] = samples.memory.foreign_tensor(packed.shapes)
     return found
 
 

@@ -81,7 +81,7 @@ class Memory:
                 return torch.empty(0, dtype=dtype).set_(piece.untyped_storage(), offset, array.shape, strides)
         return torch.from_numpy(array)
 
-    def placed(self, array: NDArray[Any]) -> torch.Tensor:
+    def foreign_tensor(self, array: NDArray[Any]) -> torch.Tensor:
         """Tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
         if not self._in_worker:
             return torch.from_numpy(array)

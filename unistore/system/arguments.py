@@ -47,7 +47,7 @@ def checked_epoch(epoch: int) -> int:
 
 
 class Arguments:
-    """Collects problems of arguments for `settle` to raise. A check returns whether the value is valid.
+    """Collects problems of arguments for `settle`. A check returns whether the value is valid.
 
     ``none=True`` accepts None, too.
 
