@@ -14,9 +14,10 @@ from unistore.converters.files.paths import Listed, list_files, real_path, with_
 from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import find_family
+from unistore.converters.registry import find_family, get_family
 from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, of_another, survey
+from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["scan_sources"]
@@ -58,6 +59,8 @@ def scan_sources(
     given = set(with_real_parents([path for path in paths if not path.is_dir()]))
     kept: list[Part] = []
     sound: list[Scanned] = []
+    plain: dict[Path, str] = {}
+    of_plain: list[Problem] = []
     for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
         asked = scanned is None or (converter.by_content and not scanned.certain)
         asked = asked and given.isdisjoint(part.files)
@@ -68,8 +71,15 @@ def scan_sources(
             kept.append(part)
             sound.append(scanned)
             exclusion.met(scanned.excluded)
-        foreign = asked and scanned is None and all(map(owners.is_general, part.files))
-        problems += about(part.name, _excludable(wrong, part.name) if foreign else wrong)
+        if asked and scanned is None and all(others := [owners.another(path) for path in part.files]):
+            plain |= dict(zip(part.files, others, strict=True))
+            of_plain += about(part.name, wrong)
+        else:
+            problems += about(part.name, wrong)
+    if kept:
+        apart |= plain
+    else:
+        problems += of_plain
     if not kept and not problems:
         message = "are all left out"
         nothing = Problem(f"{len(found.parts)} source(s)", message, kind="empty")
@@ -84,13 +94,15 @@ def scan_sources(
     used += [path for path, _ in left_out]
     names = {part.name for part in parts}
     beside = {
-        path: _BESIDE if part.name in names else "excluded" for part in found.parts for path in part.files
+        path: _BESIDE if part.name in names else EXCLUDED for part in found.parts for path in part.files
     }
+    listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     left_out += _unused(listed, folders, converter, used, owners, beside | _commands(apart), exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
-        named = {part.name: part.files[0] for part in parts if part.files[0] in given}
+        asked_for = given | plain.keys()
+        named = {part.name: part.files[0] for part in parts if part.files[0] in asked_for}
         raise InputError([_with_command(each, named, owners) for each in problems])
     return replace(
         scan,
@@ -102,21 +114,25 @@ def scan_sources(
 def _of_others(files: Sequence[Path], converter: Converter, owners: Owners) -> dict[Path, str]:
     """Files in given folders that the family could take and another has, with the other's name.
 
-    A general family has been asked for by name, and takes what it can; of one that knows its files by their
+    Where none is certainly its own, it has been asked for by name, and takes what it can of what no
+    particular family has; a general one takes what it can of all. Of a family that knows its files by their
     content, those that are in doubt are asked about once they are scanned.
     """
     own = find_family(converter.family)
-    if own is None or own.general or converter.by_content:
+    if own is None or converter.by_content:
         return {}
-    possible = [path for path in files if has_ending(path, converter.suffixes)]
-    return {path: other for path in possible if (other := owners.other(path))}
+    possible = {path: owners.owner(path) for path in files if has_ending(path, converter.suffixes)}
+    others = {path: owner for path, owner in possible.items() if owner not in ("", own.name)}
+    if own.name in possible.values():
+        return others
+    return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
 
 
 def _passed_by(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
     """What the family leaves out, with the other family's command where one takes it, also in folders."""
     for path, why in left_out:
         others = [
-            (file, of_another(other)) for file in list_files([path]).files if (other := owners.other(file))
+            (file, of_another(other)) for file in list_files([path]).files if (other := owners.another(file))
         ]
         yield from others or [(path, why)]
 
@@ -126,7 +142,8 @@ def _find(
 ) -> Found:
     """What the family finds; where all is of other families, that is the one problem."""
     try:
-        found = converter.find(paths, exclusion)
+        with as_problem(", ".join(map(str, paths))):
+            found = converter.find(paths, exclusion)
     except InputError as error:
         found = Found(parts=(), problems=error.problems or [Problem(str(paths[0]), str(error))])
     kinds = {problem.kind for problem in found.problems}
@@ -141,18 +158,12 @@ def _find(
     raise InputError(nothing_found(paths, survey(paths), converter.family))
 
 
-def _with_command(problem: Problem, given: Mapping[str, Path], owners: Owners) -> Problem:
-    """A problem of a file that was given, with the command of another family that takes it."""
-    path = given.get(problem.source or problem.location)
-    other = owners.other(path) if path is not None else ""
-    return replace(problem, cure=f"it is {of_another(other)}") if other else problem
-
-
-def _excludable(problems: Sequence[Problem], name: str) -> list[Problem]:
-    """Problems of a file that is another family's, perhaps, or a bad one of this: only the user knows."""
-    return [
-        replace(each, cure=f"{each.cure}{'; or ' * bool(each.cure)}--exclude {name}") for each in problems
-    ]
+def _with_command(problem: Problem, files: Mapping[str, Path], owners: Owners) -> Problem:
+    """A problem of one of some files, with the command of another family that takes it."""
+    path = files.get(problem.source or problem.location)
+    other = owners.another(path) if path is not None else ""
+    cures = (problem.cure, f"it is {of_another(other)}" if other else "")
+    return replace(problem, cure="; or ".join(cure for cure in cures if cure))
 
 
 def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[Path, str]) -> Problem:
@@ -196,9 +207,7 @@ def _unused(
     reasons: Mapping[Path, str],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
-    """What in given folders no source uses, and why: nothing is passed over without a word."""
-    if not folders:
-        return []
+    """What no source uses, and why: nothing is passed over without a word."""
     roots = [folder.resolve() for folder in folders]
     known = {real_path(path) for path in used}
     folded = {path for path in known if path.is_dir()}
@@ -208,11 +217,11 @@ def _unused(
         if real in known or not folded.isdisjoint(real.parents):
             continue
         if any(exclusion.covers(name) for name in _names(path, roots)):
-            reason = "excluded"
+            reason = EXCLUDED
         elif path in reasons:
             reason = reasons[path]
         elif exclusion and has_ending(path, converter.suffixes):
-            reason = "excluded"
+            reason = EXCLUDED
         else:
             reason = owners.why_unused(path)
         found.append((path, reason))
@@ -233,7 +242,8 @@ def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:
     by_reason: dict[str, list[Path]] = {}
     for path, reason in left_out:
         by_reason.setdefault(reason, []).append(path)
-    by_reason.pop("hidden", None)
+    for each in ("hidden", EXCLUDED):  # these are told by `Exclusion.notes`
+        by_reason.pop(each, None)
     notes = []
     for reason, files in list(by_reason.items())[:_REASONS]:
         shown = ", ".join(printable(path.name) for path in files[:_SHOWN])

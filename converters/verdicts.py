@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,11 @@ from typing import Any
 from unistore.converters.scan import Scan
 from unistore.errors import printable
 
-__all__ = ["LEFT_OUT", "REFUSED", "TAKEN", "Count", "counted", "counted_scan"]
+__all__ = ["EXCLUDED", "LEFT_OUT", "REFUSED", "TAKEN", "Count", "counted", "counted_scan", "name_of"]
 
 TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
+EXCLUDED = "excluded"
+"""Why files are left out that the user, or a problem, excludes."""
 _EXAMPLES = 3
 
 
@@ -54,15 +56,26 @@ def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
     )
 
 
+def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
+    """Which of some names of sources a file, or a folder above it, has; None if it has none of them.
+
+    Parameters
+    ----------
+    start
+        Parts of the path that names do not begin with.
+    """
+    parts = path.parts
+    spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))
+    return next((name for lo, hi in spans if (name := "/".join(parts[lo:hi])) in names), None)
+
+
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
     """What a scan takes, each file once, and what it leaves out; sources that are skipped are refused."""
     family = scan.family.replace("_", " ")
     taken = dict.fromkeys(path for source in scan.sources for path in source.files)
-    refused = dict.fromkeys(entry["left_out"] for entry in scan.options.get("skipped", ()))
-    return counted(
-        [
-            *((TAKEN, family, path) for path in taken),
-            *((LEFT_OUT, why, path) for path, why in scan.left_out if str(path) not in refused),
-            *((REFUSED, "has problems", Path(name)) for name in refused),
-        ]
-    )
+    files = [(TAKEN, family, path) for path in taken]
+    wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
+    for path, why in scan.left_out:
+        name = name_of(path, wrong) if wrong and why == EXCLUDED else None
+        files.append((LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path))
+    return counted(files)

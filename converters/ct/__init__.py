@@ -23,6 +23,7 @@ FAMILY = Family(
     export="unistore.converters.ct.export:files",
     originals="unistore.converters.ct.original:Originals",
     kind="unistore.data.kinds.natural:volumes",
+    preview="unistore.converters.ct.preview:PREVIEW",
     other_kinds=("unistore.Patches(96)",),
     config="unistore.converters.ct.config:CONFIG",
     batch_size=2,

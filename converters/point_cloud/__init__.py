@@ -24,5 +24,6 @@ FAMILY = Family(
     export="unistore.converters.point_cloud.export:files",
     originals="unistore.converters.point_cloud.original:Originals",
     kind="unistore.data.kinds.natural:segments",
+    preview="unistore.converters.point_cloud.preview:PREVIEW",
     other_kinds=("unistore.Segments(max_points=4096)",),
 )

@@ -115,10 +115,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Bring the columns of all files to one form, and name the rooms that lists tell."""
-        found = [
-            labelled(each.layout, part.detail.of_class, self.map)
-            for part, each in zip(parts, scanned, strict=True)
-        ]
+        found = labelled(
+            [each.layout for each in scanned], [part.detail.of_class for part in parts], self.map
+        )
         named = list(zip([part.name for part in parts], found, strict=True))
         of_points = [(name, {key: form for key, (_, form) in each.columns.items()}) for name, each in named]
         of_segments = [
@@ -246,9 +245,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
 def _has_class(part: Part, layout: Layout) -> bool:
     """Whether the label of a source's segment is its folder; see `labelled`."""
-    return (
-        part.detail.of_class is not None and layout.format == arrays.NAME and LABEL in layout.segment_columns
-    )
+    return part.detail.of_class is not None and layout.segmented is None and LABEL in layout.segment_columns
 
 
 def _owner(path: Path, roots: Sequence[Path]) -> Path | None:

@@ -21,7 +21,7 @@ from unistore.converters.files.hdf5.file import names_in, place
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.attributes import file_attributes
+from unistore.converters.point_cloud.attributes import COUNT, file_attributes
 from unistore.converters.point_cloud.columns import Chosen
 from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
 from unistore.converters.point_cloud.source import (
@@ -246,4 +246,12 @@ def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = 
         return name in taken or (in_segments and name.rpartition("/")[2] in taken)
 
     found = [name for name in datasets_of(file) if not is_column(name) and not name.endswith("/indices")]
-    return summary([*found, *attributes_left_out(file, source_text(detail), is_column)])
+
+    def counted(path: str, item: Any, name: Any) -> bool:
+        """An export counts the points of every segment again."""
+        if name != COUNT or not path.startswith("segments/") or item.attrs.get_id(name).dtype != "<i8":
+            return False
+        first = next(iter(item.values()), None)
+        return getattr(first, "shape", ())[:1] == (item.attrs[name],)
+
+    return summary([*found, *attributes_left_out(file, source_text(detail), is_column, counted)])

@@ -15,7 +15,7 @@ from unistore.converters.point_cloud.buckets import reader
 from unistore.converters.point_cloud.coordinates import bounds_of, quantise
 from unistore.converters.point_cloud.recognise import format_named
 from unistore.converters.point_cloud.segments import Partition, blocks
-from unistore.converters.point_cloud.source import PointSource
+from unistore.converters.point_cloud.source import PointSource, segment_values
 from unistore.converters.point_cloud.stored import Cut, StoredPoints
 from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
 from unistore.converters.point_cloud.workspace import Workspace
@@ -190,6 +190,6 @@ def _segment_column(
     points: PointSource, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
 ) -> NDArray[Any]:
     if key in detail["segment_columns"]:
-        return points.segment_column(key)
+        return segment_values(detail, key, points.segment_column)
     shape = (len(partition.lengths), *field.row_shape)
     return np.full(shape, missing_value(field.dtype), field.dtype)

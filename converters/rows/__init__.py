@@ -23,6 +23,7 @@ FAMILY = Family(
     export="unistore.converters.rows.export:files",
     originals="unistore.converters.rows.original:Originals",
     kind="unistore.data.kinds.natural:rows",
+    preview="unistore.converters.rows.preview:PREVIEW",
     batch_size=64,
     general=True,
 )

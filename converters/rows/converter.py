@@ -34,7 +34,7 @@ from unistore.converters.files.npy.parts import FileGroup, parts_of
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
-from unistore.converters.rows.forms import CURE, common_length, fields_of, form_problems, nesting
+from unistore.converters.rows.forms import common_length, fields_of, form_problems, nesting
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
@@ -124,7 +124,7 @@ class RowsConverter(RowsOptions, Converter):
         rows, differing = common_length(shapes, part.name)
         backwards = {key: shape[::-1] for key, shape in shapes.items()}
         if differing and not self.reverse_axes and not common_length(backwards, part.name)[1]:
-            differing = [replace(each, cure=f"{_REVERSE}; or {CURE}") for each in differing]
+            differing = [replace(each, cure=f"{_REVERSE}; or {each.cure}") for each in differing]
         problems += differing
         columns: dict[str, Column] = {}
         origins: dict[str, _Origin] = {}
@@ -173,7 +173,7 @@ class RowsConverter(RowsOptions, Converter):
             names = ", ".join(part.name for part in parts[:5]) + (", …" if len(parts) > 5 else "")
             problems.append(Problem(names, "no rows", "check what wrote it", "empty"))
         if not problems and not merged:
-            problems.append(Problem(f"{len(parts)} files", "have no array in common", CURE, "columns"))
+            problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
         if problems:
             raise InputError(problems)
         texts = AttributeTexts()

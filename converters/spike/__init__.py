@@ -24,6 +24,7 @@ FAMILY = Family(
     export="unistore.converters.spike.export:files",
     originals="unistore.converters.spike.original:Originals",
     kind="unistore.data.kinds.natural:clips",
+    preview="unistore.converters.spike.preview:PREVIEW",
     other_kinds=("unistore.Clips(length=5, crop=256)",),
     config="unistore.converters.spike.config:CONFIG",
     batch_size=4,

@@ -23,6 +23,7 @@ FAMILY = Family(
     export="unistore.converters.trajectory.export:files",
     originals="unistore.converters.trajectory.original:Originals",
     kind="unistore.data.kinds.natural:transitions",
+    preview="unistore.converters.trajectory.preview:PREVIEW",
     other_kinds=("unistore.Windows(history=2, horizon=8)",),
     batch_size=64,
 )

@@ -210,10 +210,10 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
 
 def _stored(index: Index) -> Callable[[str], bool]:
-    """Tells whether a store of these episodes has a dataset, or something inside a group."""
+    """Tells whether a store of these episodes has a dataset, or something inside a group or the root."""
     datasets = index.datasets()
     groups = {path.rsplit("/", depth)[0] for path in datasets for depth in range(1, path.count("/") + 1)}
-    return lambda path: path in datasets or path in groups
+    return lambda path: not path or path in datasets or path in groups
 
 
 def _mixed(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:

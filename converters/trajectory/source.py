@@ -207,7 +207,7 @@ class Rows(Protocol):
         ...
 
 
-def _none(_text: str, _stored: Callable[[str], bool], _apart: Collection[str]) -> list[str]:
+def _none(_text: str, _stored: Callable[[str], bool], _told: Collection[str]) -> list[str]:
     return []
 
 

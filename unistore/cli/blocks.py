@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 
-def show(blocks: Sequence[Block]) -> None:
-    """Print blocks."""
-    if sys.stdout.isatty():
-        _show_on_terminal(blocks)
-        return
-    from unistore.report.blocks import plain
+def show(blocks: Sequence[Block], *, every: bool = False) -> None:
+    """Print blocks; those that are folded where `every` one is asked for."""
+    from unistore.report.blocks import plain, unfolded
 
-    say(plain(blocks))
+    if sys.stdout.isatty():
+        _show_on_terminal(unfolded(blocks, every=every))
+    else:
+        say(plain(blocks, every=every))
 
 
 def _show_on_terminal(blocks: Iterable[Block]) -> None:

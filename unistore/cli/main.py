@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -107,7 +108,10 @@ def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
     else:
         say(f"error: {_message(error)}", err=True)
     if converting and problems and all(problem.source for problem in problems):
-        say("to leave out what has problems: --on-error skip, or --exclude NAME", err=True)
+        names = list(dict.fromkeys(problem.source for problem in problems))
+        each = " ".join(f"--exclude {shlex.quote(name)}" for name in names)
+        either = f", or {each}" if len(names) <= 3 else ""
+        say(f"to leave out what has problems: --on-error skip{either}", err=True)
 
 
 def _message(error: Exception) -> str:

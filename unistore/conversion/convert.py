@@ -227,13 +227,13 @@ def implied_family(options: Iterable[str]) -> str | None:
 def several_families(paths: Sequence[Path], surveyed: Survey) -> Problem:
     """What is said of paths that hold sources of several families."""
     listed, given = ", ".join(map(str, paths)), shlex.join(map(str, paths))
-    each = "; ".join(
+    each = "\n    ".join(
         f"{count} of {family.replace('_', ' ')}: unistore convert {get_family(family).command} {given} DST"
         for family, count in surveyed.counts().items()
     )
     return Problem(
         listed,
-        f"holds files of several families: {each}",
+        f"holds files of several families:\n    {each}\n   ",
         "convert each by itself, into a store of its own",
         "family",
     )

@@ -21,6 +21,7 @@ from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Files, Target
 from unistore.converters.protocol import Scan, Settled
 from unistore.converters.registry import get_family
+from unistore.converters.verdicts import TAKEN, counted_scan
 from unistore.errors import ConversionError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
@@ -95,6 +96,9 @@ def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[
 
 def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
     """The root's ``unistore`` object as far as it is known before anything is written."""
+    verdicts = [each.to_json() for each in counted_scan(scan)]
+    skipped = len(skipped_sources(plan.options.get("skipped", ())))
+    is_reported = skipped > 0 or any(each["verdict"] != TAKEN for each in verdicts)
     return {
         "format_version": FORMAT_VERSION,
         "family": plan.family,
@@ -102,7 +106,8 @@ def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
         "main_table": scan.main_table,
         "fields": _fields(plan),
         "options": dict(plan.options),
-        "skipped": len(skipped_sources(plan.options.get("skipped", ()))),
+        "skipped": skipped,
+        **({"verdicts": verdicts} if is_reported else {}),
         "plan_digest": plan.digest,
         "created_with": dict(plan.versions),
     }
@@ -153,7 +158,7 @@ def seal(
     with target.together() as together:
         for field, values in index:
             entries += _write_index(together, planned[field.path], plan.codec, values)
-        entries += _write_metadata(together, plan, groups)
+        entries += _write_metadata(together, metadata_documents(plan, attributes, groups))
         manifest = manifest_bytes(entries)
         together.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
@@ -187,16 +192,26 @@ def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues
     return [write_column(files, codec, number, IndexRows(array, number, values)) for number in range(shards)]
 
 
-def _write_metadata(files: Files, plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
+def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]:
     entries = []
-    for key, document in metadata_documents(plan, groups).items():
+    for key, document in documents.items():
         written = files.put(key, [document])
         entries.append(Entry(key=written.key, bytes=written.bytes, checksum=written.checksum))
     return entries
 
 
-def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
-    """``zarr.json`` of every array and of every group but the root, and the report, by key."""
+def metadata_documents(
+    plan: Plan, attributes: Mapping[str, Any], groups: Mapping[str, Mapping[str, Any]]
+) -> dict[str, bytes]:
+    """``zarr.json`` of every array and of every group but the root, and the report, by key.
+
+    Parameters
+    ----------
+    attributes
+        What `root_attributes` gave: the report is made from these alone.
+    groups
+        Attributes of groups below the root, by path.
+    """
     documents: dict[str, bytes] = {}
     paths = [array.field.path for array in plan.arrays()]
     for array in plan.arrays():
@@ -204,8 +219,8 @@ def metadata_documents(plan: Plan, groups: Mapping[str, Mapping[str, Any]]) -> d
     for path in sorted({*_parents(paths), *groups}):
         documents[path] = _group(dict(groups.get(path, {})))
     found = {f"{path}/{ROOT}": document for path, document in documents.items()}
-    if skipped := plan.options.get("skipped"):
-        found[REPORT] = report_document(skipped)
+    if verdicts := attributes.get("verdicts"):
+        found[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
     return found
 
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
 from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
-from unistore.data.kinds.watched import WatchedPicks
 from unistore.data.packed import Allocate, Batch, placed
 from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.data.sample import Sample, Samples
@@ -29,10 +28,13 @@ from unistore.order.permutation import At
 from unistore.remote.url import local_only
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
+from unistore.zarr3 import Array
 
 __all__ = ["Dataset"]
 
 Index = SupportsIndex | At
+_SHOWN = 16
+"""Fields that a repr names."""
 
 
 class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
@@ -148,13 +150,22 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         stores = repr(self.path) if len(self.parts) == 1 else str([part.store.path for part in self.parts])
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
         try:
-            content = f"{len(self)} samples of {', '.join(self.fields)}"
+            more = f" and {len(self.fields) - _SHOWN} more" if len(self.fields) > _SHOWN else ""
+            content = f"{len(self)} samples of {', '.join(self.fields[:_SHOWN])}{more}"
         except InputError:
             content = "invalid: samples do not fit their data, or there are none"
         return f"Dataset({stores}, {self.samples}{split}, {content})"
 
+    def _repr_html_(self) -> str:
+        from unistore.pictures.html import notebook_html
+
+        facts = [("samples", repr(self.samples)), ("fields", ", ".join(self.fields))]
+        facts += [("split", "+".join(self.splits))] if self.splits else []
+        shown = [(part.store, part.units()) for part in self.parts]
+        return notebook_html(repr(self), facts, shown)
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None, "_expected": 0}
+        return {**self.__dict__, "_reader": None, "_expected_bytes": 0}
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of indices without one."""
@@ -211,22 +222,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         StoreError
             If the samples do not fit into memory.
         """
-        return self._read(self._picks(indices), allocate)
-
-    def read_watched(
-        self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
-    ) -> tuple[Batch, NDArray[np.bool_]]:
-        """As `read_batch`, and a mask (B,) bool of samples that depend on the epoch: never cache them."""
-        picks = WatchedPicks(self._picks(indices))
-        return self._read(picks, allocate), picks.drawn
-
-    def drawn(self, indices: Sequence[Index] | NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Mask (B,) bool of samples that depend on the epoch and must not be cached; reads no values."""
-        picks = WatchedPicks(self._picks(indices))
-        bind_parts(self.parts, ()).read(picks, np.empty)
-        return picks.drawn
-
-    def _read(self, picks: Picks, allocate: Allocate) -> Batch:
+        picks = self._picks(indices)
         try:
             batch = self.reader.read(picks, allocate)
         except MemoryError as error:
@@ -234,6 +230,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
         return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+
+    def arrays(self) -> list[Array]:
+        """Arrays of all its stores, each opened once."""
+        return [array for part in self.parts for array in part.store.arrays().values()]
 
     def block_offsets(self) -> NDArray[np.int64]:
         """Offsets of blocks of samples that share chunks, (blocks + 1,) int64; no block spans two stores."""

@@ -54,7 +54,14 @@ class Part:
 
     def bind(self, fields: Sequence[str]) -> SampleReader:
         """Reader of this process."""
-        return self.kind.bind(self.store, fields, self._units())
+        return self.kind.bind(self.store, fields, self.units())
+
+    def units(self) -> NDArray[np.int64] | None:
+        """Rows of the sample table that the splits select; None: all."""
+        if self.splits is None:
+            return None
+        codes, names = self.store.splits()
+        return np.flatnonzero(np.isin(codes, [names.index(name) for name in self.splits]))
 
     def source_of(self, index: int) -> str:
         """Name of the source that a sample comes from."""
@@ -72,13 +79,6 @@ class Part:
             available = f"it has {', '.join(known)}" if known else "it has none (unistore convert --split)"
             msg = f"{self.store.path}: no split {', '.join(map(repr, unknown))}; {available}"
             raise InputError(msg)
-
-    def _units(self) -> NDArray[np.int64] | None:
-        """Rows of the sample table that the splits select; None: all."""
-        if self.splits is None:
-            return None
-        codes, names = self.store.splits()
-        return np.flatnonzero(np.isin(codes, [names.index(name) for name in self.splits]))
 
 
 def natural_kind(store: Store) -> SampleKind:

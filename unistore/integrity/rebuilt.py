@@ -121,7 +121,14 @@ def rebuild(
         facts = [Spill(spill / str(source)).facts() for source in range(len(sizes))]
     settled = converter.settle(scan, facts)
     planned = plan_conversion(scan, settled, codec, shares, spill)
+    planned = replace(planned, attributes=_with_verdicts(planned.attributes, attributes))
     return Rebuilt(converter=converter, planned=planned, guards=guards, spill=spill)
+
+
+def _with_verdicts(made: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Root attributes with the verdicts of the conversion: what lies beside the sources may change."""
+    rest = {name: value for name, value in made.items() if name != "verdicts"}
+    return rest | {name: stored[name] for name in ("verdicts",) if name in stored}
 
 
 def encoder_differences(attributes: Mapping[str, Any]) -> list[str]:

@@ -87,7 +87,7 @@ def parts_of(made: Rebuilt) -> dict[str, Part]:
     ]
     for array in plan.index:
         parts += _shards(array)
-    documents = metadata_documents(plan, made.planned.groups)
+    documents = metadata_documents(plan, made.planned.attributes, made.planned.groups)
     parts += [Part(key=key, document=document) for key, document in documents.items()]
     return {part.key: part for part in parts}
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from unistore.data.presentation import pin, present
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
-from unistore.loader.cached import check_cacheable, warn_of_random
+from unistore.loader.cached import check_cacheable
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Requests
 from unistore.loader.options import Placement, place, refuse_torch_alone, workers_for
@@ -98,10 +98,10 @@ class Loader:
     samples_per_epoch
         Draws an epoch, with weights only.
     cache
-        Bytes (``"4GB"``) or ``"all"``: keep decoded samples in a file, in the folder for temporary files,
-        that all workers map, and all ranks of the machine, until it is full. Samples for which anything
-        random was drawn are not kept; if that is so for all, a warning says it. Those of a plain dataset are
-        kept as they are the first time, by this loader alone. None: no cache.
+        Bytes (``"4GB"``) or ``"all"``: keep decoded chunks in a file, in the folder for temporary files,
+        that all workers map, and all ranks of the machine, until it is full. What is random is drawn from
+        them anew. Samples of a plain dataset are kept as they are the first time, by this loader alone.
+        None: no cache.
     log_every
         Report one line every so many batches; 0: never.
 
@@ -177,8 +177,7 @@ class Loader:
         fetch = choose_fetch(dataset, collate_fn)
         self._packed = fetch.packed
         if cache is not None:
-            check_cacheable(fetch)
-            warn_of_random(dataset)
+            check_cacheable(dataset)
         self.dataset = dataset
         self.batch_size, self.seed = int(batch_size), int(seed)
         self.sampler, self._told_epoch = sampler, 0
@@ -207,6 +206,18 @@ class Loader:
         self._requests: Requests | None = None
         self._owner, self._lock = os.getpid(), threading.RLock()
         weakref.finalize(self, _close_all, self._producer)
+
+    def __repr__(self) -> str:
+        order, workers = type(self.sequence).__name__, f"num_workers={self.num_workers}"
+        said = f"batch_size={self.batch_size}, {workers}, {order}, epoch {self.epoch}, {len(self)} batches"
+        return f"Loader({self.dataset!r},\n       {said})"
+
+    def _repr_html_(self) -> str:
+        from unistore.pictures.html import text_html
+
+        inner = getattr(self.dataset, "_repr_html_", lambda: text_html(repr(self.dataset)))()
+        said = repr(self).rpartition("\n")[2].strip().removesuffix(")")
+        return f"<div><strong>Loader</strong> {text_html(said)}{inner}</div>"
 
     def __len__(self) -> int:
         """Batches of this rank in a whole epoch."""
@@ -361,7 +372,7 @@ class Loader:
             self.close()
             raise
         self._count(arrival, samples, time.perf_counter() - started)
-        self._progress.deliver(iteration.delivered)
+        self._progress.deliver(iteration.epoch, iteration.delivered)
         if self._log_every and self._stats.batches % self._log_every == 0:
             self._report(iteration)
         return pin(batch) if self._pin else batch

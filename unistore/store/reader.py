@@ -80,6 +80,17 @@ class Store:
     def __repr__(self) -> str:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
 
+    def _repr_html_(self) -> str:
+        from unistore.pictures.html import notebook_html
+
+        facts = [
+            ("family", self.family.replace("_", " ")),
+            ("samples", f"{self.sample_count:,} ({self.sample_table})"),
+            ("arrays", f"{len(self.paths()):,}"),
+            ("more", "print(unistore.inspect(store.path))"),
+        ]
+        return notebook_html(repr(self), facts, [(self, None)])
+
     @property
     def fork_safe(self) -> bool:
         """Whether it can be read in a forked process; False in an object store."""

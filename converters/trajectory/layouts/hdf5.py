@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File
 from unistore.converters.common.originals import datasets_of, open_plain
-from unistore.converters.files.hdf5.attributes import objects_of, read_attributes
+from unistore.converters.files.hdf5.attribute import is_plain, type_problem
+from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
 from unistore.converters.files.hdf5.file import (
     SUFFIXES,
     check_dataset,
@@ -88,7 +89,14 @@ def tree_of(look: Look) -> Tree:
 def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Mask] = ()) -> Contents:
     """Contents of a file whose groups are known."""
     file = look.opened(open_hdf5)
-    told = {"", *(group.path for group in groups), *(group.path.rpartition("/")[0] for group in groups)}
+    episodes = {group.path for group in groups}
+    told = episodes | {path.rpartition("/")[0] for path in episodes}
+    of_root = frozenset() if "" in episodes else frozenset(file.attrs)
+
+    def in_text(path: str, _: h5py.HLObject, name: str, entry: Entry) -> bool:
+        """Whether the store's text of the file and its episodes has the attribute, and its place, exactly."""
+        return path in told and name not in of_root and is_plain(entry)
+
     objects = objects_of(file, tree, lambda _: True)
     linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
     return Contents(
@@ -97,7 +105,7 @@ def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Ma
         problems=tree.problems,
         files=(tree.files | linked) - {Path(file.filename)},
         memory=max(map(chunk_memory, tree.datasets.values()), default=0),
-        attributes=read_attributes((path, item) for path, item in objects if path not in told),
+        attributes=read_attributes(objects, in_text),
     )
 
 
@@ -206,7 +214,7 @@ class Hdf5Format(Format):
             yield Original(
                 rows=lambda name: file[name],
                 names=datasets_of(file),
-                attributes_left_out=partial(attributes_left_out, file),
+                attributes_left_out=partial(_left_out, file),
             )
 
     def file(self, restored: Restored) -> File:
@@ -219,3 +227,15 @@ class Hdf5Format(Format):
             values=restored.values,
             attributes={"": attributes},
         )
+
+
+def _left_out(file: Any, text: str, stored: Callable[[str], bool], told: Collection[str]) -> list[str]:
+    """Attributes that are neither kept, nor in the store's text of the file and its episodes."""
+
+    def in_text(path: str, item: Any, name: Any) -> bool:
+        try:
+            return path in told and type_problem(item.attrs.get_id(name).dtype) is None
+        except (OSError, TypeError, ValueError):
+            return False
+
+    return attributes_left_out(file, text, stored, in_text)

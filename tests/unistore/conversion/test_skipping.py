@@ -10,7 +10,6 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import h5py
@@ -28,23 +27,13 @@ from unistore.conversion.keys import source_keys
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError
+from unistore.errors import ConversionError, InputError
+from unistore.integrity.repair import repair
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
 
 REPORT = "unistore-report.json"
-MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: every step of a conversion waits for the disk."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(prefix="unistore-skipping-", dir=MEMORY) as folder:
-        yield Path(folder)
 
 
 def keys_of(scan: Any) -> list[str]:
@@ -63,6 +52,7 @@ def root_of(store: Path) -> dict[str, Any]:
     attributes: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
     for name in ("skipped", "plan_digest", "seal"):
         del attributes[name]
+    attributes.pop("verdicts", None)
     for name in ("exclude", "skipped"):
         attributes["options"].pop(name, None)
     return attributes
@@ -217,6 +207,7 @@ def test_the_store_says_what_was_left_out(tmp_path: Path, family: str) -> None:
     bad = write_family(family, tmp_path / "all")
     report = convert(tmp_path / "all", tmp_path / "out", family, on_error="skip", **FAMILIES[family].options)
     written = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert written.pop("verdicts") == list(report.verdicts)
     assert written == {"skipped": len(bad), "left_out": sorted(bad), "problems": list(report.skipped)}
     for entry in written["problems"]:
         assert set(entry) == {"file", "dataset", "reason", "cure", "kind", "left_out"}
@@ -229,21 +220,9 @@ def test_the_store_says_what_was_left_out(tmp_path: Path, family: str) -> None:
     assert REPORT in {line.key for line in lines}
 
 
-class Interrupted(Serial):
-    """Is killed, so to speak, after some steps, whatever they had to say."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def run(self, job: Any, items: Any) -> Iterator[Any]:  # type: ignore[override]
-        for each in super().run(job, items):
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            yield each
-
-
-def test_interrupted_at_every_step_the_same_command_ends_the_same(tmp_path: Path, family: str) -> None:
+def test_interrupted_at_every_step_the_same_command_ends_the_same(
+    tmp_path: Path, family: str, stopping: Any
+) -> None:
     write_family(family, tmp_path / "all")
     converter = make_converter(family, FAMILIES[family].options)
     whole = run(converter, [tmp_path / "all"], tmp_path / "whole", on_error="skip")
@@ -254,7 +233,7 @@ def test_interrupted_at_every_step_the_same_command_ends_the_same(tmp_path: Path
             runs += 1
             try:
                 report = run(
-                    converter, [tmp_path / "all"], out, on_error="skip", executor=Interrupted(after + runs)
+                    converter, [tmp_path / "all"], out, on_error="skip", executor=stopping(after + runs)
                 )
             except KeyboardInterrupt:
                 continue
@@ -273,6 +252,31 @@ def test_on_workers_too(tmp_path: Path, family: str) -> None:
         )
     assert parallel.digest == serial.digest
     assert parallel.skipped == serial.skipped
+
+
+def test_the_store_says_which_files_were_not_taken(tmp_path: Path) -> None:
+    """Files beside the sources, and skipped ones, each counted once, by reason."""
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for number in range(3):
+        np.save(folder / f"part_{number}.npy", np.ones((9, 2), "f4"))
+    with (folder / "part_1.npy").open("r+b") as file:
+        file.truncate(150)
+    for name in ("README.md", "a.las", "b.las"):
+        (folder / name).write_bytes(b"something")
+    convert(folder, tmp_path / "out", on_error="skip")
+    written = json.loads((tmp_path / "out" / REPORT).read_text())["verdicts"]
+    counts = {(each["verdict"], each["why"]): (each["files"], each["examples"]) for each in written}
+    assert counts == {
+        ("taken", "rows"): (2, ["part_0.npy", "part_2.npy"]),
+        ("left out", "a text about the others"): (1, ["README.md"]),
+        ("left out", "LAS, which is not read"): (2, ["a.las", "b.las"]),
+        ("refused", "is truncated: holds 150 of 200 bytes"): (1, ["part_1.npy"]),
+    }
+    (tmp_path / "out" / REPORT).unlink()
+    (folder / "LICENSE").write_bytes(b"came later")
+    repair(tmp_path / "out", folder)
+    assert json.loads((tmp_path / "out" / REPORT).read_text())["verdicts"] == written
 
 
 def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -> None:
@@ -385,7 +389,7 @@ def test_keys_name_what_decides(tmp_path: Path, toys: Path, toy: Any) -> None:
 
 
 def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(
-    tmp_path: Path, toy: Any, toys: Path
+    tmp_path: Path, toy: Any, toys: Path, stopping: Any
 ) -> None:
     (toys / "train/s0.npz").rename(tmp_path / "sound.npz")
     (toys / "train/s0.npz").write_bytes(b"bad")
@@ -399,10 +403,39 @@ def test_mended_sources_are_not_mixed_into_a_conversion_that_left_them_out(
             return replace(found, parts=[part for part in found.parts if part.name != "train/s0.npz"])
 
     with pytest.raises(KeyboardInterrupt):
-        run(Located(), [toys], tmp_path / "out", on_error="skip", executor=Interrupted(3))
+        run(Located(), [toys], tmp_path / "out", on_error="skip", executor=stopping(3))
     (tmp_path / "sound.npz").rename(toys / "train/s0.npz")
     with pytest.raises(Exception, match=re.escape("options.exclude: ['train/s0.npz'] before, [] now")):
         run(Located(), [toys], tmp_path / "out", on_error="skip")
+
+
+def test_what_was_left_out_is_not_left_out_under_fail(
+    tmp_path: Path, toy: Any, toys: Path, stopping: Any
+) -> None:
+    """A conversion that was begun with skip would else end under fail without what has problems."""
+    spoil(toys / "train/s3.npz")
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], tmp_path / "out", on_error="skip", executor=stopping(6))
+    with pytest.raises(ConversionError, match=r"left out train/s3\.npz; add --on-error skip to continue it"):
+        run(toy(), [toys], tmp_path / "out")
+    assert run(toy(), [toys], tmp_path / "out", on_error="skip").skipped
+
+
+def test_a_source_that_is_bad_in_another_way_is_another_source(
+    tmp_path: Path, toy: Any, toys: Path, stopping: Any
+) -> None:
+    """The report would else give the reason of before."""
+    bad = toys / "train/s0.npz"
+    bad.write_bytes(b"bad")
+    with pytest.raises(KeyboardInterrupt):
+        run(toy(), [toys], tmp_path / "out", on_error="skip", executor=stopping(3))
+    np.savez(bad, value=np.zeros((3, 3)))
+    with pytest.raises(
+        ConversionError, match=r"left out: .*cannot be read.* before, .*lacks image, label.* now"
+    ):
+        run(toy(), [toys], tmp_path / "out", on_error="skip")
+    report = run(toy(), [toys], tmp_path / "out", on_error="skip", restart=True)
+    assert [entry["reason"] for entry in report.skipped] == ["lacks image, label"]
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -453,7 +486,7 @@ def test_killed_after_leaving_out(tmp_path: Path, toy: Any, toys: Path) -> None:
     converter = toy()
     whole = run(converter, [toys], tmp_path / "whole", on_error="skip")
     killed = 0
-    for number in (*range(1, 12), *range(12, 100, 8)):
+    for number in (*range(1, 12, 2), *range(12, 100, 16)):
         out = tmp_path / f"k{number}" / "out"
         pid = os.fork()
         if pid == 0:
@@ -467,4 +500,4 @@ def test_killed_after_leaving_out(tmp_path: Path, toy: Any, toys: Path) -> None:
             run(converter, [toys], out, on_error="skip")
         assert Store(out).attributes["seal"]["digest"] == whole.digest
         assert [path.name for path in out.parent.iterdir()] == ["out"]
-    assert killed > 15
+    assert killed > 8

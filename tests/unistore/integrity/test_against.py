@@ -45,7 +45,7 @@ FILES = {
     "robot_act": 2,
 }
 LEFT_OUT = {
-    "cloud_real": ("attribute num_points of segments/segment_N", "segments/segment_N/unique_labels"),
+    "cloud_real": ("segments/segment_N/unique_labels",),
     "robot_act": ("compress_len",),
     "robot_act_keep": ("compress_len",),
     "robot_robomimic": (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.steps import (
     NEXT_PREFIX,
     ON_REQUEST,
@@ -46,7 +47,7 @@ class Transitions:
     ----------
     only_valid
         True: leave out steps without a recorded next observation, except terminal ones, where it is not
-        needed.
+        needed. An error if none are left.
     """
 
     only_valid: bool = False
@@ -74,6 +75,7 @@ class TransitionReader:
     def __init__(
         self, store: Store, kind: Transitions, fields: Sequence[str], units: NDArray[np.int64] | None
     ) -> None:
+        self._kind = kind
         self._episodes = Episodes(store, units)
         self._rows = None if units is None and not kind.only_valid else self._episodes.rows()
         if kind.only_valid and self._rows is not None:
@@ -92,6 +94,14 @@ class TransitionReader:
 
     def __len__(self) -> int:
         return self._length
+
+    def reach(self) -> Reach:
+        """See `CuttingReader.reach`."""
+        steps = 0 if len(self) else len(self._episodes.rows())
+        if not steps:
+            return Reach(samples=len(self))
+        what = f"only_valid=True: none of {steps:,} steps has a next observation or is a terminal one"
+        return Reach(samples=0, what=what, fitting=replace(self._kind, only_valid=False))
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch of transitions."""

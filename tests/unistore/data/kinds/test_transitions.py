@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -152,6 +153,17 @@ def test_only_valid_transitions_and_splits(make_store: Any) -> None:
     assert [int(sample["steps.step"]) for sample in kept] == [0, 1, 2, 3, 4, *range(6, 17)]
     train = unistore.Dataset(path, fields=["steps.step"], split="train")
     assert [int(sample["steps.step"]) for sample in train] == [0, 1, 2, 3, 4, *range(6, 14)]
+
+
+def test_no_valid_transition_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for number in range(3):  # one step each: nothing is observed after it
+            file[f"data/demo_{number}/actions"] = np.zeros((1, 2))
+            file[f"data/demo_{number}/obs/joint"] = np.zeros((1, 2))
+    unistore.convert(tmp_path / "a.hdf5", tmp_path / "a.zarr")
+    assert len(unistore.Dataset(tmp_path / "a.zarr")) == 3
+    with pytest.raises(InputError, match=r"none of 3 steps.*unistore\.Transitions\(\) has samples"):
+        len(unistore.Dataset(tmp_path / "a.zarr", unistore.Transitions(only_valid=True)))
 
 
 @pytest.mark.parametrize("pad", ["edge", "zero", "drop"])
