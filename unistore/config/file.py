@@ -131,7 +131,7 @@ def load(
     check = Arguments()
     check.path("path", path)
     check.path("store", store, none=True)
-    check.settle()
+    check.raise_problems()
     keys = read_keys(Path(path))
     settings = _read_json(keys) if keys.has("dataset.name", "dataset.args") else _read_yaml(keys)
     if store is not None:

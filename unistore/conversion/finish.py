@@ -26,7 +26,7 @@ from unistore.errors import ConversionError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
-from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
+from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
 __all__ = [
@@ -162,7 +162,7 @@ def seal(
         manifest = manifest_bytes(entries)
         together.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
-    sealed = seal_of(entries, manifest)
+    sealed = make_seal(entries, manifest)
     document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
     target.put(ROOT, [document])
     return sealed

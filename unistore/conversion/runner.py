@@ -22,7 +22,7 @@ from unistore.conversion.skipping import Skipping, check_mode, check_resumed, sc
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
 from unistore.errors import InputError, Problem
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 
 __all__ = ["Report", "run"]
 
@@ -41,7 +41,7 @@ def run(
     room: int = ROOM,
     on_error: str = "fail",
     executor: Executor | None = None,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
 

@@ -56,7 +56,7 @@ class Collate:
         )
         if not texts:
             check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
-        check.settle()
+        check.raise_problems()
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Batch of samples.

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
 from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
-from unistore.data.packed import Allocate, Batch, placed
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
 from unistore.errors import InputError, StoreError
 from unistore.order.permutation import At
-from unistore.remote.url import local_only
+from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
 from unistore.zarr3 import Array
@@ -106,10 +106,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         check.names("fields", fields)
         check.names("split", split)
         check.function("transform", transform)
-        check.whole("seed", seed, None)
+        check.integer("seed", seed, None)
         if check.path("cache_dir", cache_dir, none=True) and cache_dir is not None:
-            local_only(cache_dir, "cache_dir")
-        check.settle()
+            require_local_path(cache_dir, "cache_dir")
+        check.raise_problems()
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
         self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
@@ -229,7 +229,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             stores = ", ".join(part.store.path for part in self.parts)
             msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
-        return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+        return {INDEX: packed_copy(picks.index, allocate)} | {key: batch[key] for key in self.fields}
 
     def arrays(self) -> list[Array]:
         """Arrays of all its stores, each opened once."""

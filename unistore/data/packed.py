@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths", "placed"]
+__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths", "packed_copy"]
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
 """``allocate(shape, dtype)`` returns an uninitialised C-contiguous array, like ``np.empty``."""
@@ -68,7 +68,7 @@ def offsets_from_lengths(lengths: NDArray[Any]) -> NDArray[np.int64]:
     return offsets
 
 
-def placed(values: NDArray[Any], allocate: Allocate) -> Packed:
+def packed_copy(values: NDArray[Any], allocate: Allocate) -> Packed:
     """Copy dense values (B, …) into allocated memory."""
     out = allocate(values.shape, values.dtype)
     out[...] = values

@@ -24,7 +24,7 @@ __all__ = [
     "check_drawable",
     "checked_weights",
     "common_fields",
-    "natural_kind",
+    "default_kind",
     "open_parts",
 ]
 
@@ -81,7 +81,7 @@ class Part:
             raise InputError(msg)
 
 
-def natural_kind(store: Store) -> SampleKind:
+def default_kind(store: Store) -> SampleKind:
     """The default kind of samples of a store.
 
     Raises
@@ -127,7 +127,7 @@ def open_parts(
         cure = "give an instance, as in samples=unistore.Rows()"
         raise InputError(Problem("samples", f"is {kind!r}, not a kind of samples", cure, "option"))
     stores = [Store(path, **cache) for path in paths]
-    kinds = [natural_kind(store) if kind is None else kind for store in stores]
+    kinds = [default_kind(store) if kind is None else kind for store in stores]
     first, others = stores[0], range(1, len(stores))
     problems = [
         Problem(

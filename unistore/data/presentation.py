@@ -7,10 +7,10 @@ from typing import Any
 
 from unistore.data.packed import Batch
 
-__all__ = ["pin", "present"]
+__all__ = ["as_tensors", "pin"]
 
 
-def present(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
+def as_tensors(batch: Batch, collate: Callable[[Any], Any] | None = None) -> Any:
     """Return a packed batch as `unistore.collate` returns it, over the same memory.
 
     Parameters

@@ -5,10 +5,10 @@ from __future__ import annotations
 from unistore.errors import StoreError
 from unistore.store.names import file_name_problem
 
-__all__ = ["Names"]
+__all__ = ["FileNames"]
 
 
-class Names:
+class FileNames:
     """The file names of one export: each safe, each once, none inside another.
 
     Parameters

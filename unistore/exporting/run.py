@@ -12,15 +12,15 @@ from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.exporting.naming import Names
-from unistore.exporting.workplace import workplace
+from unistore.exporting.naming import FileNames
+from unistore.exporting.temporary_folder import temporary_folder
 from unistore.exporting.writing import write
 from unistore.remote.storage import local_path
-from unistore.remote.url import local_only
+from unistore.remote.url import require_local_path
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 
 __all__ = ["Exported", "export"]
 
@@ -37,7 +37,7 @@ class Exported:
 
 
 def export(
-    store: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress = SILENT
+    store: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress = NO_PROGRESS
 ) -> Exported:
     """Export a store as files in the main layout of its source family.
 
@@ -65,13 +65,13 @@ def export(
     check = Arguments()
     check.path("store", store)
     check.path("destination", destination)
-    check.settle()
-    target = Path(os.path.abspath(local_only(destination, "DST")))  # noqa: PTH100  does not resolve links
+    check.raise_problems()
+    target = Path(os.path.abspath(require_local_path(destination, "DST")))  # noqa: PTH100  does not resolve links
     opened = Store(store)
     _check_destination(target, local_path(store))
     files = _exporter(opened)
     try:
-        with workplace(target, "unistore-export") as work:
+        with temporary_folder(target, "unistore-export") as work:
             done = _write_all(opened, files(opened), work / "files", progress)
             _check_destination(target, local_path(store))
             os.sync()
@@ -83,7 +83,7 @@ def export(
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
     """Write all files; returns the counts of `Exported`."""
-    names = Names(store.path)
+    names = FileNames(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()
     progress.begin("writing", sum(sizes))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from unistore.order.permutation import Permutation
 from unistore.order.randomness import generator
-from unistore.system.arguments import MANY, is_whole
+from unistore.system.arguments import MAX_COUNT, is_integer
 
 __all__ = ["GROUP", "LANES", "BlockShuffle", "mixing", "uniform_blocks"]
 
@@ -103,7 +103,9 @@ class BlockShuffle:
     def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
         """Takes over group, lanes and deal; see `unistore.order.sequences.EpochSequence.arranged`."""
         tuned = {
-            name: int(value) for name in self._tuning if is_whole(value := description.get(name), 1, MANY)
+            name: int(value)
+            for name in self._tuning
+            if is_integer(value := description.get(name), 1, MAX_COUNT)
         }
         return BlockShuffle(self.offsets, self.seed, **{**self._tuning, **tuned})
 

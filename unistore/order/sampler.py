@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sized
 
 from unistore.order.permutation import At
-from unistore.order.sequences import EpochSequence, Share, Weighted
+from unistore.order.sequences import EpochSequence, RankShare, Weighted
 from unistore.order.shuffles import ShuffleKind, shuffled
-from unistore.system.arguments import EPOCHS, Arguments, checked_epoch
+from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
 __all__ = ["SequenceSampler", "Shuffle"]
 
@@ -56,13 +56,13 @@ class Shuffle:
     ) -> None:
         check = Arguments()
         if not hasattr(data, "__len__"):
-            check.whole("data", data, most=EPOCHS)
-        check.whole("seed", seed, None)
-        check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
+            check.integer("data", data, most=MAX_EPOCH)
+        check.integer("seed", seed, None)
+        check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
         right = shuffle is True or shuffle in ("full", "blocks")
         check.expect("shuffle", shuffle, right, "True, 'full' or 'blocks'")
-        check.whole("batch_size", batch_size, 1)
-        check.settle()
+        check.integer("batch_size", batch_size, 1)
+        check.raise_problems()
         offsets = getattr(data, "store_offsets", None)
         weights = None if offsets is None else getattr(data, "weights", None)
         if weights is None and samples_per_epoch is not None:
@@ -150,8 +150,8 @@ class SequenceSampler:
             for index in self.sequence.indices(epoch, *share.span(step)).tolist():
                 yield At(index, epoch)
 
-    def _share(self) -> Share:
-        return Share(
+    def _share(self) -> RankShare:
+        return RankShare(
             length=len(self.sequence),
             start=self.start,
             batch_size=self.batch_size,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from unistore.order.permutation import Permutation
 from unistore.order.randomness import words
 
-__all__ = ["EpochSequence", "InOrder", "Repeated", "Share", "Shuffled", "Subset", "Weighted"]
+__all__ = ["EpochSequence", "InOrder", "RankShare", "Repeated", "Shuffled", "Subset", "Weighted"]
 
 
 class EpochSequence(Protocol):
@@ -250,7 +250,7 @@ class Repeated(EpochSequence):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class RankShare:
     """The positions of an epoch that one rank delivers, batch by batch.
 
     Each step covers ``batch_size * world_size`` consecutive positions, rank after rank. The rest after the

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from unistore.remote.redaction import without_secrets
+from unistore.remote.redaction import redact_urls
 
 __all__ = ["Fault", "ShortRead", "classify_error", "lacks_conditional_put", "redacted_error"]
 
@@ -157,5 +157,5 @@ def redacted_error(error: Exception) -> Exception:
 
 
 def _first_line(text: str) -> str:
-    first: str = without_secrets(text.partition("\n")[0].strip())
+    first: str = redact_urls(text.partition("\n")[0].strip())
     return first if len(first) <= 200 else f"{first[:197]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["shown_url", "without_secrets"]
+__all__ = ["redact_url", "redact_urls"]
 
 _URL = re.compile(r"""[a-zA-Z][a-zA-Z0-9+.-]+:/+[^\s'"<>]*[^\s'"<>.,:;)]""")
 """A URL inside a text; with one slash only if ``pathlib`` removed the other."""
@@ -13,7 +13,7 @@ _HOST = re.compile(r"\[[^\]]*\](:[0-9]*)?|[^:@]*(:[0-9]*)?")
 """Host, bucket or address, with an optional port."""
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """A URL for messages, with ``…`` in place of anything that may be secret.
 
     A password may hold any character, unescaped ones too. Where host and password cannot be separated for
@@ -31,12 +31,12 @@ def shown_url(url: str) -> str:
     return f"{scheme}{colon}{slashes}{path}{mark}{'…' if mark else ''}"
 
 
-def without_secrets(value: Any) -> Any:
+def redact_urls(value: Any) -> Any:
     """A text, or a JSON value, with every URL redacted."""
     if isinstance(value, str):
-        return _URL.sub(lambda url: shown_url(url[0]), value) if ":/" in value else value
+        return _URL.sub(lambda url: redact_url(url[0]), value) if ":/" in value else value
     if isinstance(value, dict):
-        return {without_secrets(key): without_secrets(each) for key, each in value.items()}
+        return {redact_urls(key): redact_urls(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [without_secrets(each) for each in value]
+        return [redact_urls(each) for each in value]
     return value

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
-from unistore.remote.redaction import shown_url
+from unistore.remote.redaction import redact_url
 
-__all__ = ["BUCKETS", "Location", "file_path", "is_url", "local_only", "parse_url"]
+__all__ = ["BUCKETS", "Location", "file_path", "is_url", "parse_url", "require_local_path"]
 
 BUCKETS = ("s3", "gs", "az")
 """Schemes of object stores that can be written to."""
@@ -61,12 +61,12 @@ def is_url(path: str | os.PathLike[str]) -> bool:
     """
     text = os.fspath(path)
     if _COLLAPSED.match(text):
-        msg = f"{shown_url(text)}: pathlib removes a slash of a URL: give it as text, not as a Path"
+        msg = f"{redact_url(text)}: pathlib removes a slash of a URL: give it as text, not as a Path"
         raise InputError(msg)
     return _URL.match(text) is not None
 
 
-def local_only(path: str | os.PathLike[str], what: str) -> str:
+def require_local_path(path: str | os.PathLike[str], what: str) -> str:
     """Return a path as text if it is a path of this machine.
 
     Parameters
@@ -81,7 +81,7 @@ def local_only(path: str | os.PathLike[str], what: str) -> str:
     """
     text = os.fspath(path)
     if _URL.match(text) or _COLLAPSED.match(text):
-        msg = f"{shown_url(text)}: {what} must be on this machine: give a path, not a URL"
+        msg = f"{redact_url(text)}: {what} must be on this machine: give a path, not a URL"
         raise InputError(msg)
     return text
 
@@ -95,7 +95,7 @@ def parse_url(url: str) -> Location:
         If the scheme is not one of `SCHEMES`, the bucket is missing, or the URL has more than a path.
     """
     parts = _split(url)
-    scheme, shown = parts.scheme.lower(), shown_url(url)
+    scheme, shown = parts.scheme.lower(), redact_url(url)
     if scheme not in SCHEMES:
         msg = f"{shown}: scheme {parts.scheme!r} is not known; one of: {', '.join(SCHEMES)}"
         raise InputError(msg)
@@ -121,14 +121,14 @@ def file_path(url: str) -> str | None:
     if parts.scheme.lower() != "file":
         return None
     if parts.netloc not in ("", "localhost"):
-        msg = f"{shown_url(url)}: a file on another machine; write file:///folder (three slashes)"
+        msg = f"{redact_url(url)}: a file on another machine; write file:///folder (three slashes)"
         raise InputError(msg)
     return unquote(parts.path)
 
 
 def _split(url: str) -> SplitResult:
     """Split a URL; refuse user, password, query and fragment."""
-    shown = shown_url(url)
+    shown = redact_url(url)
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -25,11 +25,11 @@ from unistore.zarr3.documents import DocumentError, parse_json, shown
 __all__ = [
     "MANIFEST_LIMIT",
     "Entry",
+    "make_seal",
     "manifest_bytes",
     "parse_lines",
     "parse_manifest",
     "root_is_intact",
-    "seal_of",
     "sign_root",
 ]
 
@@ -130,7 +130,7 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
         yield number, entry
 
 
-def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
+def make_seal(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
     """The seal for the root's attributes; `sign_root` fills in its ``root``.
 
     ``content_digest`` covers only keys, rows and decoded content, so that it is the same on machines whose

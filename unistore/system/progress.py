@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["SILENT", "Progress"]
+__all__ = ["NO_PROGRESS", "Progress"]
 
 
 class Progress(Protocol):
@@ -36,4 +36,4 @@ class _Silent:
         """Do nothing."""
 
 
-SILENT: Progress = _Silent()
+NO_PROGRESS: Progress = _Silent()

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.errors import InputError, Problem
-from unistore.system.arguments import EPOCHS, MANY, Arguments, is_whole
+from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
 from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
 
-__all__ = ["MOST", "WorkerPlan", "environment_number", "plan", "usable_cores"]
+__all__ = ["MAX_WORKERS", "WorkerPlan", "environment_number", "plan", "usable_cores"]
 
-MOST = 4096
+MAX_WORKERS = 4096
 """Largest number of workers of a loader, and of batches prefetched by each."""
 
 SHARE = 0.8
@@ -107,10 +107,10 @@ def plan(
         If an argument is invalid.
     """
     check = Arguments()
-    check.whole("ranks", ranks, 1)
-    check.whole("samples", samples, most=EPOCHS, none=True)
+    check.integer("ranks", ranks, 1)
+    check.integer("samples", samples, most=MAX_EPOCH, none=True)
     check.number("cores", cores, none=True)
-    check.settle()
+    check.raise_problems()
     found = usable_cores() if cores is None else cores
     total, why = _total(workers, found)
     per_rank = total // ranks
@@ -143,11 +143,11 @@ def plan(
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
     shown = f"{cores:g} usable cores"
-    if is_whole(workers):
+    if is_integer(workers):
         workers = int(workers)
         check = Arguments()
-        check.whole("workers", workers, most=MOST)
-        check.settle()
+        check.integer("workers", workers, most=MAX_WORKERS)
+        check.raise_problems()
         beyond = f", more than {shown}" if workers > cores else ""
         return workers, f"{workers} as asked{beyond}"
     text = str(workers).strip().lower()
@@ -173,7 +173,7 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
         If the variable is not an integer of at least `least`.
     """
     text = os.environ.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MANY):
+    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MAX_COUNT):
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"
         raise InputError(Problem(name, message, "set it to that, or unset it", "option"))
     return int(text)

@@ -17,7 +17,7 @@ from unistore import config
 from unistore.conversion.convert import make_converter
 from unistore.errors import InputError
 from unistore.order.blocks import BlockShuffle
-from unistore.system.arguments import is_whole
+from unistore.system.arguments import is_integer
 from unistore.system.workers import plan
 
 NO_WHOLE: list[Any] = [True, 1.0, 2.5, float("nan"), "3", [1], object(), np.float64(1), np.array([1])]
@@ -339,5 +339,5 @@ def test_a_block_shuffle_takes_no_impossible_arrangement(group: Any) -> None:
 
 @given(st.integers() | st.booleans() | st.floats() | st.text() | st.none())
 def test_what_is_a_whole_number(value: Any) -> None:
-    assert is_whole(value) == (type(value) is int)
-    assert is_whole(value, 0, sys.maxsize) == (type(value) is int and 0 <= value <= sys.maxsize)
+    assert is_integer(value) == (type(value) is int)
+    assert is_integer(value, 0, sys.maxsize) == (type(value) is int and 0 <= value <= sys.maxsize)

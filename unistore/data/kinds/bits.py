@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["every_point", "points_of_ranks"]
+__all__ = ["all_points", "points_at_ranks"]
 
 _1, _2, _3, _4, _8 = (np.uint64(shift) for shift in (1, 2, 3, 4, 8))
 _EVERY_SECOND, _PAIRS = np.uint64(0x5555555555555555), np.uint64(0x3333333333333333)
@@ -19,7 +19,7 @@ _BLOCK_VOXELS = 4 << 20
 """Voxels unpacked at a time, one byte each, so that they stay in the processor's cache."""
 
 
-def every_point(bits: NDArray[np.uint8], out: NDArray[np.int32]) -> None:
+def all_points(bits: NDArray[np.uint8], out: NDArray[np.int32]) -> None:
     """Coordinates of all set voxels.
 
     Parameters
@@ -39,7 +39,7 @@ def every_point(bits: NDArray[np.uint8], out: NDArray[np.int32]) -> None:
         done += len(flat)
 
 
-def points_of_ranks(bits: NDArray[np.uint8], ranks: NDArray[np.int64], out: NDArray[np.int32]) -> None:
+def points_at_ranks(bits: NDArray[np.uint8], ranks: NDArray[np.int64], out: NDArray[np.int32]) -> None:
     """Coordinates of the set voxels with the given ranks in C order.
 
     Counts the set bits of each word of 64 voxels, finds the word of each rank, and then its bit inside the

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Dequantiser", "relative", "staging"]
+__all__ = ["Dequantiser", "quantised_view", "to_local"]
 
 _BLOCK = 8192
 """Points converted at a time: their float64 values fit into the second-level cache."""
@@ -21,7 +21,7 @@ _TILE = 1024
 """Repetitions of a row of three numbers, which stay in the first-level cache."""
 
 
-def staging(out: NDArray[Any]) -> NDArray[np.int32]:
+def quantised_view(out: NDArray[Any]) -> NDArray[np.int32]:
     """Part of the memory of `out` for its quantised coordinates (N, 3) i4, to be converted in place.
 
     All of the memory for float32, the second half for float64: a conversion from front to back never
@@ -49,7 +49,7 @@ class Dequantiser:
         self._offset = _tiled(offset) if needed else None
 
     def absolute(self, quantised: NDArray[np.int32], out: NDArray[np.float64]) -> None:
-        """``out = q * scale + offset``; `quantised` may be `staging` of `out`. Both (N, 3)."""
+        """``out = q * scale + offset``; `quantised` may be `quantised_view` of `out`. Both (N, 3)."""
         source, target = quantised.reshape(-1), out.reshape(-1)
         memory = np.empty(min(len(source), 3 * _BLOCK))
         for lo in range(0, len(source), 3 * _BLOCK):
@@ -59,7 +59,7 @@ class Dequantiser:
     def local(
         self, quantised: NDArray[np.int32], origin: NDArray[np.float64], out: NDArray[np.float32]
     ) -> None:
-        """``out = float32(q * scale + offset - origin)``; `quantised` may be `staging` of `out`."""
+        """``out = float32(q * scale + offset - origin)``; `quantised` may be `quantised_view` of `out`."""
         source, target = quantised.reshape(-1), out.reshape(-1)
         origins = _tiled(origin, len(out))
         memory = np.empty(min(len(source), 3 * _BLOCK))
@@ -80,7 +80,7 @@ class Dequantiser:
         return work
 
 
-def relative(
+def to_local(
     values: NDArray[np.floating[Any]], origin: NDArray[np.float64], out: NDArray[np.float32]
 ) -> None:
     """``out = float32(float64(values) - origin)`` for coordinates (N, 3) stored as f4 or f8."""

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.crops import Boxes, Crop
 from unistore.data.kinds.frames import Box, FrameField
-from unistore.data.kinds.padding import Pad, put, valid_masks
+from unistore.data.kinds.padding import Pad, copy_padded, valid_masks
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.schemas.spike.bits import unpack
 
-__all__ = ["CroppedField", "CroppedMask", "same_size"]
+__all__ = ["CroppedField", "CroppedMask", "common_size"]
 
 
-def same_size(crop: Crop, image: NDArray[np.int64], extents: NDArray[Any]) -> tuple[int, ...] | None:
+def common_size(crop: Crop, image: NDArray[np.int64], extents: NDArray[Any]) -> tuple[int, ...] | None:
     """Common rows and columns of the crops of all clips in a field; None if they differ or there are none.
 
     Parameters
@@ -38,7 +38,7 @@ class CroppedField:
     field
         Reader of the field.
     size
-        Rows and columns of every crop, see `same_size`.
+        Rows and columns of every crop, see `common_size`.
     length
         Frames of a clip.
     pad, fill
@@ -102,10 +102,10 @@ class CroppedField:
         inside = np.empty((self._length, *self.field.shape(box.height, box.width)), self.field.dtype)
         self.field.read(frames, box, inside)
         if self._key != "spike_packed":
-            put(inside, out, self._pad, self._fill)
+            copy_padded(inside, out, self._pad, self._fill)
             return
         unpacked = np.empty((*out.shape[:-1], width), np.uint8)
-        put(unpack(inside, box.width), unpacked, self._pad, self._fill)
+        copy_padded(unpack(inside, box.width), unpacked, self._pad, self._fill)
         out[...] = np.packbits(unpacked, axis=-1, bitorder="little")
 
 
@@ -119,7 +119,7 @@ class CroppedMask:
     extents
         (clips, 2): rows and columns of the field.
     size
-        Rows and columns of every crop, see `same_size`.
+        Rows and columns of every crop, see `common_size`.
     """
 
     def __init__(self, key: str, extents: NDArray[np.int64], size: tuple[int, ...] | None) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import SOURCE, BoxReader, Picks, SampleReader
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.data.scratch import Scratch
 from unistore.errors import InputError, Problem
 from unistore.order.randomness import words
@@ -122,7 +122,7 @@ class JoinedReader:
         batch = self._readers[number].read(own, allocate)
         if SOURCE in batch:
             names = np.char.add(f"{self._names[number]}/", batch[SOURCE].values)
-            batch[SOURCE] = placed(names, allocate)
+            batch[SOURCE] = packed_copy(names, allocate)
         return batch
 
     def _begin_scratch(self) -> Scratch:

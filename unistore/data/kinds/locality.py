@@ -13,7 +13,7 @@ from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
 
-__all__ = ["block_offsets", "open_blocks", "samples_of_a_chunk", "shuffles_in_blocks"]
+__all__ = ["block_offsets", "open_blocks", "samples_per_chunk", "shuffles_in_blocks"]
 
 CACHE_SHARE = 0.8
 """Share of the cache of decoded chunks that the open blocks may take."""
@@ -71,7 +71,7 @@ def shuffles_in_blocks(store: Store, samples: int) -> bool:
     """
     if not samples:
         return False
-    per_chunk, chunk_bytes = samples_of_a_chunk(store, samples)
+    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
     return per_chunk > MAX_DECODED and samples / per_chunk * chunk_bytes > CHUNKS.limit * CACHE_SHARE
 
 
@@ -79,13 +79,13 @@ def _block(store: Store, samples: int) -> tuple[int, float]:
     """Samples of a block, and the decoded bytes of its chunks."""
     if not samples:
         return 1, 1.0
-    per_chunk, chunk_bytes = samples_of_a_chunk(store, samples)
+    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
     chunks = 1 if per_chunk == int(per_chunk) else UNALIGNED_CHUNKS
     size = max(1, round(chunks * per_chunk), -(-samples // MAX_BLOCKS))
     return size, max(float(chunk_bytes), size / per_chunk * chunk_bytes)
 
 
-def samples_of_a_chunk(store: Store, samples: int) -> tuple[float, int]:
+def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
     """Samples per chunk of the largest array, and bytes of a decoded chunk.
 
     Parameters

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.errors import InputError, Problem
-from unistore.system.arguments import Arguments, fits
+from unistore.system.arguments import Arguments, matches_type
 
-__all__ = ["Pad", "as_pad", "check_pad", "fills", "put", "valid_masks"]
+__all__ = ["Pad", "check_pad", "copy_padded", "fill_values", "normalize_pad", "valid_masks"]
 
 Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
 """None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is repeated.
@@ -25,20 +25,20 @@ _WORDS = ("valid", "edge", "zero", "drop")
 
 def check_pad(check: Arguments, pad: object) -> None:
     """Add a problem if `pad` is not a `Pad`."""
-    number = fits(pad, float) or (isinstance(pad, (float, np.floating)) and not isinstance(pad, bool))
+    number = matches_type(pad, float) or (isinstance(pad, (float, np.floating)) and not isinstance(pad, bool))
     right = number or (isinstance(pad, str) and pad in _WORDS)
     expected = f"one of {', '.join(map(repr, _WORDS))}, or a number"
     check.expect("pad", pad, right, expected, none=True)
 
 
-def as_pad(pad: Any) -> Pad:
+def normalize_pad(pad: Any) -> Pad:
     """A valid `pad`, with a number as Python int or float, so that equal ones have the same repr."""
     if pad is None or isinstance(pad, str):
         return pad  # type: ignore[return-value]
     return int(pad) if isinstance(pad, Integral) else float(pad)
 
 
-def fills(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
+def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
     """Fill value of each key; 0 unless `pad` is a number.
 
     Raises
@@ -74,7 +74,7 @@ def _is_representable(dtype: np.dtype[Any], number: float) -> bool:
         return False
 
 
-def put(inside: NDArray[Any], out: NDArray[Any], pad: Pad, fill: Any) -> None:
+def copy_padded(inside: NDArray[Any], out: NDArray[Any], pad: Pad, fill: Any) -> None:
     """Copy data to the low corner of `out` and pad the rest; as ``np.pad``.
 
     Parameters

@@ -14,7 +14,16 @@ from unistore.errors import InputError
 from unistore.order.randomness import below, generator, words
 from unistore.store.reader import Store
 
-__all__ = ["INDEX", "SOURCE", "BoxReader", "Picks", "SampleKind", "SampleReader", "chosen", "require"]
+__all__ = [
+    "INDEX",
+    "SOURCE",
+    "BoxReader",
+    "Picks",
+    "SampleKind",
+    "SampleReader",
+    "require_family",
+    "select_keys",
+]
 
 INDEX = "index"
 """Key of a sample's position in its Dataset; part of every sample."""
@@ -89,7 +98,7 @@ class SampleKind(Protocol):
         ...
 
 
-def chosen(
+def select_keys(
     known: Iterable[str], fields: Sequence[str] | None, on_request: Iterable[str] = ()
 ) -> tuple[str, ...]:
     """Keys to read: the requested ones in their order, or the default ones.
@@ -121,7 +130,7 @@ def chosen(
     return tuple(dict.fromkeys(name for name in fields if name != INDEX))
 
 
-def require(store: Store, family: str, kind: object) -> None:
+def require_family(store: Store, family: str, kind: object) -> None:
     """Raise an InputError if a store is not of the family that a kind reads."""
     if store.family != family:
         name = type(kind).__name__

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.errors import InputError, Problem
 
-__all__ = ["CuttingReader", "Reach", "check_reach", "reach_of", "spelled"]
+__all__ = ["CuttingReader", "Reach", "as_code", "check_reach", "reach_of"]
 
 _PAD = (
     'pad them with pad="edge", "zero", a number, or "valid" (zeros, with keys for the valid extent); '
@@ -80,7 +80,7 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
     if not problems and not any(reach.samples for reach in found):
         problems = [
             Problem(
-                path, reach.what, f"{spelled(reach.fitting)} has samples" if reach.fitting else "", "empty"
+                path, reach.what, f"{as_code(reach.fitting)} has samples" if reach.fitting else "", "empty"
             )
             for path, reach in zip(paths, found, strict=True)
             if reach.what
@@ -92,10 +92,10 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
 def _cure(fitting: SampleKind | None) -> str:
     if fitting is None or getattr(fitting, "pad", None) is not None:
         return _PAD
-    return f"{spelled(fitting)} fits; or {_PAD}"
+    return f"{as_code(fitting)} fits; or {_PAD}"
 
 
-def spelled(kind: Any) -> str:
+def as_code(kind: Any) -> str:
     """A kind as Python code, without default values: ``unistore.Patches(size=32)``."""
     if not dataclasses.is_dataclass(kind):
         return repr(kind)

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.transitions import Transitions
-from unistore.data.presentation import present
+from unistore.data.presentation import as_tensors
 from unistore.errors import InputError
 from unistore.memory.arena import Arena
 from unistore.memory.slabs import SlabRing
 from unistore.order.randomness import below, words
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
-from unistore.system.arguments import EPOCHS, Arguments
-from unistore.system.workers import MOST
+from unistore.system.arguments import MAX_EPOCH, Arguments
+from unistore.system.workers import MAX_WORKERS
 
 __all__ = ["ReplayBuffer"]
 
@@ -92,15 +92,15 @@ class ReplayBuffer:
     ) -> None:
         check = Arguments()
         check.one_of("output", output, ("auto", "tuple", "dict"))
-        check.whole("limit", limit, 1, EPOCHS, none=True)
-        check.whole("image_size", image_size, 1, none=True)
-        check.whole("seed", seed, None)
-        check.whole("prefetch", prefetch, most=MOST)
+        check.integer("limit", limit, 1, MAX_EPOCH, none=True)
+        check.integer("image_size", image_size, 1, none=True)
+        check.integer("seed", seed, None)
+        check.integer("prefetch", prefetch, most=MAX_WORKERS)
         try:
             self._device = None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
             check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
-        check.settle()
+        check.raise_problems()
         path = store.path if isinstance(store, Store) else store
         kind = Transitions(only_valid=True)
         known = Dataset(path, kind).fields
@@ -168,8 +168,8 @@ class ReplayBuffer:
             If stored bytes are damaged; names array, shard and chunk.
         """
         check = Arguments()
-        check.whole("batch_size", batch_size, 1)
-        check.settle()
+        check.integer("batch_size", batch_size, 1)
+        check.raise_problems()
         if self._owner != os.getpid():
             msg = "this ReplayBuffer was made in another process: make one in each, with a seed of its own"
             raise ValueError(msg)
@@ -227,7 +227,7 @@ class ReplayBuffer:
         """Batch `number`, and the bytes it needed."""
         drawn = words(self._seed, np.array([number]), np.array([batch_size]), batch_size)
         read = self._dataset.read_batch(below(drawn[0], self._length), memory.allocate)
-        batch = present(read)
+        batch = as_tensors(read)
         if self._device is not None:
             batch = {
                 key: value.to(self._device) if isinstance(value, torch.Tensor) else value

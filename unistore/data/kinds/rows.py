@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, chosen, require
-from unistore.data.packed import Allocate, Batch, Packed, placed
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, select_keys
+from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.store.reader import Store
 
 __all__ = ["Rows"]
@@ -30,8 +30,8 @@ class Rows:
         """Keys of samples; see `SampleKind.select`."""
         paths = _paths(store)
         if not paths:
-            require(store, "rows", self)
-        return chosen(paths, fields, (SOURCE,))
+            require_family(store, "rows", self)
+        return select_keys(paths, fields, (SOURCE,))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RowReader:
         """Reader of the rows `units`."""
@@ -59,7 +59,7 @@ class RowReader:
             out = allocate((len(rows), *array.shape[1:]), array.dtype)
             batch[name] = Packed(array.read_rows(rows, out))
         if self._names is not None:
-            batch[SOURCE] = placed(self._names.take(rows), allocate)
+            batch[SOURCE] = packed_copy(self._names.take(rows), allocate)
         return batch
 
 

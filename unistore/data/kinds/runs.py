@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from unistore.data.packed import offsets_from_lengths
 
-__all__ = ["runs_of_frames", "starts_in_runs"]
+__all__ = ["clip_starts", "runs_of_frames"]
 
 
 def runs_of_frames(
@@ -44,7 +44,7 @@ def runs_of_frames(
     return found
 
 
-def starts_in_runs(runs: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
+def clip_starts(runs: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
     """First frames of the clips of `length` frames, every `stride`-th in each run."""
     counts = -(-np.maximum(runs[:, 1] - runs[:, 0] - length + 1, 0) // stride)
     offsets = offsets_from_lengths(counts)

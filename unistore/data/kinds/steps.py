@@ -176,12 +176,12 @@ class Episodes:
         """Episode of each step."""
         return np.searchsorted(self.offsets, rows, side="right") - 1
 
-    def labels(self, fields: set[str]) -> EpisodeLabels:
+    def labels(self, fields: set[str]) -> EpisodeMetadata:
         """Reader of the keys `ON_REQUEST`."""
-        return EpisodeLabels(self._store, self, fields)
+        return EpisodeMetadata(self._store, self, fields)
 
 
-class EpisodeLabels:
+class EpisodeMetadata:
     """Origin of steps: source, number and name of the episode, step inside the episode."""
 
     def __init__(self, store: Store, episodes: Episodes, fields: set[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.steps import (
     NEXT_PREFIX,
@@ -21,7 +21,7 @@ from unistore.data.kinds.steps import (
     step_column,
     step_paths,
 )
-from unistore.data.packed import Allocate, Batch, placed
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -55,14 +55,14 @@ class Transitions:
     def __post_init__(self) -> None:
         check = Arguments()
         check.flag("only_valid", self.only_valid)
-        check.settle()
+        check.raise_problems()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "trajectory", self)
+        require_family(store, "trajectory", self)
         keys = list(step_paths(store))
         following = [f"{NEXT_PREFIX}{key}" for key in keys if key.startswith("observation.")]
-        return chosen([*keys, *following], fields, ON_REQUEST)
+        return select_keys([*keys, *following], fields, ON_REQUEST)
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> TransitionReader:
         """Reader of the steps of the episodes `units`."""
@@ -125,7 +125,7 @@ class TransitionReader:
         for key, following in self._next.items():
             if key not in batch:
                 batch[key] = following.read(rows, after, episode, final, allocate)
-        return batch | {key: placed(found, allocate) for key, found in self._labels.read(rows).items()}
+        return batch | {key: packed_copy(found, allocate) for key, found in self._labels.read(rows).items()}
 
 
 class _NextObservation:

@@ -10,16 +10,16 @@ from pathlib import Path
 from unistore.conversion.lock import Lock
 from unistore.conversion.own_folder import check_own, check_plain
 
-__all__ = ["beside", "workplace"]
+__all__ = ["temporary_folder", "temporary_folder_path"]
 
 
-def beside(target: Path, purpose: str) -> Path:
-    """Folder that `workplace` makes beside a target; a killed process leaves it behind."""
+def temporary_folder_path(target: Path, purpose: str) -> Path:
+    """Folder that `temporary_folder` makes beside a target; a killed process leaves it behind."""
     return target.with_name(f"{target.name}.{purpose}")
 
 
 @contextmanager
-def workplace(target: Path, purpose: str) -> Iterator[Path]:
+def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
     """Make an empty folder on the target's file system, and remove it at the end, also after an error.
 
     What a killed process left there is removed first.
@@ -36,7 +36,7 @@ def workplace(target: Path, purpose: str) -> Iterator[Path]:
     ConversionError
         If another process uses the folder, or it is a link or belongs to another user.
     """
-    folder = beside(target, purpose)
+    folder = temporary_folder_path(target, purpose)
     work = folder / "work"
     check_plain(folder)
     try:
