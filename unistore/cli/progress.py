@@ -1,4 +1,4 @@
-"""Progress on a terminal: bytes, rate, time left. A line a stage when piped."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -18,14 +18,11 @@ from rich.progress import (
 
 from unistore.cli.output import safe
 
-__all__ = ["Bar"]
+__all__ = ["ProgressBar"]
 
 
-class Bar:
-    """A bar a stage on standard error: what is done, MB/s, time left.
-
-    Without a terminal it prints one line a stage, so that logs stay readable.
-    """
+class ProgressBar:
+    """One bar per stage on standard error: bytes done, rate, time left; without a terminal, one line."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -54,7 +51,7 @@ class Bar:
             print(f"{stage} {total / 1e6:.1f} MB", file=sys.stderr)
 
     def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
+        """`amount` more bytes are done."""
         if self._task is not None:
             self._progress.advance(self._task, amount)
 

@@ -23,11 +23,11 @@ from unistore.converters.registry import Family, families, get_family
 from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
-from unistore.remote.url import local_only
+from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import parse_bytes
-from unistore.system.workers import MOST
+from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.presets import CODECS
 
 __all__ = ["convert", "detect_family", "make_converter", "recorded_converter"]
@@ -50,7 +50,7 @@ def convert(
     scheduler: str | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
     **options: Any,
 ) -> Report:
     """Convert research files into one sealed store.
@@ -117,7 +117,7 @@ def convert(
     check.text("family", family, none=True)
     check.one_of("--codec", codec, CODECS)
     check.one_of("--on-error", on_error, ("fail", "skip"))
-    check.whole("--workers", workers, most=MOST)
+    check.integer("--workers", workers, most=MAX_WORKERS)
     check.flag("--overwrite", overwrite)
     check.flag("--restart", restart)
     check.path("--work", work, none=True)
@@ -125,7 +125,7 @@ def convert(
     check.expect(
         "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
     )
-    check.settle()
+    check.raise_problems()
     shares = None if split is None else parse_shares(split)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
@@ -179,7 +179,7 @@ def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     given = [os.fspath(each) for each in several]
     if not given or "" in given:
         raise InputError("no source was named: sources are files and folders")
-    return [Path(local_only(each, "a source")) for each in given]
+    return [Path(require_local_path(each, "a source")) for each in given]
 
 
 def check_exist(paths: Sequence[Path]) -> None:
@@ -191,7 +191,7 @@ def check_exist(paths: Sequence[Path]) -> None:
         Naming them all, or one that is a URL.
     """
     for path in paths:
-        local_only(path, "a source")
+        require_local_path(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         msg = f"no such file or folder: {', '.join(missing)} (check the path)"

@@ -28,7 +28,7 @@ from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
 from unistore.store.consolidated import root_head
-from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
+from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
 __all__ = [
@@ -185,7 +185,7 @@ def seal(
         manifest = manifest_bytes(entries)
         together.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
-    sealed = seal_of(entries, manifest)
+    sealed = make_seal(entries, manifest)
     statistics = merged_statistics(plan, journal.each("shard"))
     document = root_document(attributes, statistics, sealed, documents)
     target.put(ROOT, [document])

@@ -150,7 +150,7 @@ class ObjectBuild(Build):
     @property
     def _staging(self) -> Location:
         """Where a store grows that replaces another."""
-        return self.location.beside(".unistore-build")
+        return self.location.with_suffix(".unistore-build")
 
     @property
     def _written(self) -> Location:

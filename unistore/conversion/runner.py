@@ -24,7 +24,7 @@ from unistore.converters.protocol import Converter, Scan
 from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.errors import InputError, Problem
 from unistore.system.packed import view
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 
 __all__ = ["Report", "run"]
 
@@ -44,7 +44,7 @@ def run(
     on_error: str = "fail",
     executor: Executor | None = None,
     scan_all: LookAtAll = scan_here,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
 

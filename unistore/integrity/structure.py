@@ -12,7 +12,7 @@ from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.indexes import index_problem
 from unistore.schemas.arrays import ArrayInfo
 from unistore.store.consolidated import consolidated_problems
-from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.manifest import Entry, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
 from unistore.zarr3.documents import parse_document, shown
@@ -82,7 +82,7 @@ def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
 def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
     """Counts and the content digest of the seal against the manifest's lines."""
     listed = list(entries.values())
-    found = seal_of(listed, manifest_bytes(listed))
+    found = make_seal(listed, manifest_bytes(listed))
     for name in ("files", "bytes", "content_digest"):
         if seal.get(name) != found[name]:
             message = f"its seal says {name} {seal.get(name)}, the manifest's lines make {found[name]}"

@@ -1,4 +1,4 @@
-"""``unistore.open_zarr``: a store through the eyes of zarr-python."""
+"""``unistore.open_zarr``: a store as a group of zarr-python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["open_zarr"]
 
 
 def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
-    """Open a store as a plain ``zarr.Group``, read-only, to look into it with zarr-python.
+    """Open a store with zarr-python, read-only.
 
     Parameters
     ----------

@@ -221,6 +221,6 @@ def test_a_text_that_is_none_is_an_error(
     """A store made by someone else may say anything."""
     monkeypatch.setattr(attribute_texts.AttributeTexts, "detail", lambda *_: {"attributes": '{"": {"a": 1}}'})
     unistore.convert(sources, tmp_path / "a.zarr", "rows")
-    with pytest.raises(StoreError, match="what it says of its sources contradicts"):
+    with pytest.raises(StoreError, match="the description of its sources contradicts"):
         unistore.export(tmp_path / "a.zarr", tmp_path / "back")
     assert not (tmp_path / "back").exists()

@@ -254,7 +254,7 @@ def test_ctrl_c_leaves_with_130_and_the_same_command_goes_on(tmp_path: Path) -> 
     assert not destination.exists()
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"continued: \d+ of \d+ shards were there", done.stdout)
+    assert re.search(r"resumed: \d+ of \d+ shards were already written", done.stdout)
     assert len(unistore.Dataset(destination)) == 2400
 
 

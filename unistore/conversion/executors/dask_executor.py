@@ -14,8 +14,8 @@ from unistore.conversion.executors.local import Job, largest_need
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
-from unistore.remote.redaction import shown_url
-from unistore.system.progress import SILENT
+from unistore.remote.redaction import redact_url
+from unistore.system.progress import NO_PROGRESS
 
 __all__ = ["Dask"]
 
@@ -48,10 +48,10 @@ class Dask:
     """
 
     def __init__(
-        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = SILENT.tell
+        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = NO_PROGRESS.tell
     ) -> None:
-        if not isinstance(scheduler, str) or shown_url(scheduler) != scheduler:
-            shown = shown_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
+        if not isinstance(scheduler, str) or redact_url(scheduler) != scheduler:
+            shown = redact_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
             msg = f"--scheduler {shown}: expected an address alone, as in tcp://host:8786"
             raise InputError(msg)
         self._scheduler = scheduler

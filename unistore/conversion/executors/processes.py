@@ -15,7 +15,7 @@ from unistore.conversion.executors.process_connections import Starter, StarterLo
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS, most_workers
 from unistore.errors import ConversionError
-from unistore.system.progress import SILENT
+from unistore.system.progress import NO_PROGRESS
 from unistore.system.sizes import size
 
 __all__ = ["Processes"]
@@ -57,7 +57,7 @@ class Processes:
         *,
         memory: int | None = None,
         imports: Sequence[str] = (),
-        tell: Callable[[str], None] = SILENT.tell,
+        tell: Callable[[str], None] = NO_PROGRESS.tell,
     ) -> None:
         self._most = workers
         self._memory = memory

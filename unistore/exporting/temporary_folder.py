@@ -1,4 +1,4 @@
-"""A folder beside a destination to work in: one process at a time, and nothing left when it is done."""
+"""A temporary folder beside a destination, for one process at a time."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from pathlib import Path
 from unistore.conversion.lock import Lock
 from unistore.conversion.own_folder import check_own, check_plain
 
-__all__ = ["beside", "workplace"]
+__all__ = ["temporary_folder", "temporary_folder_path"]
 
 
-def beside(target: Path, purpose: str) -> Path:
-    """Folder that `workplace` makes beside a target, and that a killed process leaves there."""
+def temporary_folder_path(target: Path, purpose: str) -> Path:
+    """Folder that `temporary_folder` makes beside a target; a killed process leaves it behind."""
     return target.with_name(f"{target.name}.{purpose}")
 
 
 @contextmanager
-def workplace(target: Path, purpose: str) -> Iterator[Path]:
-    """Make an empty folder on the target's file system, and remove it at the end, however that comes.
+def temporary_folder(target: Path, purpose: str) -> Iterator[Path]:
+    """Make an empty folder on the target's file system, and remove it at the end, also after an error.
 
     What a killed process left there is removed first.
 
     Parameters
     ----------
     target
-        Path beside which to work.
+        Path beside which the folder is made.
     purpose
-        Ending of the folder's name: ``"unistore-export"``.
+        Suffix of the folder's name: ``"unistore-export"``.
 
     Raises
     ------
     ConversionError
-        If another process is at work there, or the folder is a link or another user's.
+        If another process uses the folder, or it is a link or belongs to another user.
     """
-    folder = beside(target, purpose)
+    folder = temporary_folder_path(target, purpose)
     work = folder / "work"
     check_plain(folder)
     try:
@@ -50,7 +50,7 @@ def workplace(target: Path, purpose: str) -> Iterator[Path]:
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     finally:
-        with suppress(OSError):  # not empty while another process is at work there
+        with suppress(OSError):  # not empty if another process uses it
             if not (folder / "lock").exists():
                 for left in folder.glob("lock.*"):  # of processes that were killed while they took the lock
                     left.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a sample of a store is unless something else is asked for: one function a kind of store."""
+"""Default kind of samples of each family, as a function of a store."""
 
 from __future__ import annotations
 
