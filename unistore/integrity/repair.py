@@ -23,7 +23,7 @@ from unistore.integrity.roots import repaired_root
 from unistore.integrity.run import Verified, verify_with
 from unistore.integrity.steps import workers_of
 from unistore.remote.storage import local_path
-from unistore.store.manifest import MANIFEST_LIMIT, Entry, manifest_bytes
+from unistore.store.manifest import MANIFEST_LIMIT, Entry, make_seal, manifest_bytes
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
