@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from unistore.conversion.columns import in_planes
 from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
-from unistore.errors import InputError
 from unistore.zarr3.presets import chosen_codec, codec_chain
 from unistore.zarr3.writer import boxes, padded_chunk
 
@@ -31,14 +30,14 @@ FEWEST = 4 << 10
 def choose_codecs(job: ShardJob) -> dict[str, str]:
     """Codec of every column of the tables of a plan, by the path of its array.
 
-    Where a source cannot be read, its table is encoded as by ``fast``: whoever writes it tells why.
+    Raises
+    ------
+    InputError
+        If a source cannot be read.
     """
     chosen = {}
     for table in job.plan.tables:
-        try:
-            samples = _samples(job, table)
-        except InputError:
-            samples = {}
+        samples = _samples(job, table)
         for array in table.arrays:
             chosen[array.field.path] = _chosen(array, samples.get(array.column, []))
     return chosen
