@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from unistore.converters.common.exclusion import Exclusion, about
+from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.paths import Listed, list_files, real_path, with_real_parents
+from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
 from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
@@ -55,7 +55,7 @@ def scan_sources(
     parts = [part for part in found.parts if not exclusion.covers(part.name)]
     problems = list(found.problems)
     left_out = list(_passed_by(found.left_out, owners))
-    given = set(with_real_parents([path for path in paths if not path.is_dir()]))
+    given = set(resolve_parents([path for path in paths if not path.is_dir()]))
     kept: list[Part] = []
     sound: list[Scanned] = []
     for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
@@ -67,9 +67,9 @@ def scan_sources(
         if scanned is not None:
             kept.append(part)
             sound.append(scanned)
-            exclusion.met(scanned.excluded)
+            exclusion.add_covered(scanned.excluded)
         foreign = asked and scanned is None and all(map(owners.is_general, part.files))
-        problems += about(part.name, _excludable(wrong, part.name) if foreign else wrong)
+        problems += with_source(part.name, _excludable(wrong, part.name) if foreign else wrong)
     if not kept and not problems:
         message = "are all left out"
         nothing = Problem(f"{len(found.parts)} source(s)", message, kind="empty")
@@ -88,7 +88,7 @@ def scan_sources(
     }
     left_out += _unused(listed, folders, converter, used, owners, beside | _commands(apart), exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
-    problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
+    problems += exclusion.not_found(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
         named = {part.name: part.files[0] for part in parts if part.files[0] in given}
         raise InputError([_with_command(each, named, owners) for each in problems])
@@ -188,7 +188,7 @@ def _scan_all(
 
 
 def _unused(
-    listed: Listed,
+    listed: PathListing,
     folders: Sequence[Path],
     converter: Converter,
     used: Iterable[Path],
@@ -216,7 +216,7 @@ def _unused(
         else:
             reason = owners.why_unused(path)
         found.append((path, reason))
-    return found + [(path, why) for path, why in listed.passed_over if path not in known]
+    return found + [(path, why) for path, why in listed.skipped if path not in known]
 
 
 def _names(path: Path, roots: Sequence[Path]) -> list[str]:

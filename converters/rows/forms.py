@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.common.columns import Column, storable
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem, printable
 from unistore.schemas.arrays import name_problem
 
@@ -63,6 +63,6 @@ def nesting(columns: Sequence[str], name: str) -> list[Problem]:
     inner = [(column, outer) for column in columns for outer in columns if column.startswith(f"{outer}/")]
     cure = "rename one with --map NAME=ARRAY"
     return [
-        Problem(place(name, column), f"lies inside the array {outer!r}", cure, "name")
+        Problem(location_of(name, column), f"lies inside the array {outer!r}", cure, "name")
         for column, outer in inner
     ]

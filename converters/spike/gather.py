@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from unistore.converters.protocol import Scan, Source
 from unistore.converters.spike.comparing import compare
-from unistore.converters.spike.existing import existing_orientation
+from unistore.converters.spike.existing_voxels import existing_orientation
 from unistore.converters.spike.frames import ROLES
 from unistore.converters.spike.options import SpikeOptions
+from unistore.converters.spike.resolve_streams import Resolved, resolve_streams
 from unistore.converters.spike.rows import frame_detail
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.shaped import ShapedStream
 from unistore.converters.spike.source import Extent, FrameSource, StreamSource
-from unistore.converters.spike.streams import Resolved, resolve_streams
+from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.converters.spike.tables import (
     frame_sizes,
     image_bytes,

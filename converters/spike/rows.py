@@ -13,8 +13,8 @@ from unistore.converters.spike.frames import Frame, file_name
 from unistore.converters.spike.images import decode, read_image
 from unistore.converters.spike.layouts import open_spikes, open_voxels
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.shaped import ShapedStream
 from unistore.converters.spike.source import Extent, FrameSource, StreamSource
+from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import row_bytes, voxelize
 from unistore.schemas.spike.fields import IMAGES

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unistore.converters.common.columns import storable
-from unistore.converters.common.exclusion import Collected, about
+from unistore.converters.common.exclusion import ProblemCollector, with_source
 from unistore.converters.parts import Scanned
 from unistore.converters.spike.frames import IMAGE_ROLES, Frame, Place, file_name
 from unistore.converters.spike.images import ImageForm, image_form
@@ -61,7 +61,7 @@ def scan_frame(place: Place, *, convert_images: bool) -> ScannedFrame:
     spikes, voxel = None, None
     images: dict[str, ImageForm] = {}
     problems: list[Problem] = []
-    collected = Collected(problems)
+    collected = ProblemCollector(problems)
     for role in place.roles:
         path = frame.files[role]
         name = file_name(frame, role)
@@ -76,7 +76,7 @@ def scan_frame(place: Place, *, convert_images: bool) -> ScannedFrame:
                 spikes = open_spikes(path, name)
                 problems += spikes.check() if isinstance(spikes, FrameSource) else []
     problems += _size_problems(images, file_name(frame, "sharp")) if len(images) > 1 else []
-    problems = about(frame.name, problems)
+    problems = with_source(frame.name, problems)
     if not (spikes or voxel or images):
         raise InputError(problems)
     return ScannedFrame(place=place, spikes=spikes, voxel=voxel, images=images, problems=problems)

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from unistore.converters.common.exclusion import Exclusion, about
-from unistore.converters.files.paths import is_special, is_store, natural_key, real_path, special, split_of
+from unistore.converters.common.exclusion import Exclusion, with_source
+from unistore.converters.files.paths import (
+    is_special_file,
+    is_store,
+    natural_key,
+    real_path,
+    special_file_problem,
+    split_of,
+)
 from unistore.converters.spike.frames import (
     ROLES,
     Frame,
@@ -57,8 +64,8 @@ class Search:
             return
         if self._root.is_dir():
             self._folder(self._root, (real_path(self._root),))
-        elif is_special(self._root):
-            self.problems.append(special(printable(str(self._root))))
+        elif is_special_file(self._root):
+            self.problems.append(special_file_problem(printable(str(self._root))))
         elif self._root.exists():
             self._single(self._root)
         else:
@@ -88,7 +95,7 @@ class Search:
         paths.sort(key=lambda path: natural_key(path.name))
         if self._exclusion:
             paths = [path for path in paths if not self._exclusion.covers(self._name(path))]
-        paths = [path for path in paths if not self._exclusion.is_apart(path)]
+        paths = [path for path in paths if not self._exclusion.is_other_family(path)]
         return [
             path
             for path in paths
@@ -96,9 +103,9 @@ class Search:
         ]
 
     def _is_special(self, path: Path) -> bool:
-        found = is_known(path) and is_special(path)
+        found = is_known(path) and is_special_file(path)
         if found:
-            self.problems += about(self._name(path), [special(self._name(path))])
+            self.problems += with_source(self._name(path), [special_file_problem(self._name(path))])
         return found
 
     def _may_follow(self, link: Path) -> bool:
@@ -135,7 +142,7 @@ class Search:
         places = {role: self._name(path) for role, path in roles.items()}
         gone = {stem for role in files for stem in self._gone(roles[role], role) if stem not in files[role]}
         runs, problems = pair(files, places, self._name, gone)
-        self.problems += about(self._name(folder), problems)
+        self.problems += with_source(self._name(folder), problems)
         self._add(folder, runs, tuple(files))
 
     def _add(self, folder: Path, runs: Sequence[tuple[Frame, ...]], roles: tuple[str, ...]) -> None:

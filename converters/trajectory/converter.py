@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
+from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
@@ -85,7 +85,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         tables = layout.tables(self.colour)
         direct = [table.name for table in tables if not table.spilled]
         spilled = [table.name for table in tables if table.spilled]
-        texts = AttributeTexts()
+        texts = AttributeCollector()
         sources = tuple(
             Source(
                 path=part.files[0],

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.protocol import Emit, Facts, Source
 from unistore.converters.trajectory.attributes import small_values
 from unistore.converters.trajectory.features import Feature, flags
@@ -97,7 +97,7 @@ def _following(file: EpisodeSource, name: str, index: Index) -> dict[str, bool]:
     result: dict[str, bool] = {}
     last = np.zeros(int(index.offsets[-1]), bool)
     last[index.offsets[1:] - 1] = True
-    collected = Collected()
+    collected = ProblemCollector()
     for span in index.spans(0, len(last)):
         ends = last[span.at : span.at + span.length]
         features = span.variant.features
@@ -106,7 +106,7 @@ def _following(file: EpisodeSource, name: str, index: Index) -> dict[str, bool]:
                 key = column.removeprefix("next_observation/")
                 if result.get(key, True):
                     now = features.get(f"observation/{key}")
-                    with collected.attempt(place(name, f"{span.group}/{following.dataset}")):
+                    with collected.attempt(location_of(name, f"{span.group}/{following.dataset}")):
                         result[key] = now is not None and _follows(file, span, ends, now, following)
     collected.check()
     return result
@@ -157,14 +157,14 @@ def _keep(file: EpisodeSource, name: str, index: Index, table: str, emit: Emit) 
     column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
     sizes = np.zeros(int(index.offsets[-1]), np.int64)
     emit(table, "data", np.empty(0, np.uint8))
-    collected = Collected()
+    collected = ProblemCollector()
     for span in index.spans(0, len(sizes)):
         feature = span.variant.features.get(column)
         if feature is None:
             continue
         for lo, hi in blocks(feature, span.length):
             first, stop = span.first + lo, span.first + hi
-            with collected.attempt(place(name, f"{span.group}/{feature.dataset}")):
+            with collected.attempt(location_of(name, f"{span.group}/{feature.dataset}")):
                 block = _whole_frames(file.array(span.group, feature.dataset), feature, first, stop)
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem
 
 __all__ = ["inside_group", "name_episodes"]
@@ -13,7 +13,7 @@ __all__ = ["inside_group", "name_episodes"]
 
 def name_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:
     """Problems of a file, those inside the group of one episode about that episode."""
-    inside = {inside_group(name, group): place(name, group) for group in groups}
+    inside = {inside_group(name, group): location_of(name, group) for group in groups}
     named = []
     for problem in problems:
         owner = [source for start, source in inside.items() if f"{problem.location}/".startswith(start)]
@@ -23,4 +23,4 @@ def name_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str])
 
 def inside_group(name: str, group: str) -> str:
     """How the location of everything in a group begins."""
-    return place(name, f"{group}/x")[:-1]
+    return location_of(name, f"{group}/x")[:-1]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values, converted
 from unistore.converters.common.stored import row_blocks, row_values
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts, decoded_attributes
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.source import Format, Restored
 from unistore.schemas.indices import Column, whole
@@ -154,7 +154,7 @@ def files(store: StoreView) -> Iterator[File]:
                 masks=_masks(store, parts),
             )
         )
-        yield replace(file, attributes=_with_kept(file, decoded_attributes(kept[number])))
+        yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])))
 
 
 def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

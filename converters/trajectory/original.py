@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import blocks_difference
 from unistore.converters.common.exported import Values
-from unistore.converters.common.originals import Compared, summary
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts
-from unistore.converters.files.hdf5.original_attributes import compared_attributes
+from unistore.converters.common.originals import Compared, names_without_numbers
+from unistore.converters.files.hdf5.attributes import attribute_texts
+from unistore.converters.files.hdf5.original_attributes import compare_attributes
 from unistore.converters.protocol import Scan
 from unistore.converters.trajectory.export import Run, runs
 from unistore.converters.trajectory.layouts import format_named
@@ -55,7 +55,7 @@ class Originals:
                         count = prod(values.shape)
                         found = blocks_difference(values, partial(self._rows, rows, kind, values))
                     yield Compared(f"{source.name}: {name}", source.path, count, found)
-        yield from compared_attributes(source.name, source.path, self._attributes[number])
+        yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
         """Datasets that the store does not hold as arrays, and attributes that it does not keep."""
@@ -69,7 +69,7 @@ class Originals:
             groups = {run.group for run in self._runs[number]}
             apart = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
             found = file.attributes_left_out(self._attributes[number], taken.__contains__, apart)
-            return summary([*(name for name in file.names if name not in taken), *found])
+            return names_without_numbers([*(name for name in file.names if name not in taken), *found])
 
     def _format(self, number: int) -> Format:
         return format_named(self._scan.sources[number].detail["layout"])

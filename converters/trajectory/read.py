@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.protocol import Source
 from unistore.converters.trajectory.features import Feature, flags
 from unistore.converters.trajectory.images import decode_frame, frame_of, resize, whole
@@ -52,10 +52,10 @@ class Reader:
         with format_named(self.index.layout).open_episodes(self.source) as file:
             if table == STEPS:
                 self._mark(lo, hi, out)
-            collected = Collected()
+            collected = ProblemCollector()
             for span in self._final(lo, hi) if table == FINAL else self.index.spans(lo, hi):
                 rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
-                with collected.attempt(place(self.source.name, span.group)):
+                with collected.attempt(location_of(self.source.name, span.group)):
                     self._read_span(file, table, span, rows)
             collected.check()
             if table == STEPS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.source import Format, Look, Match
 from unistore.errors import InputError, Problem
@@ -41,5 +41,5 @@ def format_of(look: Look, *, mapped: bool) -> Format:
         expected = "; or ".join(each.evidence for each in asked)
         message = f"is no trajectory file: it holds {holds}; expected {expected}"
         cure = "name its datasets with --map, as in --map action=commands"
-        raise InputError(Problem(place(look.name), message, cure, "layout"))
+        raise InputError(Problem(location_of(look.name), message, cure, "layout"))
     return found

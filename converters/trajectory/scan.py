@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.exclusion import Collected, Exclusion
+from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.parts import Candidate, Part, Scanned
 from unistore.converters.trajectory.episodes import inside_group, name_episodes
 from unistore.converters.trajectory.features import Episode, describe, flags, not_per_step
@@ -81,14 +81,14 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         look = Look(file, part.name)
         layout = format_of(look, mapped=bool(naming.renamed))
         contents = layout.describe(look)
-        groups = [each for each in contents.groups if not exclusion.covers(place(part.name, each.path))]
+        groups = [each for each in contents.groups if not exclusion.covers(location_of(part.name, each.path))]
         found = _Episodes(part.name, joined=layout.joined)
         inside = found.sort_problems(contents, groups)
         namings = [replace(naming, bare=group.bare) for group in groups]
         apart = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
-        collected = Collected(found.problems)
+        collected = ProblemCollector(found.problems)
         for group, own in zip(groups, namings, strict=True):
-            location = place(part.name, group.path)
+            location = location_of(part.name, group.path)
             with collected.attempt(location):
                 episode = describe(group, location, own, colour, apart)
                 episode.problems += inside[group.path]

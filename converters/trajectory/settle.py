@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
+from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.converters.trajectory.derive import frame_sizes, summary_of
 from unistore.converters.trajectory.index import Index

@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File
-from unistore.converters.common.originals import datasets_of, open_plain
+from unistore.converters.common.originals import dataset_paths, open_with_h5py
 from unistore.converters.files.hdf5.attributes import objects_of, read_attributes
 from unistore.converters.files.hdf5.file import (
     SUFFIXES,
     check_dataset,
     chunk_memory,
+    location_of,
     names_in,
     open_hdf5,
-    place,
     read_objects,
     read_rows,
 )
@@ -73,7 +73,7 @@ def top(look: Look) -> tuple[h5py.File, dict[str, str]]:
 def kinds(group: h5py.Group) -> dict[str, str]:
     """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
     found = {}
-    for name in names_in(group, place(Path(group.file.filename).name, group.name)):
+    for name in names_in(group, location_of(Path(group.file.filename).name, group.name)):
         if isinstance(group.get(name, getlink=True), h5py.HardLink):
             kind = group.get(name, getclass=True)
             found[name] = "dataset" if kind is h5py.Dataset else "group"
@@ -109,7 +109,7 @@ def root_group(look: Look, tree: Tree, *, bare: bool = False) -> Group:
 def arrays_of(look: Look, group: str, datasets: Mapping[str, h5py.Dataset]) -> dict[str, Array]:
     """Datasets by path inside a group as arrays; a null dataspace holds nothing and is none."""
     return {
-        path: Hdf5Array(dataset, place(look.name, f"{group}/{path}"), dataset.shape, dataset.dtype)
+        path: Hdf5Array(dataset, location_of(look.name, f"{group}/{path}"), dataset.shape, dataset.dtype)
         for path, dataset in datasets.items()
         if dataset.shape is not None
     }
@@ -147,7 +147,7 @@ class Hdf5Array:
 def plain_attributes(group: h5py.Group) -> dict[str, Any]:
     """Attributes as JSON; one whose type cannot be read says so."""
     values: dict[str, Any] = {}
-    for key in names_in(group.attrs, place(Path(group.file.filename).name, group.name)):
+    for key in names_in(group.attrs, location_of(Path(group.file.filename).name, group.name)):
         try:
             value = group.attrs[key]
             values[key] = None if isinstance(value, h5py.Empty) else plain_value(value)
@@ -167,7 +167,7 @@ class Hdf5Episodes:
         """As in `EpisodeSource`."""
         item = f"{group}/{dataset}".strip("/")
         found = self.opened[item]
-        return Hdf5Array(found, place(self.name, item), found.shape, found.dtype)
+        return Hdf5Array(found, location_of(self.name, item), found.shape, found.dtype)
 
     def attributes(self) -> Mapping[str, Any]:
         """As in `EpisodeSource`."""
@@ -202,10 +202,10 @@ class Hdf5Format(Format):
     @contextmanager
     def open_original(self, path: Path) -> Iterator[Original]:
         """As in `Format`: with h5py alone."""
-        with open_plain(path) as file:
+        with open_with_h5py(path) as file:
             yield Original(
                 rows=lambda name: file[name],
-                names=datasets_of(file),
+                names=dataset_paths(file),
                 attributes_left_out=partial(attributes_left_out, file),
             )
 

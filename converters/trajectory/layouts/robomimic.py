@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 
 from unistore.converters.common.exported import File, array_values
-from unistore.converters.files.hdf5.file import place, read_objects
+from unistore.converters.files.hdf5.file import location_of, read_objects
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.files.paths import natural_key
 from unistore.converters.trajectory.attributes import plain_value
@@ -41,7 +41,7 @@ def _masks(look: Look, tree: Tree) -> list[Mask]:
     masks = []
     for item, dataset in tree.datasets.items():
         if item.startswith(f"{_MASK}/"):
-            location = place(look.name, item)
+            location = location_of(look.name, item)
             value = None if dataset.shape is None else plain_value(read_objects(dataset, location))
             listed = [value] if isinstance(value, str) else list(value or [])
             masks.append(Mask(name=item.removeprefix(f"{_MASK}/"), location=location, episodes=listed))

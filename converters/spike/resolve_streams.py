@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.converters.spike.bytes import Layout, decide_layout, decide_padding
 from unistore.converters.spike.geometry import (
     CAMERAS,
     Choice,
@@ -16,8 +15,9 @@ from unistore.converters.spike.geometry import (
     misread_as,
     row_correlation,
 )
-from unistore.converters.spike.shaped import ShapedStream
+from unistore.converters.spike.layout_detection import Layout, decide_layout, decide_padding
 from unistore.converters.spike.source import Extent, StreamSource
+from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 
