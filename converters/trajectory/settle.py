@@ -1,4 +1,4 @@
-"""The end of a trajectory scan: index arrays of episodes, and where the next observations lie."""
+"""Completing a trajectory store when all sources are read: index arrays, tables of next observations."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.converters.trajectory.derive import frame_sizes, summary_of
-from unistore.converters.trajectory.index import Index
-from unistore.converters.trajectory.tables import Layout
+from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.tables import MergedColumns
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 from unistore.schemas.trajectory.fields import (
@@ -28,16 +28,16 @@ from unistore.schemas.trajectory.fields import (
 
 __all__ = ["possible_tables", "settle_episodes"]
 
-SHOWN = 64 << 10
+MAX_SHARED_BYTES = 64 << 10
 """Bytes of JSON up to which an attribute that all sources share is also an attribute of ``episodes``."""
-_USUAL = ("train", "valid", "val", "validation", "test")
+_SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 
 Arrays = list[tuple[Field, NDArray[Any]]]
 
 
-def settle_episodes(scan: Scan, layout: Layout, facts: Sequence[Facts]) -> Settled:
-    """Index arrays, tables and attributes that need every source; see `Converter.settle`."""
-    indexes = [Index.from_json(source.detail) for source in scan.sources]
+def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Settled:
+    """Index arrays, tables and attributes of all sources; see `Converter.settle`."""
+    indexes = [EpisodeIndex.from_json(source.detail) for source in scan.sources]
     counts = [len(index.names) for index in indexes]
     owner = np.repeat(np.arange(len(indexes), dtype=np.int64), counts)
     summaries = [summary_of(each) for each in facts]
@@ -68,7 +68,7 @@ def settle_episodes(scan: Scan, layout: Layout, facts: Sequence[Facts]) -> Settl
 
 
 def _episode_arrays(
-    indexes: Sequence[Index],
+    indexes: Sequence[EpisodeIndex],
     owner: NDArray[np.int64],
     lengths: NDArray[np.int64],
     summaries: Sequence[Mapping[str, Any]],
@@ -111,7 +111,7 @@ def _success(attributes: Mapping[str, Any]) -> int:
 
 
 def _attribute_texts(summaries: Sequence[Mapping[str, Any]]) -> Arrays:
-    """What the sources and episodes say about themselves, one JSON object each."""
+    """Attributes of the sources and episodes, one JSON object each."""
     arrays: Arrays = []
     own = [summary["source"] for summary in summaries]
     each = [attributes for summary in summaries for attributes in summary["episodes"]]
@@ -126,7 +126,7 @@ def _attribute_texts(summaries: Sequence[Mapping[str, Any]]) -> Arrays:
 
 
 def _groups(
-    layout: Layout,
+    layout: MergedColumns,
     source_layout: str,
     summaries: Sequence[Mapping[str, Any]],
     masks: Mapping[str, NDArray[np.bool_]],
@@ -137,7 +137,8 @@ def _groups(
     shared = {
         key: value
         for key, value in each[0].items()
-        if all(key in other and other[key] == value for other in each) and len(json.dumps(value)) <= SHOWN
+        if all(key in other and other[key] == value for other in each)
+        and len(json.dumps(value)) <= MAX_SHARED_BYTES
     }
     groups: dict[str, dict[str, Any]] = {
         EPISODES: {"attributes": shared, "source_layout": source_layout},
@@ -150,8 +151,8 @@ def _groups(
     return groups
 
 
-def _masks(indexes: Sequence[Index], counts: Sequence[int]) -> dict[str, NDArray[np.bool_]]:
-    """By name: which episodes the masks of all files list, (episodes,)."""
+def _masks(indexes: Sequence[EpisodeIndex], counts: Sequence[int]) -> dict[str, NDArray[np.bool_]]:
+    """Masks of all files by name, each (episodes,)."""
     masks: dict[str, NDArray[np.bool_]] = {}
     first = 0
     for index, count in zip(indexes, counts, strict=True):
@@ -169,8 +170,8 @@ def _mask_array(name: str, listed: NDArray[np.bool_]) -> tuple[Field, NDArray[An
 def _splits(
     masks: Mapping[str, NDArray[np.bool_]], episodes: int
 ) -> tuple[NDArray[np.uint8] | None, tuple[str, ...]]:
-    """Splits by the masks that share no episode: all of them, or else the usual ones; None: no such masks."""
-    for names in (tuple(masks), tuple(name for name in masks if name in _USUAL)):
+    """Splits from disjoint masks: all masks, or those with the usual names; None if they overlap."""
+    for names in (tuple(masks), tuple(name for name in masks if name in _SPLIT_NAMES)):
         listed = [masks[name] for name in names]
         if listed and len(names) < 255 and np.sum(listed, axis=0).max(initial=0) <= 1:
             codes = np.full(episodes, len(names), np.uint8)
@@ -182,7 +183,7 @@ def _splits(
 
 
 def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays]:
-    """Tables of kept frames with their true frame size, and their offsets."""
+    """Tables of kept frames, with chunks for their median size, and the offsets of the frames."""
     tables, arrays = [], []
     for number, table in enumerate(table for table in scan.tables if table.spilled):
         sizes = np.concatenate([frame_sizes(each, number) for each in facts])
@@ -195,8 +196,8 @@ def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays
     return tuple(tables), arrays
 
 
-def possible_tables(layout: Layout, episodes: int, steps: int) -> tuple[tuple[Table, int], ...]:
-    """Tables of next observations before values are compared, each with the most rows that it may have."""
+def possible_tables(layout: MergedColumns, episodes: int, steps: int) -> tuple[tuple[Table, int], ...]:
+    """Possible tables of next observations, before values are compared, and their largest numbers of rows."""
     return tuple(
         (Table(name=group, fields=tuple(fields)), rows)
         for group, rows in ((FINAL, episodes), (NEXT, steps))
@@ -204,13 +205,15 @@ def possible_tables(layout: Layout, episodes: int, steps: int) -> tuple[tuple[Ta
     )
 
 
-def _next_keys(layout: Layout) -> list[str]:
+def _next_keys(layout: MergedColumns) -> list[str]:
     prefix = "next_observation/"
     return [column.removeprefix(prefix) for column in layout.merged if column.startswith(prefix)]
 
 
-def _next_tables(layout: Layout, summaries: Sequence[Mapping[str, Any]]) -> tuple[Table | None, Table | None]:
-    """Tables of final observations (keys whose next observations follow everywhere) and of next ones."""
+def _next_tables(
+    layout: MergedColumns, summaries: Sequence[Mapping[str, Any]]
+) -> tuple[Table | None, Table | None]:
+    """Tables of final observations (if next observations are those of following steps) and of next ones."""
     final: list[Field] = []
     following: list[Field] = []
     for key in _next_keys(layout):

@@ -1,4 +1,4 @@
-"""What formats of HDF5 files share: names at the top, arrays, attributes, the original, the exported file."""
+"""Base class of the formats of HDF5 files, and functions for their members, arrays and attributes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from unistore.converters.files.hdf5.file import (
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.scan import Source
-from unistore.converters.trajectory.attributes import plain_value
 from unistore.converters.trajectory.source import (
     Array,
     Contents,
     EpisodeSource,
     Format,
     Group,
-    Look,
     Mask,
-    Original,
-    Restored,
+    OriginalFile,
+    RestoredFile,
+    SourceFile,
+    to_json,
 )
 from unistore.errors import InputError, Problem
 
@@ -52,26 +52,26 @@ __all__ = [
     "Hdf5Format",
     "arrays_of",
     "contents",
-    "kinds",
-    "plain_attributes",
+    "json_attributes",
+    "members",
     "root_group",
-    "top",
+    "root_members",
     "tree_of",
 ]
 
 ACTIONS = ("action", "actions")
 RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
-"""Names of datasets that tell trajectory files."""
+"""Names of datasets by which trajectory files are recognised."""
 
 
-def top(look: Look) -> tuple[h5py.File, dict[str, str]]:
-    """An open file, and the kinds of the things at its top."""
+def root_members(look: SourceFile) -> tuple[h5py.File, dict[str, str]]:
+    """An open file, and the members of its root."""
     file = look.opened(open_hdf5)
-    return file, kinds(file)
+    return file, members(file)
 
 
-def kinds(group: h5py.Group) -> dict[str, str]:
-    """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
+def members(group: h5py.Group) -> dict[str, str]:
+    """Members of a group (hard links only): ``"group"`` or ``"dataset"`` by name."""
     found = {}
     for name in names_in(group, location_of(Path(group.file.filename).name, group.name)):
         if isinstance(group.get(name, getlink=True), h5py.HardLink):
@@ -80,15 +80,19 @@ def kinds(group: h5py.Group) -> dict[str, str]:
     return found
 
 
-def tree_of(look: Look) -> Tree:
+def tree_of(look: SourceFile) -> Tree:
     """Every dataset of a file."""
     return walk(look.opened(open_hdf5), look.name, look.roots)
 
 
-def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Mask] = ()) -> Contents:
-    """Contents of a file whose groups are known."""
+def contents(look: SourceFile, tree: Tree, groups: Sequence[Group], masks: Sequence[Mask] = ()) -> Contents:
+    """Contents of a file with the given groups."""
     file = look.opened(open_hdf5)
-    told = {"", *(group.path for group in groups), *(group.path.rpartition("/")[0] for group in groups)}
+    episode_groups = {
+        "",
+        *(group.path for group in groups),
+        *(group.path.rpartition("/")[0] for group in groups),
+    }
     objects = objects_of(file, tree, lambda _: True)
     linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
     return Contents(
@@ -97,17 +101,17 @@ def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Ma
         problems=tree.problems,
         files=(tree.files | linked) - {Path(file.filename)},
         memory=max(map(chunk_memory, tree.datasets.values()), default=0),
-        attributes=read_attributes((path, item) for path, item in objects if path not in told),
+        attributes=read_attributes((path, item) for path, item in objects if path not in episode_groups),
     )
 
 
-def root_group(look: Look, tree: Tree, *, bare: bool = False) -> Group:
-    """All datasets of a file, whose name is that of its episode."""
+def root_group(look: SourceFile, tree: Tree, *, bare: bool = False) -> Group:
+    """All datasets of a file as one group, named after the file."""
     return Group(name=look.path.stem, path="", arrays=arrays_of(look, "", tree.datasets), bare=bare)
 
 
-def arrays_of(look: Look, group: str, datasets: Mapping[str, h5py.Dataset]) -> dict[str, Array]:
-    """Datasets by path inside a group as arrays; a null dataspace holds nothing and is none."""
+def arrays_of(look: SourceFile, group: str, datasets: Mapping[str, h5py.Dataset]) -> dict[str, Array]:
+    """Arrays of datasets, by path inside a group; those with a null dataspace are skipped."""
     return {
         path: Hdf5Array(dataset, location_of(look.name, f"{group}/{path}"), dataset.shape, dataset.dtype)
         for path, dataset in datasets.items()
@@ -117,7 +121,7 @@ def arrays_of(look: Look, group: str, datasets: Mapping[str, h5py.Dataset]) -> d
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Array:
-    """A dataset."""
+    """`Array` of a dataset."""
 
     dataset: h5py.Dataset
     location: str
@@ -129,7 +133,7 @@ class Hdf5Array:
         return check_dataset(self.dataset, self.location, allow_object=objects)
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """As in `Array`; where rows cannot be read, the error names the chunk that they lie in."""
+        """As in `Array`; a reading error names the rows of the damaged chunk."""
         try:
             return read_rows(self.dataset, self.location, lo, hi, out)
         except InputError:
@@ -144,13 +148,13 @@ class Hdf5Array:
         return read_objects(self.dataset, self.location, row)
 
 
-def plain_attributes(group: h5py.Group) -> dict[str, Any]:
-    """Attributes as JSON; one whose type cannot be read says so."""
+def json_attributes(group: h5py.Group) -> dict[str, Any]:
+    """Attributes as JSON; those that cannot be read have a text that says so."""
     values: dict[str, Any] = {}
     for key in names_in(group.attrs, location_of(Path(group.file.filename).name, group.name)):
         try:
             value = group.attrs[key]
-            values[key] = None if isinstance(value, h5py.Empty) else plain_value(value)
+            values[key] = None if isinstance(value, h5py.Empty) else to_json(value)
         except (OSError, TypeError, ValueError) as error:
             values[key] = f"unreadable: {error}"
     return values
@@ -158,7 +162,7 @@ def plain_attributes(group: h5py.Group) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Episodes:
-    """An open file whose attributes are those of its root, and those of each group."""
+    """`EpisodeSource` of an open file, with the attributes of its root and of each group."""
 
     opened: h5py.File
     name: str
@@ -171,25 +175,25 @@ class Hdf5Episodes:
 
     def attributes(self) -> Mapping[str, Any]:
         """As in `EpisodeSource`."""
-        return plain_attributes(self.opened)
+        return json_attributes(self.opened)
 
     def group_attributes(self, group: str) -> Mapping[str, Any]:
         """As in `EpisodeSource`."""
-        return plain_attributes(self.opened[group] if group else self.opened)
+        return json_attributes(self.opened[group] if group else self.opened)
 
 
 class Hdf5Format(Format):
-    """A format of HDF5 files; one group at the root holds all arrays, unless a subclass says otherwise."""
+    """A format of HDF5 files. By default, the root is the only group of arrays."""
 
     suffixes = SUFFIXES
     episodes: ClassVar[type[Hdf5Episodes]] = Hdf5Episodes
 
-    def names(self, look: Look) -> Sequence[str]:
+    def names(self, look: SourceFile) -> Sequence[str]:
         """As in `Format`."""
         return sorted(look.opened(open_hdf5))
 
-    def describe(self, look: Look) -> Contents:
-        """The whole file."""
+    def describe(self, look: SourceFile) -> Contents:
+        """The is_complete file."""
         tree = tree_of(look)
         return contents(look, tree, [root_group(look, tree)])
 
@@ -200,17 +204,17 @@ class Hdf5Format(Format):
             yield self.episodes(file, source.name)
 
     @contextmanager
-    def open_original(self, path: Path) -> Iterator[Original]:
-        """As in `Format`: with h5py alone."""
+    def open_original(self, path: Path) -> Iterator[OriginalFile]:
+        """As in `Format`, with h5py alone."""
         with open_with_h5py(path) as file:
-            yield Original(
+            yield OriginalFile(
                 rows=lambda name: file[name],
                 names=dataset_paths(file),
                 attributes_left_out=partial(attributes_left_out, file),
             )
 
-    def file(self, restored: Restored) -> File:
-        """A file whose arrays and attributes stand at the root."""
+    def file(self, restored: RestoredFile) -> File:
+        """A file with its arrays and attributes at the root."""
         attributes = {**restored.attributes, **restored.group_attributes.get("", {})}
         return File(
             name=restored.name,
