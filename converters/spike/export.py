@@ -103,7 +103,7 @@ class Frame:
         array = self.store.array(f"{FRAMES}/{image}")
         return np.asarray(array.read_box([self.number, 0, 0, 0], [self.number + 1, height, width, 3])[0])
 
-    def beside(self, folder: str) -> str:
+    def path_in(self, folder: str) -> str:
         """Path of its file in another folder of the sequence, without suffix."""
         return (self.path.parent.parent / folder / stem_of(self.path)).as_posix()
 
@@ -131,8 +131,8 @@ def files(store: StoreView) -> Iterator[File]:
         if store.has(SPIKE):
             yield _spikes(frame)
         for path in existing:
-            beside = PurePosixPath(f"{frame.beside(options['voxel_dir'])}{ARRAY_SUFFIX}")
-            yield _array(frame, beside if store.has(SPIKE) else frame.path, "voxel", frame.voxels(path))
+            name = PurePosixPath(f"{frame.path_in(options['voxel_dir'])}{ARRAY_SUFFIX}")
+            yield _array(frame, name if store.has(SPIKE) else frame.path, "voxel", frame.voxels(path))
         for image in images:
             yield _image(frame, image, options[f"{image}_dir"])
 
@@ -161,8 +161,8 @@ def _renamed(name: PurePosixPath, suffix: str) -> PurePosixPath:
 def _image(frame: Frame, image: str, folder: str) -> File:
     pixels = frame.image(image)
     values: Mapping[str, Values] = {"": array_values(pixels)}
-    place = frame.beside(folder)
+    path = frame.path_in(folder)
     if pixels.ndim == 3:
-        return File(name=f"{place}.png", form="png", source=frame.number, values=values)
+        return File(name=f"{path}.png", form="png", source=frame.number, values=values)
     ending = "png" if pixels[:4].tobytes() == _PNG else "jpg"
-    return File(name=f"{place}.{ending}", form="raw", source=frame.number, values=values)
+    return File(name=f"{path}.{ending}", form="raw", source=frame.number, values=values)

@@ -56,9 +56,9 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         raise InputError(problems)
     if any(each.problems for each in frames):
         return Scan(family=FAMILY_NAME, sources=(), tables=(), sample_table=FRAMES, main_table=FRAMES)
-    upside_down, remarks = False, list[str]()
+    upside_down, notes = False, list[str]()
     if "voxel" in roles:
-        upside_down, remarks = _existing(frames, spikes, options)
+        upside_down, notes = _existing(frames, spikes, options)
     sources = tuple(
         Source(
             path=each.frame.files[roles[0]],
@@ -83,7 +83,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         notes=(
             _what(frames, extents),
             *resolved.notes,
-            *remarks,
+            *notes,
             *padding_note(extents),
             *_image_size_note(frames, options),
         ),

@@ -14,7 +14,7 @@ from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.trajectory.columns import Feature
 from unistore.errors import InputError, Problem
 
-__all__ = ["EpisodeIndex", "Span", "Variant", "location_prefix", "with_episodes"]
+__all__ = ["EpisodeIndex", "Span", "Variant", "location_prefix", "offsets_of", "with_episodes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +143,7 @@ class EpisodeIndex:
     @property
     def offsets(self) -> NDArray[np.int64]:
         """(episodes + 1,): episode e has the steps ``offsets[e]:offsets[e + 1]`` of the source."""
-        offsets = np.zeros(len(self.lengths) + 1, np.int64)
-        np.cumsum(self.lengths, out=offsets[1:])
-        return offsets
+        return offsets_of(self.lengths)
 
     def spans(self, lo: int, hi: int) -> Iterator[Span]:
         """Spans of the steps ``lo:hi``; consecutive episodes in the same datasets make one span."""
@@ -171,6 +169,11 @@ class EpisodeIndex:
         if (self.groups[episode], self.variant[episode]) != (group, variant):
             return False
         return stop == at or self.firsts[episode] == first + stop - at
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Offsets (n + 1,) of n consecutive items, from their lengths."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:

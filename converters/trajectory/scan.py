@@ -81,12 +81,12 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         found = _Episodes(part.name, joined=layout.joined)
         inside = found.sort_problems(contents, groups)
         namings = [replace(naming, bare=group.bare) for group in groups]
-        apart = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
+        not_steps = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
         collected = ProblemCollector(found.problems)
         for group, own in zip(groups, namings, strict=True):
             location = location_of(part.name, group.path)
             with collected.attempt(location):
-                episode = describe(group, location, own, colour, apart)
+                episode = describe(group, location, own, colour, not_steps)
                 episode.problems += inside[group.path]
                 found.add(group, episode, location)
         masks = found.masks(contents.masks, {group.name for group in groups})
@@ -96,7 +96,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
     return ScannedFile(
         index=found.index(layout.name, masks),
         dropped=tuple(found.dropped),
-        notes=tuple(found.remarks()),
+        notes=tuple(found.notes()),
         files=tuple(sorted(contents.files)),
         reading=contents.memory,
         attributes=contents.attributes,
@@ -213,7 +213,7 @@ class _Episodes:
             },
         )
 
-    def remarks(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Notes on decisions and what is left out."""
         steps = f"{self._count_not_finite} steps have an action that is not finite; kept as they are"
         return [

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.converters.trajectory.derive import frame_sizes, summary_of
-from unistore.converters.trajectory.episode_index import EpisodeIndex
+from unistore.converters.trajectory.episode_index import EpisodeIndex, offsets_of
 from unistore.converters.trajectory.tables import MergedColumns
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
@@ -73,13 +73,9 @@ def _episode_arrays(
     lengths: NDArray[np.int64],
     summaries: Sequence[Mapping[str, Any]],
 ) -> Arrays:
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    described = "steps of episode e are offsets[e]:offsets[e + 1]"
     arrays: Arrays = [
-        (
-            _field("offsets", "int64", "episode_bound", "steps of episode e are offsets[e]:offsets[e + 1]"),
-            offsets,
-        ),
+        (_field("offsets", "int64", "episode_bound", described), offsets_of(lengths)),
         (_field("source", "int32", "episode", "index of the source file"), owner.astype(np.int32)),
         *text_arrays(
             f"{EPISODES}/name",
@@ -89,7 +85,7 @@ def _episode_arrays(
         ),
     ]
     cut = np.zeros(len(lengths), bool)
-    first = np.cumsum([0, *(len(index.names) for index in indexes)])
+    first = offsets_of([len(index.names) for index in indexes])
     for at, summary in zip(first.tolist(), summaries, strict=False):
         cut[[at + episode for episode in summary["cut"]]] = True
     if cut.any():
@@ -187,12 +183,10 @@ def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays
     tables, arrays = [], []
     for number, table in enumerate(table for table in scan.tables if table.spilled):
         sizes = np.concatenate([frame_sizes(each, number) for each in facts])
-        offsets = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
         key = table.name.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
         data, bounds = jpeg_fields(key, max(1, int(np.median(sizes))), **table.fields[0].attributes)
         tables.append(Table(name=table.name, fields=(data,), spilled=True))
-        arrays.append((bounds, offsets))
+        arrays.append((bounds, offsets_of(sizes)))
     return tuple(tables), arrays
 
 

@@ -67,43 +67,50 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
     skip
         Paths of groups that are listed but not entered.
     """
-    tree = Tree()
-    collected = ProblemCollector(tree.problems)
-    own_file = h5py.h5o.get_info(group.id).fileno
-    visited: set[object] = set()
+    walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
+    walker.descend(group, "")
+    if walker.tree.files:
+        walker.tree.files.discard(real_path(Path(group.file.filename)))
+    return walker.tree
 
-    def descend(parent: h5py.Group, prefix: str) -> None:
-        info = h5py.h5o.get_info(parent.id)
-        if (info.fileno, info.addr) in visited:
+
+class _Walker:
+    """Fills a `Tree`. A recursive closure would be a reference cycle, which keeps linked files open."""
+
+    def __init__(self, name: str, roots: Sequence[Path], skip: Collection[str], own_file: int) -> None:
+        self.tree = Tree()
+        self._name, self._roots, self._skip, self._own_file = name, roots, skip, own_file
+        self._visited: set[object] = set()
+
+    def descend(self, group: h5py.Group, prefix: str) -> None:
+        info = h5py.h5o.get_info(group.id)
+        if (info.fileno, info.addr) in self._visited:
             return
-        visited.add((info.fileno, info.addr))
-        if info.fileno != own_file:
-            tree.files.add(real_path(Path(parent.file.filename)))
-        keys = names_in(parent, location_of(name, prefix))
-        bookkeeping = _bookkeeping(parent, keys)
+        self._visited.add((info.fileno, info.addr))
+        tree = self.tree
+        if info.fileno != self._own_file:
+            tree.files.add(real_path(Path(group.file.filename)))
+        collected = ProblemCollector(tree.problems)
+        keys = names_in(group, location_of(self._name, prefix))
+        bookkeeping = _bookkeeping(group, keys)
         for key in keys:
             if key in bookkeeping:
                 continue
             path = f"{prefix}{key}"
-            location = location_of(name, path)
+            location = location_of(self._name, path)
             with collected.attempt(location):
-                item = follow(parent, key, location, roots)
+                item = follow(group, key, location, self._roots)
                 if isinstance(item, Problem):
                     tree.problems.append(item)
                     tree.broken.append(path)
                 elif isinstance(item, h5py.Dataset):
-                    _add_dataset(tree, path, item, location, roots)
+                    _add_dataset(tree, path, item, location, self._roots)
                     if h5py.h5o.get_info(item.id).fileno != info.fileno:
                         tree.files.add(real_path(Path(item.file.filename)))
                 elif isinstance(item, h5py.Group):
                     tree.groups.append(path)
-                    if path not in skip:
-                        descend(item, f"{path}/")
-
-    descend(group, "")
-    if tree.files:
-        tree.files.discard(real_path(Path(group.file.filename)))
-    return tree
+                    if path not in self._skip:
+                        self.descend(item, f"{path}/")
 
 
 def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
