@@ -18,7 +18,7 @@ from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
+from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
@@ -27,7 +27,7 @@ from unistore.converters.point_cloud.classes import class_notes, folder_classes,
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
-from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
+from unistore.converters.point_cloud.lists import Lists, PathListing, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
@@ -95,9 +95,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
+        def listed(part: Part, of_class: tuple[int, str] | None) -> PathListing:
             split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return Listed(split, tuple(lists.files), of_class)
+            return PathListing(split, tuple(lists.files), of_class)
 
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
 
@@ -130,7 +130,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             raise InputError(problems)
         points = sum(each.points for each in found)
         run = max(1, points // max(1, sum(each.segments for each in found)))
-        texts = AttributeTexts()
+        texts = AttributeCollector()
         sources = Sources(
             self._source(part, each, lists, texts) for part, each in zip(parts, found, strict=True)
         )
@@ -161,7 +161,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             shared={"segment_columns": segment_columns(sources, self.columns)},
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeTexts) -> Source:
+    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector) -> Source:
         path = part.files[0]
         memory = partial(
             derive_memory,
