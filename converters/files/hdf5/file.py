@@ -36,6 +36,7 @@ __all__ = [
     "check_dataset",
     "chunk_memory",
     "file_of",
+    "location_of",
     "member",
     "names_in",
     "native",
