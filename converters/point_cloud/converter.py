@@ -27,7 +27,7 @@ from unistore.converters.point_cloud.classes import class_notes, folder_classes,
 from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
-from unistore.converters.point_cloud.lists import Lists, PathListing, read_lists, room_names
+from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
 from unistore.converters.point_cloud.memory import derive_memory
 from unistore.converters.point_cloud.options import PointCloudOptions, parse_window
 from unistore.converters.point_cloud.recognise import format_of, recognise, suffixes
@@ -95,9 +95,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kept, left_out = _clouds(found.parts, paths)
         lists = read_lists([part.files[0] for part in kept], paths)
 
-        def listed(part: Part, of_class: tuple[int, str] | None) -> PathListing:
+        def listed(part: Part, of_class: tuple[int, str] | None) -> Listed:
             split = lists.splits.get(part.files[0], None if lists.splits else split_of(part.name))
-            return PathListing(split, tuple(lists.files), of_class)
+            return Listed(split, tuple(lists.files), of_class)
 
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
 

@@ -15,7 +15,7 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["Lists", "PathListing", "read_lists", "room_names"]
+__all__ = ["Listed", "Lists", "read_lists", "room_names"]
 
 _LIST = re.compile(r"(train|val|valid|validation|test)(_hdf5)?_file(s|_list)\.txt", re.IGNORECASE)
 _NAMES = {"valid": "val", "validation": "val"}
@@ -23,7 +23,7 @@ _LARGEST = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class PathListing:
+class Listed:
     """What names say of one file: its split, all lists that were read, and the class that its folder is."""
 
     split: str | None

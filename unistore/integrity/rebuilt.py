@@ -25,6 +25,7 @@ from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
+from unistore.zarr3.presets import codec_chain
 
 __all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
 
@@ -99,8 +100,10 @@ def rebuild(
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
         codec, shares = options["codec"], options["split"]
-        codecs = options["found"]["codecs"] if codec == "auto" else {}
-    except (KeyError, TypeError, InputError) as error:
+        codecs = dict(options["found"]["codecs"]) if codec == "auto" else {}
+        for chosen in codecs.values():
+            codec_chain(str(chosen), np.dtype(np.uint8))
+    except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
     scan = scan_sources(converter, sources, must_exclude=())

@@ -1,4 +1,4 @@
-"""DetectedLayout and resolution of headerless streams: what decides, and what is refused."""
+"""Layout and resolution of headerless streams: what decides, and what is refused."""
 
 from __future__ import annotations
 

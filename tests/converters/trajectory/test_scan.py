@@ -39,7 +39,7 @@ def parts_of(converter: TrajectoryConverter, folder: Path) -> list[Part]:
     return list(converter.find([folder], Exclusion(converter.exclude)).parts)
 
 
-# Look -------------------------------------------------------------------------------------------------------
+# Look -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
