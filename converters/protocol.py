@@ -101,14 +101,14 @@ class Converter(Protocol):
             Files and folders as the user gave them.
         exclusion
             What is to be left out. Parts whose names it covers need not be left out here, but files that
-            are another family's (`Exclusion.is_apart`) are to be passed over.
+            are another family's (`Exclusion.is_other_family`) are to be passed over.
 
         Raises
         ------
         InputError
             If a path does not exist, holds nothing suitable, or leads elsewhere.
         """
-        files = Packed(path for path in expand(paths, self.suffixes) if not exclusion.is_apart(path))
+        files = Packed(path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path))
         named = zip(relative_names(files), files, strict=True)
         return Found(parts=Packed(Part(name=name, files=(path,), roots=tuple(paths)) for name, path in named))
 

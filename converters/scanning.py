@@ -9,10 +9,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from unistore.converters.common.exclusion import Exclusion, about
+from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.paths import Listed, list_files, real_path, with_real_parents
+from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
 from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
@@ -96,7 +96,7 @@ def scan_sources(
     )
     problems = list(found.problems)
     left_out = list(_passed_by(found.left_out, owners))
-    given = set(with_real_parents([path for path in paths if not path.is_dir()]))
+    given = set(resolve_parents([path for path in paths if not path.is_dir()]))
     kept, sound = Packed[Part](), Packed[Scanned]()
     plain: dict[Path, str] = {}
     of_plain: list[Problem] = []
@@ -109,12 +109,12 @@ def scan_sources(
         if scanned is not None:
             kept.append(part)
             sound.append(scanned)
-            exclusion.met(scanned.excluded)
+            exclusion.add_covered(scanned.excluded)
         if asked and scanned is None and all(others := [owners.another(path) for path in part.files]):
             plain |= dict(zip(part.files, others, strict=True))
-            of_plain += about(part.name, wrong)
+            of_plain += with_source(part.name, wrong)
         else:
-            problems += about(part.name, wrong)
+            problems += with_source(part.name, wrong)
     if kept:
         apart |= plain
     else:
@@ -142,7 +142,7 @@ def scan_sources(
     listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
     left_out += _unused(listed, folders, converter, used, owners, beside, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
-    problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
+    problems += exclusion.not_found(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
         asked_for = given | plain.keys()
         named = (
@@ -224,7 +224,7 @@ def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[P
 
 
 def _unused(
-    listed: Listed,
+    listed: PathListing,
     folders: Sequence[Path],
     converter: Converter,
     used: set[str],
@@ -236,7 +236,7 @@ def _unused(
     roots = [folder.resolve() for folder in folders]
     rest = [path for path in listed.files if str(path) not in used]
     if not rest:
-        return [(path, why) for path, why in listed.passed_over if str(path) not in used]
+        return [(path, why) for path, why in listed.skipped if str(path) not in used]
     reasons, others = beside(), used.difference(map(str, listed.files))
     known = {real_path(Path(path)) for path in others}
     folded = {path for path in known if path.is_dir()}
@@ -255,7 +255,7 @@ def _unused(
             reason = owners.why_unused(path)
         found.append((path, reason))
     return found + [
-        (path, why) for path, why in listed.passed_over if path not in known and str(path) not in used
+        (path, why) for path, why in listed.skipped if path not in known and str(path) not in used
     ]
 
 

@@ -18,7 +18,7 @@ from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
+from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
@@ -130,7 +130,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             raise InputError(problems)
         points = sum(each.points for each in found)
         run = max(1, points // max(1, sum(each.segments for each in found)))
-        texts = AttributeTexts()
+        texts = AttributeCollector()
         sources = Sources(
             self._source(part, each, lists, texts) for part, each in zip(parts, found, strict=True)
         )
@@ -161,7 +161,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             shared={"segment_columns": segment_columns(sources, self.columns)},
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeTexts) -> Source:
+    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector) -> Source:
         path = part.files[0]
         memory = partial(
             derive_memory,

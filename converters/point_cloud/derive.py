@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.buckets import reader
 from unistore.converters.point_cloud.coordinates import Decimals, bounds_of, quantise
 from unistore.converters.point_cloud.recognise import format_named
@@ -76,7 +76,9 @@ def derive_points(
     opened = format_named(source.detail["layout"]).open_points(source)
     with opened as points, Workspace(folder) as work:
         if not points.rows:
-            raise InputError(Problem(place(source.name), "holds no points", "leave the file out", "empty"))
+            raise InputError(
+                Problem(location_of(source.name), "holds no points", "leave the file out", "empty")
+            )
         stored = StoredPoints(points, source, columns, cut, work)
         clouds = _Clouds(stored, source, voxel_sizes, emit, work)
         clouds.emit_all()
@@ -185,7 +187,7 @@ class _Clouds:
             if cells >= 1 << 31:
                 message = f"a segment is {cells:.3g} voxels of {size:g} wide, more than int32 can count"
                 raise InputError(
-                    Problem(place(self._source.name), message, "give a larger voxel size", "voxel")
+                    Problem(location_of(self._source.name), message, "give a larger voxel size", "voxel")
                 )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.common.options import Columns
-from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
+from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL

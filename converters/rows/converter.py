@@ -28,10 +28,9 @@ from unistore.converters.files.arrays import (
     with_reversed_axes,
 )
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.hdf5.attribute_texts import AttributeTexts, attribute_arrays
-from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.files.hdf5.file import place
-from unistore.converters.files.npy.parts import FileGroup, parts_of
+from unistore.converters.files.hdf5.attributes import AttributeCollector, Attributes, attribute_arrays
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.files.npy.grouping import FileGroup, group_files
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source, Sources
@@ -87,12 +86,12 @@ class RowsConverter(RowsOptions, Converter):
         return Taken("arrays", f"holds arrays ({', '.join(map(printable, list(listed.arrays)[:3]))})")
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
-        """Files as they are; ``.npy`` files of one folder may be arrays side by side, see `parts_of`."""
-        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_apart(path)]
+        """Files as they are; ``.npy`` files of one folder may be arrays side by side, see `group_files`."""
+        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path)]
         named = [
             each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
         ]
-        groups, problems = parts_of(named)
+        groups, problems = group_files(named)
         parts = Packed(
             Part(
                 name=group.name,
@@ -120,7 +119,7 @@ class RowsConverter(RowsOptions, Converter):
             each
             for file in listed
             for each in file.problems
-            if not self.map or each.location in {place(part.name, key) for key in self.map.values()}
+            if not self.map or each.location in {location_of(part.name, key) for key in self.map.values()}
         ]
         shapes = {key: listed[arrays[key].file].arrays[arrays[key].array][0] for key in wanted.values()}
         rows, differing = common_length(shapes, part.name)
@@ -133,7 +132,7 @@ class RowsConverter(RowsOptions, Converter):
         for column, key in wanted.items():
             shape, dtype = listed[arrays[key].file].arrays[arrays[key].array]
             for name, form, inner in fields_of(column, dtype, shape[1:]):
-                problems += form_problems(name, form, place(part.name, key))
+                problems += form_problems(name, form, location_of(part.name, key))
                 columns[name] = form
                 steps = listed[arrays[key].file].steps
                 origins[name] = arrays[key]._replace(field=inner, step=steps.get(arrays[key].array, 0))
@@ -161,7 +160,7 @@ class RowsConverter(RowsOptions, Converter):
             listed = printable(", ".join(present)) or "none"
             raise InputError(
                 [
-                    Problem(place(name, key), f"is not there; arrays: {listed}", kind="missing")
+                    Problem(location_of(name, key), f"is not there; arrays: {listed}", kind="missing")
                     for key in absent
                 ]
             )
@@ -178,7 +177,7 @@ class RowsConverter(RowsOptions, Converter):
             problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
         if problems:
             raise InputError(problems)
-        texts = AttributeTexts()
+        texts = AttributeCollector()
         sources = Sources(
             Source(
                 path=part.files[0],

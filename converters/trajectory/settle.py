@@ -1,4 +1,4 @@
-"""The end of a trajectory scan: index arrays of episodes, and where the next observations lie."""
+"""Completing a trajectory store when all sources are read: index arrays, tables of next observations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
+from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.converters.trajectory.derive import frame_sizes, summary_of
-from unistore.converters.trajectory.index import Index
-from unistore.converters.trajectory.tables import Layout
+from unistore.converters.trajectory.episode_index import EpisodeIndex, offsets_of
+from unistore.converters.trajectory.tables import MergedColumns
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 from unistore.schemas.trajectory.fields import (
@@ -31,16 +31,16 @@ from unistore.system.packed import view
 
 __all__ = ["possible_tables", "settle_episodes"]
 
-SHOWN = 64 << 10
+MAX_SHARED_BYTES = 64 << 10
 """Bytes of JSON up to which an attribute that all sources share is also an attribute of ``episodes``."""
-_USUAL = ("train", "valid", "val", "validation", "test")
+_SPLIT_NAMES = ("train", "valid", "val", "validation", "test")
 
 Arrays = list[tuple[Field, NDArray[Any]]]
 
 
-def settle_episodes(scan: Scan, layout: Layout, facts: Sequence[Facts]) -> Settled:
-    """Index arrays, tables and attributes that need every source; see `Converter.settle`."""
-    episodes = _Episodes(view(scan.sources, lambda source: Index.from_json(source.detail)))
+def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -> Settled:
+    """Index arrays, tables and attributes of all sources; see `Converter.settle`."""
+    episodes = _Episodes(view(scan.sources, lambda source: EpisodeIndex.from_json(source.detail)))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
     summaries = view(facts, summary_of)
     masks = episodes.masks
@@ -82,10 +82,10 @@ class _Episodes:
     names, lengths
         Of each episode.
     masks
-        By name: which episodes the masks of all files list, (episodes,).
+        Masks of all files by name, each (episodes,).
     """
 
-    def __init__(self, indexes: Iterable[Index]) -> None:
+    def __init__(self, indexes: Iterable[EpisodeIndex]) -> None:
         self.layout = ""
         self.names: list[str] = []
         counts, steps, lengths = array("q"), array("q"), array("q")
@@ -110,13 +110,9 @@ def _episode_arrays(
     episodes: _Episodes, owner: NDArray[np.int64], summaries: Sequence[Mapping[str, Any]]
 ) -> Arrays:
     lengths = episodes.lengths
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    described = "steps of episode e are offsets[e]:offsets[e + 1]"
     arrays: Arrays = [
-        (
-            _field("offsets", "int64", "episode_bound", "steps of episode e are offsets[e]:offsets[e + 1]"),
-            offsets,
-        ),
+        (_field("offsets", "int64", "episode_bound", described), offsets_of(lengths)),
         (_field("source", "int32", "episode", "index of the source file"), owner.astype(np.int32)),
         *text_arrays(
             f"{EPISODES}/name",
@@ -148,7 +144,7 @@ def _success(attributes: Mapping[str, Any]) -> int:
 
 
 def _attribute_texts(summaries: Sequence[Mapping[str, Any]]) -> Arrays:
-    """What the sources and episodes say about themselves, one JSON object each."""
+    """Attributes of the sources and episodes, one JSON object each."""
     arrays: Arrays = []
     own = ((summary["source"] for summary in summaries), "sources/attributes", "source")
     each = (
@@ -165,7 +161,7 @@ def _attribute_texts(summaries: Sequence[Mapping[str, Any]]) -> Arrays:
 
 
 def _groups(
-    layout: Layout,
+    layout: MergedColumns,
     source_layout: str,
     summaries: Sequence[Mapping[str, Any]],
     masks: Mapping[str, NDArray[np.bool_]],
@@ -173,7 +169,7 @@ def _groups(
     every = (
         {**summary["source"], **attributes} for summary in summaries for attributes in summary["episodes"]
     )
-    shared = {key: value for key, value in next(every).items() if len(json.dumps(value)) <= SHOWN}
+    shared = {key: value for key, value in next(every).items() if len(json.dumps(value)) <= MAX_SHARED_BYTES}
     for other in every:
         differing = [key for key, value in shared.items() if key not in other or other[key] != value]
         for key in differing:
@@ -196,8 +192,8 @@ def _mask_array(name: str, listed: NDArray[np.bool_]) -> tuple[Field, NDArray[An
 def _splits(
     masks: Mapping[str, NDArray[np.bool_]], episodes: int
 ) -> tuple[NDArray[np.uint8] | None, tuple[str, ...]]:
-    """Splits by the masks that share no episode: all of them, or else the usual ones; None: no such masks."""
-    for names in (tuple(masks), tuple(name for name in masks if name in _USUAL)):
+    """Splits from disjoint masks: all masks, or those with the usual names; None if they overlap."""
+    for names in (tuple(masks), tuple(name for name in masks if name in _SPLIT_NAMES)):
         listed = [masks[name] for name in names]
         if listed and len(names) < 255 and np.sum(listed, axis=0).max(initial=0) <= 1:
             codes = np.full(episodes, len(names), np.uint8)
@@ -209,21 +205,19 @@ def _splits(
 
 
 def _kept(scan: Scan, facts: Sequence[Facts]) -> tuple[tuple[Table, ...], Arrays]:
-    """Tables of kept frames with their true frame size, and their offsets."""
+    """Tables of kept frames, with chunks for their median size, and the offsets of the frames."""
     tables, arrays = [], []
     for number, table in enumerate(table for table in scan.tables if table.spilled):
         sizes = np.concatenate([frame_sizes(each, number) for each in facts])
-        offsets = np.zeros(len(sizes) + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
         key = table.name.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
         data, bounds = jpeg_fields(key, max(1, int(np.median(sizes))), **table.fields[0].attributes)
         tables.append(Table(name=table.name, fields=(data,), spilled=True))
-        arrays.append((bounds, offsets))
+        arrays.append((bounds, offsets_of(sizes)))
     return tuple(tables), arrays
 
 
-def possible_tables(layout: Layout, episodes: int, steps: int) -> tuple[tuple[Table, int], ...]:
-    """Tables of next observations before values are compared, each with the most rows that it may have."""
+def possible_tables(layout: MergedColumns, episodes: int, steps: int) -> tuple[tuple[Table, int], ...]:
+    """Possible tables of next observations, before values are compared, and their largest numbers of rows."""
     return tuple(
         (Table(name=group, fields=tuple(fields)), rows)
         for group, rows in ((FINAL, episodes), (NEXT, steps))
@@ -231,12 +225,14 @@ def possible_tables(layout: Layout, episodes: int, steps: int) -> tuple[tuple[Ta
     )
 
 
-def _next_keys(layout: Layout) -> list[str]:
+def _next_keys(layout: MergedColumns) -> list[str]:
     prefix = "next_observation/"
     return [column.removeprefix(prefix) for column in layout.merged if column.startswith(prefix)]
 
 
-def _next_tables(layout: Layout, summaries: Sequence[Mapping[str, Any]]) -> tuple[Table | None, Table | None]:
+def _next_tables(
+    layout: MergedColumns, summaries: Sequence[Mapping[str, Any]]
+) -> tuple[Table | None, Table | None]:
     """Tables of final observations (keys whose next observations follow everywhere) and of next ones."""
     keys = _next_keys(layout)
     apart = (

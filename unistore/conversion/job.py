@@ -23,7 +23,7 @@ from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
-from unistore.converters.common.exclusion import about
+from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
@@ -336,7 +336,7 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
 
 
 def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
-    return tuple(about(source.name, error.problems or [Problem(source.name, str(error))]))
+    return tuple(with_source(source.name, error.problems or [Problem(source.name, str(error))]))
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:

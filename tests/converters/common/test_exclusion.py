@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from unistore.conversion.convert import make_converter
-from unistore.converters.common.exclusion import Collected, Exclusion, about
+from unistore.converters.common.exclusion import Exclusion, ProblemCollector, with_source
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
 
@@ -41,20 +41,20 @@ def test_a_name_that_leaves_nothing_out_is_a_problem(name: str, near: str) -> No
     there = ["clouds/a.h5", "seq/spike_vox/0.npy"]
     exclusion = Exclusion(["clouds/", name])
     assert exclusion.covers("clouds/a.h5")
-    (problem,) = exclusion.unmet(["clouds/", name], there)
+    (problem,) = exclusion.not_found(["clouds/", name], there)
     assert problem.location == f"--exclude {name}"
     assert (near in problem.cure) if near else ("is it" not in problem.cure)
-    assert exclusion.unmet(["clouds"], there) == []
+    assert exclusion.not_found(["clouds"], there) == []
     assert Exclusion([]).notes() == []
 
 
 def test_problems_keep_the_part_that_they_are_about() -> None:
     problems = [Problem("a.h5", "bad"), Problem("a.h5: data/demo_1/x", "bad", source="a.h5: data/demo_1")]
-    assert [problem.source for problem in about("a.h5", problems)] == ["a.h5", "a.h5: data/demo_1"]
+    assert [problem.source for problem in with_source("a.h5", problems)] == ["a.h5", "a.h5: data/demo_1"]
 
 
 def test_attempts_are_told_together() -> None:
-    collected = Collected()
+    collected = ProblemCollector()
     collected.check()
     for number in range(3):
         with collected.attempt("somewhere"):

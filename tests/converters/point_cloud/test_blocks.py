@@ -247,7 +247,7 @@ def test_large_chunks_are_decoded_once(tmp_path: Path, monkeypatch: pytest.Monke
             del file["data"][key]
             chunks = (700, *values.shape[1:])
             file["data"].create_dataset(key, data=values, chunks=chunks, compression="gzip")
-    monkeypatch.setattr(hdf5, "_CACHED", 100)
+    monkeypatch.setattr(hdf5, "_CHUNK_CACHE", 100)
     reads: list[str] = []
     read_rows = hdf5.read_rows
 

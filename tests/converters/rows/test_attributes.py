@@ -16,7 +16,7 @@ import pytest
 import zarr
 
 import unistore
-from unistore.converters.files.hdf5 import attribute_texts
+from unistore.converters.files.hdf5 import attributes as hdf5_attributes
 from unistore.converters.rows.converter import RowsConverter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError
@@ -186,7 +186,7 @@ def test_what_is_not_kept_is_said(tmp_path: Path) -> None:
 def test_attributes_of_many_files_are_bounded(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attribute_texts, "LARGEST_STORE", 800)
+    monkeypatch.setattr(hdf5_attributes, "MAX_STORE_BYTES", 800)
     scan = scan_sources(RowsConverter(), [sources])
     held = ["attributes" in source.detail for source in scan.sources]
     assert held == [True, False, False]
@@ -219,7 +219,9 @@ def test_a_text_that_is_none_is_an_error(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store made by someone else may say anything."""
-    monkeypatch.setattr(attribute_texts.AttributeTexts, "detail", lambda *_: {"attributes": '{"": {"a": 1}}'})
+    monkeypatch.setattr(
+        hdf5_attributes.AttributeCollector, "detail", lambda *_: {"attributes": '{"": {"a": 1}}'}
+    )
     unistore.convert(sources, tmp_path / "a.zarr", "rows")
     with pytest.raises(StoreError, match="the description of its sources contradicts"):
         unistore.export(tmp_path / "a.zarr", tmp_path / "back")

@@ -1,4 +1,4 @@
-"""Where the steps of one source lie: its episodes, their rows in the file, and the columns of each."""
+"""Index of one source: its episodes, their rows in the file, and the columns of each."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.trajectory.episodes import name_episodes
-from unistore.converters.trajectory.features import Feature
-from unistore.errors import InputError
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.trajectory.columns import Feature
+from unistore.errors import InputError, Problem
 
-__all__ = ["Index", "Span", "Variant"]
+__all__ = ["EpisodeIndex", "Span", "Variant", "location_prefix", "offsets_of", "with_episodes"]
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One set of columns that episodes of a source have.
+    """A set of columns that some episodes of a source have.
 
     Attributes
     ----------
@@ -28,7 +28,7 @@ class Variant:
     values
         Datasets of small arrays that are not per step.
     empty
-        Dtypes of the datasets that have one row a step and nothing in it, by dataset.
+        Dtype of each dataset of shape (T, 0, …).
     """
 
     features: Mapping[str, Feature]
@@ -37,12 +37,12 @@ class Variant:
 
     @property
     def knows_next(self) -> bool:
-        """Whether every observation has a recorded next one, so that the last step's is known too."""
-        keys = [column.removeprefix("observation/") for column in self.features if _observes(column)]
-        return bool(keys) and all(f"next_observation/{key}" in self.features for key in keys)
+        """Whether every observation has a next observation, so that it is known at the last step, too."""
+        observations = [column for column in self.features if column.startswith("observation/")]
+        return bool(observations) and all(f"next_{column}" in self.features for column in observations)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """JSON of this set."""
         features = {column: feature.to_json() for column, feature in self.features.items()}
         return {"features": features, "values": list(self.values), "empty": dict(self.empty)}
 
@@ -53,13 +53,9 @@ class Variant:
         return cls(features, tuple(plain["values"]), plain["empty"])
 
 
-def _observes(column: str) -> bool:
-    return column.startswith("observation/")
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows ``first:first + length`` of the datasets in `group`; they begin at row `at` of what is read."""
+    """Rows ``first:first + length`` of the datasets in `group`, which are requested rows from `at` on."""
 
     group: str
     variant: Variant
@@ -69,7 +65,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class EpisodeIndex:
     """The episodes of one source, in order.
 
     Attributes
@@ -77,15 +73,15 @@ class Index:
     layout
         Name of the file's format.
     names
-        One an episode: ``"demo_1"``, or made from the file's name.
+        Name of each episode: ``"demo_1"``, or made from the file's name.
     groups
-        Its group in the file; ``""`` for the root.
+        Group of each episode in the file; ``""`` for the root.
     firsts, lengths
-        Its rows in the group's datasets.
+        First row and number of rows of each episode in the group's datasets.
     variant
-        Index into `variants`, one an episode.
+        Index into `variants` of each episode.
     masks
-        Episode numbers that each mask of the file lists.
+        Episode numbers in each mask of the file.
     """
 
     layout: str
@@ -111,7 +107,7 @@ class Index:
         }
 
     def datasets(self) -> set[str]:
-        """Paths in the file of all datasets of the episodes that are taken."""
+        """Paths in the file of all datasets that are converted."""
         found: set[str] = set()
         for group, number in dict.fromkeys(zip(self.groups, self.variant, strict=True)):
             variant = self.variants[number]
@@ -120,13 +116,13 @@ class Index:
         return found
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> Index:
-        """Inverse of `to_json`; further members are passed over."""
+    def from_json(cls, plain: Mapping[str, Any]) -> EpisodeIndex:
+        """Inverse of `to_json`; other members are ignored."""
         known = {each.name: plain[each.name] for each in fields(cls)}
         return cls(**{**known, "variants": [Variant.from_json(value) for value in plain["variants"]]})
 
-    def restricted(self, columns: Collection[str]) -> Index:
-        """The same index, without columns that are not among the given ones."""
+    def restricted(self, columns: Collection[str]) -> EpisodeIndex:
+        """The same index with only the given columns."""
         variants = [
             replace(
                 variant,
@@ -137,22 +133,20 @@ class Index:
         return replace(self, variants=variants)
 
     @contextmanager
-    def naming_episodes(self, name: str) -> Iterator[None]:
-        """Let problems that are about one episode of the source `name` say so: it can be left out alone."""
+    def episodes_in_problems(self, name: str) -> Iterator[None]:
+        """Set `Problem.source` of raised problems to their episode, so that it can be excluded alone."""
         try:
             yield
         except InputError as error:
-            raise InputError(name_episodes(error.problems, name, self.groups)) from error
+            raise InputError(with_episodes(error.problems, name, self.groups)) from error
 
     @property
     def offsets(self) -> NDArray[np.int64]:
-        """(episodes + 1,): steps of episode e are ``offsets[e]:offsets[e + 1]``, counted in the source."""
-        offsets = np.zeros(len(self.lengths) + 1, np.int64)
-        np.cumsum(self.lengths, out=offsets[1:])
-        return offsets
+        """(episodes + 1,): episode e has the steps ``offsets[e]:offsets[e + 1]`` of the source."""
+        return offsets_of(self.lengths)
 
     def spans(self, lo: int, hi: int) -> Iterator[Span]:
-        """Where steps ``lo:hi`` lie; neighbouring episodes of one dataset make one span."""
+        """Spans of the steps ``lo:hi``; consecutive episodes in the same datasets make one span."""
         offsets = self.offsets
         episode = int(np.searchsorted(offsets, lo, side="right")) - 1
         at = lo
@@ -171,7 +165,27 @@ class Index:
             at = stop
 
     def _continues(self, episode: int, group: str, variant: int, first: int, at: int, stop: int) -> bool:
-        """Whether an episode's rows follow those of a span so far."""
+        """Whether an episode's rows continue a span."""
         if (self.groups[episode], self.variant[episode]) != (group, variant):
             return False
         return stop == at or self.firsts[episode] == first + stop - at
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Offsets (n + 1,) of n consecutive items, from their lengths."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:
+    """Problems of a file; `Problem.source` is set to the episode whose group the location lies in, if any."""
+    episodes = {location_prefix(name, group): location_of(name, group) for group in groups}
+    found = []
+    for problem in problems:
+        owner = [source for prefix, source in episodes.items() if f"{problem.location}/".startswith(prefix)]
+        found.append(replace(problem, source=owner[0]) if owner else problem)
+    return found
+
+
+def location_prefix(name: str, group: str) -> str:
+    """Prefix of the locations of everything in a group of a file."""
+    return location_of(name, f"{group}/x")[:-1]

@@ -1,4 +1,4 @@
-"""All headerless streams of a conversion together: layout, resolution and length of each, and why."""
+"""Layout, resolution and length of all headerless streams of a conversion."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unistore.converters.spike.bytes import Layout, decide_layout, decide_padding
 from unistore.converters.spike.geometry import (
     CAMERAS,
     Choice,
     choose,
+    find_misread_camera,
     frames_in,
-    misread_as,
     row_correlation,
 )
-from unistore.converters.spike.shaped import ShapedStream
+from unistore.converters.spike.layout_detection import DetectedLayout, detect_layout, detect_padding
 from unistore.converters.spike.source import Extent, StreamSource
+from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
 
-__all__ = ["Resolved", "resolve_streams"]
+__all__ = ["ResolvedStreams", "resolve_streams"]
 
-_LOOKED_AT = 64
-_CORRELATED = 0.5
+_CHECKED_FRAMES = 64
+_MIN_CORRELATION = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """What the streams are.
+class ResolvedStreams:
+    """Extents and layout of the streams.
 
     Attributes
     ----------
     extents
-        By name of the stream; those with problems are absent.
+        By name of the stream, without streams that have problems.
     layout
         ``"packed"``, ``"stream"`` or ``"bytes"``.
     notes, problems
-        Remarks for the user, and everything that is wrong.
+        Notes for the user, and what is wrong.
     """
 
     extents: Mapping[str, Extent]
@@ -53,8 +53,8 @@ def resolve_streams(
     height: int | None,
     width: int | None,
     flip: bool,
-) -> Resolved:
-    """Decide layout once, resolution by recording, and length by file.
+) -> ResolvedStreams:
+    """Find one layout for all streams, the resolution of each recording, and the length of each file.
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ def resolve_streams(
     height, width
         As given by the user.
     flip
-        Whether streams hold their bottom row first; only read to check that rows fit to each other.
+        Whether streams hold their bottom row first; used to check the correlation of rows.
     """
     streams = [stream for each in recordings.values() for stream in each]
-    decided, problems = decide_layout(streams, wanted, height, width)
+    decided, problems = detect_layout(streams, wanted, height, width)
     if decided is None:
-        return Resolved({}, wanted, (), tuple(problems))
+        return ResolvedStreams({}, wanted, (), tuple(problems))
     refused = {problem.location for problem in problems}
     left = {
         name: [stream for stream in each if stream.location not in refused]
@@ -79,11 +79,13 @@ def resolve_streams(
     left = {name: each for name, each in left.items() if each}
     sizes = {name: [stream.size for stream in each] for name, each in left.items()}
     if height is not None and width is not None:
-        choices, padding, more = _given(left, decided, height, width, suspicious=wanted == "auto")
+        choices, padding, more = _with_given_resolution(
+            left, decided, height, width, suspicious=wanted == "auto"
+        )
     else:
         choices, more = choose(sizes, decided.layout, height, width)
         padding = decided
-    notes = [f"{len(streams)} spike stream(s) in {_FORM[padding.layout]}: {decided.reason}"]
+    notes = [f"{len(streams)} spike stream(s) in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
     if padding != decided:
         notes.append(padding.reason)
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
@@ -93,34 +95,34 @@ def resolve_streams(
         for stream in left[name]:
             frames = frames_in(stream.size, choice.height, choice.width, padding.layout)
             if frames is None:
-                more.append(_remainder(stream, choice, padding.layout))
+                more.append(_remainder_problem(stream, choice, padding.layout))
                 continue
             extents[stream.location] = Extent(frames, choice.height, choice.width)
             firsts.setdefault((choice.height, choice.width), stream)
     if not problems and not more:
         for stream in firsts.values():
-            notes += _doubts(stream, extents[stream.location], padding.layout, flip)
-    return Resolved(extents, padding.layout, tuple(notes), (*problems, *more))
+            notes += _resolution_note(stream, extents[stream.location], padding.layout, flip)
+    return ResolvedStreams(extents, padding.layout, tuple(notes), (*problems, *more))
 
 
-_FORM = {
+_LAYOUT_NAMES = {
     "packed": "packed bits",
     "stream": "packed bits without padding",
     "bytes": "one byte a pixel",
 }
 
 
-def _given(
+def _with_given_resolution(
     recordings: Mapping[str, Sequence[StreamSource]],
-    decided: Layout,
+    decided: DetectedLayout,
     height: int,
     width: int,
     *,
     suspicious: bool,
-) -> tuple[dict[str, Choice], Layout, list[Problem]]:
-    """One resolution for all, given by the user: how its rows are padded, and whether it is a misreading."""
+) -> tuple[dict[str, Choice], DetectedLayout, list[Problem]]:
+    """Use the resolution given by the user: find its row padding, refuse a known misreading."""
     streams = [stream for each in recordings.values() for stream in each]
-    camera = misread_as(height, width, [stream.size for stream in streams])
+    camera = find_misread_camera(height, width, [stream.size for stream in streams])
     if camera is not None and decided.layout == "packed" and suspicious:
         frames = frames_in(streams[0].size, camera.height, camera.width, "packed")
         message = (
@@ -139,12 +141,12 @@ def _given(
     ]
     if fitting == ["stream"]:
         reason = f"rows of {width} pixels are not padded to whole bytes: only so the sizes divide"
-        return choices, Layout("stream", reason), []
+        return choices, DetectedLayout("stream", reason), []
     if len(fitting) < 2:
         return choices, decided, []
-    told = next((found for stream in streams if (found := decide_padding(stream, width))), None)
-    if told is not None:
-        return choices, told, []
+    detected = next((found for stream in streams if (found := detect_padding(stream, width))), None)
+    if detected is not None:
+        return choices, detected, []
     message = (
         f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding; too dark to tell"
     )
@@ -154,14 +156,14 @@ def _given(
     return {}, decided, [Problem(streams[0].location, message, cure, "dark")]
 
 
-def _remainder(stream: StreamSource, choice: Choice, layout: str) -> Problem:
-    """A size that is no whole number of frames: by how much, and what would fit."""
+def _remainder_problem(stream: StreamSource, choice: Choice, layout: str) -> Problem:
+    """Problem: the size is not a whole number of frames; with the remainder, and cameras that fit."""
     pixels = choice.height * choice.width
     frame = {"packed": choice.height * row_bytes(choice.width), "stream": pixels / 8, "bytes": pixels}[layout]
     frames, over = divmod(stream.size, frame)
     message = (
         f"{stream.size:,} bytes are {frames:.0f} frames of {choice.height} x {choice.width} in "
-        f"{_FORM[layout]} ({frame:,} bytes each) and {over:,} bytes over"
+        f"{_LAYOUT_NAMES[layout]} ({frame:,} bytes each) and {over:,} bytes over"
     )
     others = [
         f"{count} x {camera.size}"
@@ -174,15 +176,15 @@ def _remainder(stream: StreamSource, choice: Choice, layout: str) -> Problem:
     return Problem(stream.location, message, cure, "size", stream.location)
 
 
-def _doubts(stream: StreamSource, extent: Extent, layout: str, flip: bool) -> list[str]:
-    """A remark if rows of the mean image do not go together, as they do in any lit scene."""
-    frames = np.empty((min(extent.length, _LOOKED_AT), extent.height, row_bytes(extent.width)), np.uint8)
+def _resolution_note(stream: StreamSource, extent: Extent, layout: str, flip: bool) -> list[str]:
+    """A note if neighbouring rows of the mean image do not correlate, as they do in lit scenes."""
+    frames = np.empty((min(extent.length, _CHECKED_FRAMES), extent.height, row_bytes(extent.width)), np.uint8)
     ShapedStream.of(stream, extent, layout, flip).read(frames)
     correlation = row_correlation(frames, extent.width)
-    if np.isnan(correlation) or correlation >= _CORRELATED:
+    if np.isnan(correlation) or correlation >= _MIN_CORRELATION:
         return []
     note = (
-        f"careful: neighbouring rows of {stream.location} hardly go together as "
+        f"careful: neighbouring rows of {stream.location} hardly correlate as "
         f"{extent.height} x {extent.width} (correlation {correlation:.2f}; lit scenes reach 0.7 and more): "
         "check --height and --width"
     )

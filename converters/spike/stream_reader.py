@@ -1,7 +1,7 @@
-"""A headerless stream whose layout and resolution are known, brought to one form: packed bits, row 0 = top.
+"""Reading a headerless stream of known layout and resolution as packed bits with row 0 = top.
 
-A ``.dat`` stream holds its bottom row first (checked against a real recording: with the right bit order and
-flip the mean of its frames correlates at 0.97 with the scene, unflipped below 0.15). Arrays hold their top
+A ``.dat`` stream holds its bottom row first (checked with a real recording: with the right bit order and
+flip, the mean of its frames correlates with the scene at 0.97, unflipped below 0.15). Arrays hold their top
 row first.
 """
 
@@ -19,12 +19,12 @@ from unistore.schemas.spike.bits import pack, row_bytes
 
 __all__ = ["ShapedStream"]
 
-_PIECE = 8 << 20
+_BLOCK = 8 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapedStream(FrameSource):
-    """Spikes of a stream.
+    """Spikes of a stream of known layout and resolution.
 
     Attributes
     ----------
@@ -42,19 +42,19 @@ class ShapedStream(FrameSource):
 
     @classmethod
     def of(cls, stream: StreamSource, extent: Extent, layout: str, flip: bool) -> Self:
-        """The spikes of a stream, of the given extent."""
+        """Make it from a stream and its extent."""
         return cls(
             path=stream.path, location=stream.location, extent=extent, stream=stream, layout=layout, flip=flip
         )
 
     def read(self, out: NDArray[np.uint8]) -> None:
-        """Read the first frames, as many as `out` has; see `FrameSource.read`."""
+        """Read the first T time steps; see `FrameSource.read`."""
         frames, height, stored = out.shape
         pixels = height * self.extent.width
         frame_bits = {"packed": height * stored * 8, "stream": pixels, "bytes": pixels * 8}[self.layout]
-        step = max(1, _PIECE * 8 // frame_bits)
+        step = max(1, _BLOCK * 8 // frame_bits)
         if self.layout == "stream":
-            step = -(-step // 8) * 8  # so that every piece begins at a whole byte
+            step = -(-step // 8) * 8  # so that every block begins at a whole byte
         with self.stream.open() as read:
             for start in range(0, frames, step):
                 count = min(step, frames - start)
@@ -67,7 +67,7 @@ class ShapedStream(FrameSource):
                 out[start : start + count] = rows[:, ::-1] if self.flip else rows
 
     def _rows(self, raw: NDArray[np.uint8], frames: int, height: int) -> NDArray[np.uint8]:
-        """Packed rows (frames, H, ⌈W/8⌉) in the order of the file."""
+        """Packed rows (frames, H, ⌈W/8⌉) in file order."""
         shape = (frames, height, self.extent.width)
         if self.layout == "packed":
             return raw.reshape(frames, height, row_bytes(self.extent.width))

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 import unistore
-from unistore.converters.files.hdf5 import plain, vouching
-from unistore.converters.files.hdf5.apart import Apart
+from unistore.converters.files.hdf5 import safety, structure
 from unistore.converters.files.hdf5.file import open_hdf5, read_objects, read_rows
+from unistore.converters.files.hdf5.helper_process import HelperProcess
 from unistore.converters.files.hdf5.tree import walk
 from unistore.errors import InputError
 
@@ -35,7 +35,7 @@ Change = Callable[[bytearray], None]
 
 def is_plain(path: Path) -> bool:
     with path.open("rb") as file:
-        return plain.is_plain(file.fileno(), path.stat().st_size)
+        return structure.is_simple_and_sound(file.fileno(), path.stat().st_size)
 
 
 def write(path: Path) -> Path:
@@ -109,7 +109,7 @@ def test_what_hangs_the_library_is_damaged(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as raised, open_hdf5(path, "a.h5") as file:
         walk(file, "a.h5", [tmp_path])
     assert [(problem.location, problem.kind) for problem in raised.value.problems] == [("a.h5", "damaged")]
-    assert "does not come to an end" in str(raised.value)
+    assert "hangs the HDF5 library" in str(raised.value)
     assert time.monotonic() - began < 60
 
 
@@ -122,7 +122,7 @@ def test_what_crashes_the_library_is_damaged(tmp_path: Path) -> None:
     path = changed(tmp_path / "a.h5", own_branch)
     assert not ends_itself(path)
     with (
-        pytest.raises(InputError, match=r"a\.h5: is damaged: looking at it ends .* \(signal 11\)"),
+        pytest.raises(InputError, match=r"a\.h5: is damaged: looking at it crashes .* \(signal 11\)"),
         open_hdf5(path, "a.h5"),
     ):
         pass
@@ -148,12 +148,12 @@ def test_a_hanging_file_beside_a_sound_one(tmp_path: Path) -> None:
 def test_remembered_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = changed(tmp_path / "a.h5", own_branch)
     with pytest.raises(InputError, match="is damaged"):
-        vouching.vouch(path, "a.h5")
-    monkeypatch.setattr(vouching, "_tried", lambda *_: pytest.fail("tried again"))
+        safety.check_safe_to_open(path, "a.h5")
+    monkeypatch.setattr(safety, "_try", lambda *_: pytest.fail("tried again"))
     with pytest.raises(InputError, match=r"again\.h5: is damaged"):
-        vouching.vouch(path, "again.h5")
+        safety.check_safe_to_open(path, "again.h5")
     write(path)
-    vouching.vouch(path, "a.h5")
+    safety.check_safe_to_open(path, "a.h5")
 
 
 def test_a_trial_that_cannot_run_is_no_fault_of_the_file(
@@ -161,14 +161,14 @@ def test_a_trial_that_cannot_run_is_no_fault_of_the_file(
 ) -> None:
     with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
         file["x"] = np.arange(3)
-    monkeypatch.setattr(vouching, "_trial", Apart("unistore.no_such_module"))
+    monkeypatch.setattr(safety, "_helper", HelperProcess("unistore.no_such_module"))
     with pytest.raises(
         InputError, match=r"a.h5: the process that opens HDF5 files first cannot run"
     ) as found:
-        vouching.vouch(tmp_path / "a.h5", "a.h5")
+        safety.check_safe_to_open(tmp_path / "a.h5", "a.h5")
     assert found.value.problems[0].kind == "unreadable"
     monkeypatch.undo()
-    vouching.vouch(tmp_path / "a.h5", "a.h5")
+    safety.check_safe_to_open(tmp_path / "a.h5", "a.h5")
 
 
 def test_real_files_are_plain() -> None:

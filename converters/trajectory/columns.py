@@ -1,7 +1,7 @@
-"""What the datasets of one episode are: the form of each column, and what is wrong with it.
+"""Columns of one episode, from its datasets.
 
-Per-step datasets become columns of ``steps``. ``(T, 0)`` datasets hold no value and are only named; small
-arrays that are not per step are kept as attributes.
+Per-step datasets become columns of ``steps``. Only the names of datasets of shape (T, 0) are stored. Small
+arrays that are not per step become attributes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from unistore.schemas.arrays import name_problem
 __all__ = ["Episode", "Feature", "describe", "flags", "not_per_step"]
 
 Kind = Literal["plain", "squeezed", "flag", "channels_first", "padded", "variable"]
-"""How a dataset's rows become a column's.
+"""How the rows of a dataset are converted to those of a column.
 
 ``squeezed``: (T, 1) to (T,); ``flag``: 0/1 to bool; ``channels_first``: (T, 3, H, W) to (T, H, W, 3);
 ``padded``, ``variable``: compressed frames, zero-padded to one length or of variable length.
 """
 
 SMALL = 4096
-"""Bytes up to which an array that is not per step is kept as an attribute."""
+"""Bytes up to which an array that is not per step becomes an attribute."""
 FEW = 8
-"""Rows looked at for a first compressed frame."""
+"""Rows that are searched for a first compressed frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One column of one episode: its dataset (path inside the episode), how it is read, and its form."""
+    """One column of one episode: its dataset (path inside the episode), how it is read, dtype and shape."""
 
     dataset: str
     kind: Kind
@@ -52,7 +52,7 @@ class Feature:
         return self.kind in ("padded", "variable")
 
     def to_json(self) -> list[Any]:
-        """Plain JSON."""
+        """JSON of this column."""
         return [self.dataset, self.kind, self.form.dtype, list(self.form.row_shape)]
 
     @classmethod
@@ -64,22 +64,22 @@ class Feature:
 
 @dataclass(slots=True)
 class Episode:
-    """What `describe` found: features by column, steps, small values, and remarks.
+    """Columns of one episode.
 
     Attributes
     ----------
     features
         By column name.
     length
-        Steps; 0 if none could be told.
+        Number of steps; 0 if unknown.
     values
-        Small arrays and scalars that are not per step: their datasets.
+        Datasets of small arrays and scalars that are not per step.
     empty
-        Datasets of shape (T, 0, …), with their dtype.
+        Dtype of each dataset of shape (T, 0, …).
     dropped
-        Large datasets that are not per step and are not kept.
+        Large datasets that are not per step; they are not stored.
     problems
-        Everything that is wrong.
+        What is wrong.
     """
 
     features: dict[str, Feature] = field(default_factory=dict)
@@ -91,9 +91,9 @@ class Episode:
 
 
 def not_per_step(group: Group, naming: Naming) -> set[str]:
-    """Datasets of a group that rightly have another number of rows than it has steps.
+    """Datasets of a group that may have another number of rows than it has steps, and do.
 
-    What is not per step in one episode of a file is so in none, whatever lengths happen to coincide.
+    They are not per step in any episode of the file, even where the numbers happen to be equal.
     """
     columns = _columns(group.arrays, naming)
     length = _length(group.arrays, columns)
@@ -110,34 +110,34 @@ def _columns(arrays: Mapping[str, Array], naming: Naming) -> dict[str, str]:
 
 def describe(
     group: Group,
-    whole: str,
+    location: str,
     naming: Naming,
     colour: Colour,
-    apart: Collection[str] = (),
+    excluded: Collection[str] = (),
 ) -> Episode:
-    """Judge the datasets of one group.
+    """Find the columns of one group.
 
     Parameters
     ----------
     group
         Of an open file.
-    whole
-        Location of the group for messages.
+    location
+        What messages call the group.
     naming
         Which column a dataset becomes.
     colour
         As for `decode_frame`.
-    apart
+    excluded
         Datasets that are not per step in some episode of the file.
     """
     episode = Episode()
     columns = _columns(group.arrays, naming)
     episode.length = _length(group.arrays, columns)
-    episode.problems += _length_problems(group.arrays, columns, episode.length, whole)
+    episode.problems += _length_problems(group.arrays, columns, episode.length, location)
     taken: dict[str, str] = {}
     for path, column in columns.items():
         array = group.arrays[path]
-        if path in apart or not _per_step(array, episode.length):
+        if path in excluded or not _per_step(array, episode.length):
             _keep_small(episode, path, array)
         elif 0 in array.shape[1:]:
             episode.empty[path] = str(array.dtype)
@@ -158,12 +158,12 @@ def _per_step(array: Array, length: int) -> bool:
 
 
 def _must_match(array: Array, path: str, column: str) -> bool:
-    """Whether another number of rows is an error: roles, observations, and large data beside them."""
+    """Whether another number of rows is an error: for roles, observations, and large data beside them."""
     return is_core(path, column) or ("/" not in path and _bytes(array) > SMALL)
 
 
 def _length(arrays: Mapping[str, Array], columns: Mapping[str, str]) -> int:
-    """Steps: what the datasets that must have one row a step agree on, the commonest where they do not."""
+    """Steps: the most common number of rows among the datasets that must be per step."""
     sized = {path: arrays[path].shape[0] for path in columns if arrays[path].shape}
     core = [rows for path, rows in sized.items() if is_core(path, columns[path])]
     counted = core or [rows for path, rows in sized.items() if "/" not in path] or list(sized.values())
@@ -171,9 +171,9 @@ def _length(arrays: Mapping[str, Array], columns: Mapping[str, str]) -> int:
 
 
 def _length_problems(
-    arrays: Mapping[str, Array], columns: Mapping[str, str], length: int, whole: str
+    arrays: Mapping[str, Array], columns: Mapping[str, str], length: int, location: str
 ) -> list[Problem]:
-    """One Problem with the table of lengths where datasets that belong together have different ones."""
+    """One Problem with a table of lengths if datasets that must be per step have different ones."""
     lengths = {
         path: arrays[path].shape[0]
         for path, column in columns.items()
@@ -184,7 +184,7 @@ def _length_problems(
     width = max(map(len, lengths))
     table = "\n".join(f"    {path.ljust(width)}  {rows}" for path, rows in lengths.items())
     cure = "--on-error skip leaves it out; --ignore PATTERN leaves a dataset out"
-    return [Problem(whole, f"datasets have different numbers of steps:\n{table}\n   ", cure, "length")]
+    return [Problem(location, f"datasets have different numbers of steps:\n{table}\n   ", cure, "length")]
 
 
 def _bytes(array: Array) -> int:
@@ -238,7 +238,7 @@ def _plain(dtype: np.dtype[Any]) -> str:
 
 
 def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Problem] | None:
-    """A feature of compressed frames, or None if the dataset holds none."""
+    """A feature of compressed frames; None if the dataset has no compressed frames."""
     kind: Kind = "padded" if array.dtype == np.uint8 else "variable"
     if kind == "variable" and len(array.shape) != 1:
         return None
@@ -257,7 +257,7 @@ def _encoded(path: str, array: Array, colour: Colour) -> Feature | Sequence[Prob
 
 
 def _first_frame(array: Array, kind: Kind) -> NDArray[np.uint8] | None:
-    """The first row among a few that is not empty: a recorder's first frame may be missing."""
+    """The first of a few rows that is not empty: a recorder may miss the first frame."""
     for row in range(min(FEW, array.shape[0])):
         frame = frame_of(array, row, kind)
         if frame is None or frame.size:
