@@ -284,7 +284,12 @@ def test_flat_cut_at_terminals(tmp_path: Path, check_contract, *, singular: bool
     }
     converted = check_contract(TrajectoryConverter(), [tmp_path / "offline.hdf5"], oracle)
     check_schema(converted)
-    assert converted.fields["steps/observation/right_image"].axes == ("step", "y", "x", "channel")
+    assert converted.fields["steps/observation/right_image"].axes == (
+        "step",
+        "right_image_y",
+        "right_image_x",
+        "channel",
+    )
     assert [table.name for table in converted.scan.tables] == ["steps", "steps/observation"]
     assert any("4 episodes by terminal" in note and "cut by the end" in note for note in converted.scan.notes)
     assert text(converted, "episodes/name")[2] == "offline:2"

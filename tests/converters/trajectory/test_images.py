@@ -163,7 +163,8 @@ def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_c
     }
     converted = check_contract(TrajectoryConverter(image_size=224), [tmp_path], oracle)
     assert "steps/observation/depth_224" not in converted.arrays
-    assert converted.fields["steps/observation/image_224"].axes == ("step", "y", "x", "channel")
+    axes = converted.fields["steps/observation/image_224"].axes
+    assert axes == ("step", "image_224_y", "image_224_x", "channel")
 
 
 def test_resized_next_observations(tmp_path: Path, check_contract) -> None:

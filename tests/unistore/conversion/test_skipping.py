@@ -344,12 +344,14 @@ def test_what_is_still_valid_is_taken_over(tmp_path: Path, toy: Any, make_toys: 
 
     rows_only = replace(toy(), tables=("rows",))
     executor = Counting()
-    report = run(rows_only, [toys], tmp_path / "rows", on_error="skip", executor=executor)
+    # "auto" would meet the bad source before anything is written
+    report = run(rows_only, [toys], tmp_path / "rows", on_error="skip", executor=executor, codec="fast")
     first, second = executor.items
     spoiled = max(number for number, task in enumerate(first) if task.id in {each.id for each in second})
     assert len(second) <= 2, "only the shard in which the bad source began is written again"
     assert spoiled > len(first) // 2
-    alone = run(replace(rows_only, exclude=("val/s8.npz",)), [toys], tmp_path / "alone", executor=Counting())
+    without = replace(rows_only, exclude=("val/s8.npz",))
+    alone = run(without, [toys], tmp_path / "alone", executor=Counting(), codec="fast")
     assert files_of(tmp_path / "rows") == files_of(tmp_path / "alone")
     assert report.tasks == alone.tasks
 
