@@ -39,9 +39,13 @@ class Journal:
                     msg = f"{path}: line {number} of the journal is damaged; start over with --restart"
                     raise ConversionError(msg) from error
         self._file = path.open("ab", buffering=0)
-        self._file.truncate(whole)
         self._bytes = whole
-        sync_folder(path.parent)
+        try:
+            self._file.truncate(whole)
+            sync_folder(path.parent)
+        except BaseException:
+            self._file.close()
+            raise
 
     def append(self, record: dict[str, Any]) -> None:
         """Write one record and wait until it is on disk; a record that does not fit is cut off again."""

@@ -18,10 +18,10 @@ from unistore.conversion.guard import Guard, guard_of
 from unistore.conversion.memory import PROCESS, ROOM
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.report import Report
-from unistore.conversion.skipping import Skipping, check_mode, scan_sound
+from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_sound
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.system.progress import SILENT, Progress
 
 __all__ = ["Report", "run"]
@@ -81,7 +81,8 @@ def run(
     _check_shares(first[1], shares)
     try:
         with opened as build:
-            build.begin(_identity(converter, first[1], codec, shares), paths)
+            build.begin(_identity(converter, first, codec, shares), paths)
+            check_resumed(on_error, build.journal)
             if (moved := build.moved()) is not None:
                 build.remove()
                 return Report(**moved)
@@ -123,14 +124,19 @@ def _check_shares(scan: Scan, shares: Mapping[str, float] | None) -> None:
 
 
 def _identity(
-    converter: Converter, scan: Scan, codec: str, shares: Mapping[str, float] | None
+    converter: Converter,
+    first: tuple[Converter, Scan, list[Problem]],
+    codec: str,
+    shares: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """What must stay the same for a run to be continued."""
+    _, scan, problems = first
     identity = {
         "family": scan.family,
         "converter": type(converter).__name__,
         "options": plan_options(scan, codec, shares),
         "sources": {source.name: _look(guard_of(source)) for source in scan.sources},
+        "left out": [str(problem) for problem in problems],
         "versions": versions(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity))

@@ -20,12 +20,13 @@ from unistore.conversion.journal import Journal
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.scanning import scan_sources
-from unistore.errors import InputError, Problem
+from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 
 __all__ = [
     "Skipping",
     "check_mode",
+    "check_resumed",
     "entry_of",
     "report_document",
     "scan_sound",
@@ -42,6 +43,25 @@ def check_mode(on_error: str) -> None:
     if on_error not in get_args(OnError):
         msg = f"--on-error {on_error}: expected one of {', '.join(get_args(OnError))}"
         raise InputError(msg)
+
+
+def check_resumed(on_error: str, journal: Journal) -> None:
+    """Refuse to continue under 'fail' a conversion that has left sources out.
+
+    Raises
+    ------
+    ConversionError
+        Naming them.
+    """
+    if on_error == "fail" and (records := journal.of(STEP)):
+        names = skipped_sources(
+            {"left_out": each["source"]} for record in records for each in record["problems"]
+        )
+        msg = (
+            f"{journal.path.parent}: an unfinished conversion left out {', '.join(names)}; "
+            "add --on-error skip to continue it, or --restart to start over"
+        )
+        raise ConversionError(msg)
 
 
 def scan_sound(

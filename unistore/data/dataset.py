@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
 from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
-from unistore.data.kinds.watched import WatchedPicks
 from unistore.data.packed import Allocate, Batch, placed
 from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.data.sample import Sample, Samples
@@ -29,6 +28,7 @@ from unistore.order.permutation import At
 from unistore.remote.url import local_only
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
+from unistore.zarr3 import Array
 
 __all__ = ["Dataset"]
 
@@ -213,22 +213,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         StoreError
             If the samples do not fit into memory.
         """
-        return self._read(self._picks(indices), allocate)
-
-    def read_watched(
-        self, indices: Sequence[Index] | NDArray[np.integer], allocate: Allocate = np.empty
-    ) -> tuple[Batch, NDArray[np.bool_]]:
-        """As `read_batch`, and which samples depend on the epoch, (B,) bool: those must not be cached."""
-        picks = WatchedPicks(self._picks(indices))
-        return self._read(picks, allocate), picks.drawn
-
-    def drawn(self, indices: Sequence[Index] | NDArray[np.integer]) -> NDArray[np.bool_]:
-        """Which samples depend on the epoch, (B,) bool, without reading them: those are never cached."""
-        picks = WatchedPicks(self._picks(indices))
-        bind_parts(self.parts, ()).read(picks, np.empty)
-        return picks.drawn
-
-    def _read(self, picks: Picks, allocate: Allocate) -> Batch:
+        picks = self._picks(indices)
         try:
             batch = self.reader.read(picks, allocate)
         except MemoryError as error:
@@ -236,6 +221,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
         return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+
+    def arrays(self) -> list[Array]:
+        """Arrays of all its stores, each opened once."""
+        return [array for part in self.parts for array in part.store.arrays().values()]
 
     def block_offsets(self) -> NDArray[np.int64]:
         """Offsets of blocks of samples that share chunks, for block shuffle; no block spans two stores."""

@@ -51,6 +51,7 @@ def workplace(target: Path, purpose: str) -> Iterator[Path]:
                 shutil.rmtree(work, ignore_errors=True)
     finally:
         with suppress(OSError):  # not empty while another process is at work there
-            if [path.name for path in folder.iterdir()] in ([], ["lock.clearing"]):
-                (folder / "lock.clearing").unlink(missing_ok=True)
+            if not (folder / "lock").exists():
+                for left in folder.glob("lock.*"):  # of processes that were killed while they took the lock
+                    left.unlink(missing_ok=True)
                 folder.rmdir()

@@ -7,9 +7,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from unistore.data.packed import Allocate, Batch
 from unistore.errors import SampleError
 from unistore.loader.collating import collate_into
@@ -37,9 +34,16 @@ class Fetch(Protocol):
 
     packed: bool
     """Whether batches are packed ones, which the parent still has to present."""
-    hits: int
-    misses: int
-    """Samples taken from the cache, and read beside it; both 0 without one."""
+
+    @property
+    def hits(self) -> int:
+        """Chunks, or samples of a plain dataset, that were found in the cache; 0 without one."""
+        return 0
+
+    @property
+    def misses(self) -> int:
+        """Those that were not."""
+        return 0
 
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Any:
         """Return the batch of some samples."""
@@ -58,16 +62,6 @@ class BatchFetch:
     def __call__(self, indices: Sequence[int], epoch: int, allocate: Allocate) -> Batch:
         """See `Fetch`."""
         return self._dataset.read_batch([At(index, epoch) for index in indices], allocate)
-
-    def watched(
-        self, indices: Sequence[int], epoch: int, allocate: Allocate
-    ) -> tuple[Batch, NDArray[np.bool_]]:
-        """Read a batch; which of its samples are others the next epoch: none, if the dataset cannot tell."""
-        read = getattr(self._dataset, "read_watched", None)
-        if read is None:
-            return self(indices, epoch, allocate), np.zeros(len(indices), np.bool_)
-        found: tuple[Batch, NDArray[np.bool_]] = read([At(index, epoch) for index in indices], allocate)
-        return found
 
 
 class SampleFetch:

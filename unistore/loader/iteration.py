@@ -146,6 +146,8 @@ class Iteration:
 
     Attributes
     ----------
+    epoch
+        Which epoch.
     over
         Whether the epoch has ended.
     """
@@ -155,7 +157,7 @@ class Iteration:
     ) -> None:
         self._deliver = deliver
         self._requests = requests
-        self._epoch = epoch
+        self.epoch = epoch
         self._share = share
         self._next = 0
         self.over = False
@@ -187,4 +189,4 @@ class Iteration:
     @property
     def place(self) -> tuple[int, int]:
         """Epoch and batches delivered in this iteration."""
-        return self._epoch, self._next
+        return self.epoch, self._next

@@ -16,7 +16,7 @@ from typing import Any, Literal, Self
 from unistore.data.presentation import pin, present
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
-from unistore.loader.cached import check_cacheable, warn_of_random
+from unistore.loader.cached import check_cacheable
 from unistore.loader.fetch import choose_fetch
 from unistore.loader.iteration import Iteration, Requests
 from unistore.loader.options import Placement, place, refuse_torch_alone, workers_for
@@ -98,10 +98,10 @@ class Loader:
     samples_per_epoch
         Draws an epoch, with weights only.
     cache
-        Bytes (``"4GB"``) or ``"all"``: keep decoded samples in a file, in the folder for temporary files,
-        that all workers map, and all ranks of the machine, until it is full. Samples for which anything
-        random was drawn are not kept; if that is so for all, a warning says it. Those of a plain dataset are
-        kept as they are the first time, by this loader alone. None: no cache.
+        Bytes (``"4GB"``) or ``"all"``: keep decoded chunks in a file, in the folder for temporary files,
+        that all workers map, and all ranks of the machine, until it is full. What is random is drawn from
+        them anew. Samples of a plain dataset are kept as they are the first time, by this loader alone.
+        None: no cache.
     log_every
         Report one line every so many batches; 0: never.
 
@@ -177,8 +177,7 @@ class Loader:
         fetch = choose_fetch(dataset, collate_fn)
         self._packed = fetch.packed
         if cache is not None:
-            check_cacheable(fetch)
-            warn_of_random(dataset)
+            check_cacheable(dataset)
         self.dataset = dataset
         self.batch_size, self.seed = int(batch_size), int(seed)
         self.sampler, self._told_epoch = sampler, 0
@@ -361,7 +360,7 @@ class Loader:
             self.close()
             raise
         self._count(arrival, samples, time.perf_counter() - started)
-        self._progress.deliver(iteration.delivered)
+        self._progress.deliver(iteration.epoch, iteration.delivered)
         if self._log_every and self._stats.batches % self._log_every == 0:
             self._report(iteration)
         return pin(batch) if self._pin else batch

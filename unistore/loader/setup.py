@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unistore.loader.cache import CacheFile
-from unistore.loader.cached import cached, shared_name
+from unistore.loader.cached import cache_file, cached
 from unistore.loader.fetch import Fetch, choose_fetch
 from unistore.loader.machine import available_memory
 from unistore.loader.options import Placement
@@ -51,7 +51,7 @@ def make_producer(
     """
     file = None
     if cache is not None:
-        file = CacheFile(len(dataset), cache, shared_name(choose_fetch(dataset, collate), dataset, cache))
+        file = cache_file(dataset, cache)
     ring = SlabRing(
         in_flight=placement.prefetch * max(1, workers),
         held=HELD,
@@ -84,5 +84,6 @@ def _keeping(file: CacheFile | None, producer: Producer) -> Producer:
 
 def _own_fetch(dataset: Any, collate: Callable[[Any], Any] | None, file: CacheFile | None) -> Fetch:
     """Fetch of this process, with its cache."""
-    fetch = choose_fetch(dataset, collate)
-    return fetch if file is None else cached(fetch, file.region(file.descriptor))
+    if file is None:
+        return choose_fetch(dataset, collate)
+    return cached(dataset, collate, file.region(file.descriptor))

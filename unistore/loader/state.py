@@ -42,26 +42,29 @@ class Progress:
         self.epoch = 0
         self.delivered = 0
         self._begun = False
+        self._following: int | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Make ``epoch`` the next one to be iterated; within a resumed epoch, stay where it is."""
         if epoch != self.epoch or self._begun:
             self.epoch, self.delivered, self._begun = epoch, 0, False
+            self._following = epoch
 
     def begin(self) -> tuple[int, int]:
         """Return epoch and position at which an iteration starts."""
         if self._begun:
             self.finish()
+        self._following = None
         return self.epoch, self.delivered
 
-    def deliver(self, delivered: int) -> None:
-        """Note that all samples before a position were delivered."""
-        self.delivered = delivered
-        self._begun = True
+    def deliver(self, epoch: int, delivered: int) -> None:
+        """Note that all samples of an epoch before a position were delivered."""
+        self.epoch, self.delivered, self._begun = epoch, delivered, True
 
     def finish(self) -> None:
         """Note that the epoch is over."""
-        self.epoch, self.delivered, self._begun = self.epoch + 1, 0, False
+        following = self.epoch + 1 if self._following is None else self._following
+        self.epoch, self.delivered, self._begun = following, 0, False
 
     def save(self, sequence: EpochSequence) -> dict[str, Any]:
         """Return the state, a JSON object."""
@@ -108,6 +111,7 @@ class Progress:
             )
             raise LoaderError(msg)
         self.epoch, self.delivered, self._begun = epoch, delivered, False
+        self._following = None
 
 
 def _same(mine: object, theirs: object) -> bool:

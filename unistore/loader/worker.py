@@ -146,7 +146,7 @@ class _WorkerState:
         self._dataset = config.dataset
         self._fetch: Fetch = choose_fetch(config.dataset, config.collate)
         if config.cache is not None and cache is not None:
-            self._fetch = cached(self._fetch, config.cache.region(cache))
+            self._fetch = cached(config.dataset, config.collate, config.cache.region(cache))
         self._environment = Environment(worker, config.workers, config.seed, config.dataset)
         self._environment.settle_torch()
         if config.worker_init_fn is not None:

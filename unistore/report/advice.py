@@ -186,7 +186,7 @@ def _start_method(machine: Machine, store: StoreFacts | None) -> Advice:
 
 def _worth_a_cache(machine: Machine, store: StoreFacts, speed: Speed) -> bool:
     slow = speed.shuffled * speed.sample_bytes < SLOW_DECODE and speed.sample_bytes >= SMALL_SAMPLE
-    return slow and not speed.random and store.samples * speed.sample_bytes < machine.available_memory / 4
+    return slow and store.samples * speed.sample_bytes < machine.available_memory / 4
 
 
 def remarks(machine: Machine, store: StoreFacts | None) -> Sequence[str]:

@@ -45,8 +45,6 @@ class Speed:
     shuffled, blocks
         Samples a second read again from the page cache: in a full shuffle, and in block shuffle. Decoded
         chunks are dropped before each.
-    random
-        Whether anything random is drawn for a sample, so that it is another one each epoch.
     """
 
     batch_size: int
@@ -54,7 +52,6 @@ class Speed:
     found: float
     shuffled: float
     blocks: float
-    random: bool
 
 
 def measure(dataset: Dataset, seconds: float = SECONDS) -> Speed:
@@ -69,7 +66,7 @@ def measure(dataset: Dataset, seconds: float = SECONDS) -> Speed:
     """
     count, scratch = len(dataset), Scratch()
     began = time.perf_counter()
-    batch, drawn = dataset.read_watched([count // 2])
+    batch = dataset.read_batch([count // 2])
     took = time.perf_counter() - began
     size = max(1, sum(packed.values.nbytes for packed in batch.values()))
     at_once = _power_of_two(min(LARGEST_BATCH, count, BATCH_BYTES // size))
@@ -98,7 +95,6 @@ def measure(dataset: Dataset, seconds: float = SECONDS) -> Speed:
         found=found,
         shuffled=shuffled,
         blocks=in_blocks,
-        random=bool(drawn.any()),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import CorruptionError, StoreError
-from unistore.zarr3.chunks import ChunkReader
+from unistore.zarr3.chunks import ChunkReader, SharedChunks
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.gather import gather, gather_chunk_rows, gather_scalar
 from unistore.zarr3.metadata import ArrayMetadata
@@ -84,6 +84,15 @@ class Array:
         except StoreError as error:
             raise CorruptionError(str(error) + cure) from error
         return cls(storage, path, metadata, sealed=sealed)
+
+    @property
+    def chunk_count(self) -> int:
+        """Chunks of the whole grid of shards."""
+        return self._reader.count
+
+    def share(self, chunks: SharedChunks | None) -> None:
+        """Look for decoded chunks, and keep them, where other processes do so too; None: no longer."""
+        self._reader.shared = chunks if self.metadata.codecs.direct else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.storage, self.path, self.sealed)

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
 from unistore.zarr3.storage import ReadsEnds, ReadsInto, Storage
 
-__all__ = ["ChunkReader", "Located"]
+__all__ = ["ChunkReader", "Located", "SharedChunks"]
 
 _MOST_KEYS = 65536
 _tokens = itertools.count()
@@ -57,6 +57,16 @@ class Located:
         )
 
 
+class SharedChunks(Protocol):
+    """Decoded chunks of one array that several processes keep together."""
+
+    def find(self, numbers: Sequence[int]) -> list[NDArray[np.uint8] | None]:
+        """Bytes of chunks, not to be written to; None for those that are not there."""
+
+    def add(self, number: int, chunk: NDArray[Any]) -> None:
+        """Keep a chunk, if there is room."""
+
+
 class ChunkReader:
     """Reads chunks of one array.
 
@@ -77,6 +87,10 @@ class ChunkReader:
         Whether chunks are stored as they are.
     row_stride
         Chunk number of a row over the row, where a chunk is one whole row.
+    count
+        Chunks of the array; their numbers are below it.
+    shared
+        Where decoded chunks are looked for, and kept; None: nowhere.
     """
 
     def __init__(self, storage: Storage, path: str, metadata: ArrayMetadata, *, sealed: bool) -> None:
@@ -89,6 +103,8 @@ class ChunkReader:
         self._objects = metadata.objects
         self._per_object = metadata.chunks_per_object
         self._chunks = math.prod(self._per_object)
+        self.count = math.prod(self._objects) * self._chunks
+        self.shared: SharedChunks | None = None
         self._most = most_encoded(metadata.chunk_bytes)
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
@@ -141,6 +157,28 @@ class ChunkReader:
             None: what is yielded is the chunk, not to be written to, and valid until the next. Where chunks
             are `plain` it stays valid.
         """
+        if self.shared is None:
+            yield from self._decode_stored(located, targets, fresh=fresh)
+            return
+        codecs, dtype, shape = self.metadata.codecs, self.metadata.dtype, self.metadata.chunk_shape
+        kept = self.shared.find(located.numbers)
+        missing = [at for at, chunk in enumerate(kept) if chunk is None]
+        wanted = [targets[at] for at in missing]
+        stored = self._decode_stored(located.pick(missing), wanted, fresh=fresh)
+        for number, found, target in zip(located.numbers, kept, targets, strict=True):
+            if found is None:
+                chunk = next(stored)
+                self.shared.add(number, chunk)
+                yield chunk
+            elif target is None:
+                yield codecs.restore(found, dtype, shape)
+            else:
+                target.reshape(-1).view(np.uint8)[:] = found
+                yield target
+
+    def _decode_stored(
+        self, located: Located, targets: Sequence[NDArray[Any] | None], *, fresh: bool
+    ) -> Iterator[NDArray[Any]]:
         decode, plain, metadata, done = self._decode, self._plain, self.metadata, 0
         codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape
         flat: NDArray[Any] | None = None
@@ -164,7 +202,8 @@ class ChunkReader:
     def fill(self, located: Located, targets: Sequence[NDArray[Any]]) -> None:
         """Decode present chunks, each into its target: a C-contiguous array of the chunk's size."""
         plain, storage, done = self._plain, self._storage, 0
-        if plain is None or not isinstance(storage, ReadsInto) or not plain.fits(located.sizes):
+        shared = self.shared is not None
+        if shared or plain is None or not isinstance(storage, ReadsInto) or not plain.fits(located.sizes):
             for _ in self.decode(located, targets):
                 pass
             return

@@ -199,7 +199,12 @@ def test_no_byte_depends_on_blocks_or_on_what_may_be_held(
 def test_one_block_is_never_spilled(tmp_path: Path, layout: str) -> None:
     converter = PointCloudConverter(voxel_size=(0.5,), **LAYOUTS[layout])
     scan = scan_sources(converter, [make(tmp_path / "a.h5", layout)])
-    converter.derive(scan, 0, lambda *_: None, tmp_path / "a folder that is not there")
+    emitted: list[int] = []
+    facts = converter.derive(
+        scan, 0, lambda *given: emitted.append(len(given[-1])), tmp_path / "a folder that is not there"
+    )
+    assert facts
+    assert sum(emitted) >= 1000
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -11,9 +11,11 @@ sources) and ``label`` (n,) i8. The store has
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +23,7 @@ import pytest
 from numpy.typing import NDArray
 
 from unistore.conversion.executors.local import Serial
+from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
@@ -226,7 +229,11 @@ def make_sources(folder: Path, *, sources: int = 4, rows: int = 100, seed: int =
 
 def toy_truth(folder: Path) -> Arrays:
     """Every array that a store of these sources must hold, by numpy alone."""
-    files = sorted(folder.rglob("*.npz"))
+    return truth_of(sorted(folder.rglob("*.npz")))
+
+
+def truth_of(files: Sequence[Path], brightness: int = 0) -> Arrays:
+    """The same of some files."""
     loaded = [_load(file) for file in files]
     names = [f"{file.parent.name}/{file.name}" for file in files]
     height = max(a["image"].shape[1] for a in loaded)
@@ -234,7 +241,8 @@ def toy_truth(folder: Path) -> Arrays:
     images = []
     for arrays in loaded:
         h, w = arrays["image"].shape[1:]
-        images.append(np.pad(arrays["image"], ((0, 0), (0, height - h), (0, width - w)), constant_values=255))
+        image = arrays["image"] + np.uint8(brightness)
+        images.append(np.pad(image, ((0, 0), (0, height - h), (0, width - w)), constant_values=255))
     kept = [arrays["value"][arrays["value"][:, 0] > 0] for arrays in loaded]
     low = [np.argwhere(arrays["value"] < -1) for arrays in loaded]
     counts = [len(arrays["value"]) for arrays in loaded]
@@ -274,6 +282,28 @@ class Stopping(Serial):
             yield item, outcome
 
 
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory where there is one: every step of a conversion waits for the disk."""
+    memory = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with TemporaryDirectory(prefix="unistore-conversion-", dir=memory) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr"
+
+
+@pytest.fixture
+def whole(tmp_path: Path, toys: Path) -> str:
+    """Digest of an undisturbed conversion of the toys."""
+    return run(Toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
+
+
 @pytest.fixture(scope="session")
 def stopping() -> type[Stopping]:
     """An executor that is interrupted after some steps."""
@@ -290,6 +320,12 @@ def toy() -> type[Toy]:
 def truth() -> Callable[[Path], Arrays]:
     """Function that gives every array by path."""
     return toy_truth
+
+
+@pytest.fixture(scope="session")
+def truth_of_files() -> Callable[..., Arrays]:
+    """Function that gives every array by path, of files and a brightness."""
+    return truth_of
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
 from unistore.store.reader import Store
 
-MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
 DATA = Path(__file__).resolve().parents[2] / "data"
 FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "rows": (("rows/autzen_returns.h5",), {}),
@@ -34,28 +32,6 @@ FAMILIES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "spike": (("spike/reds_frames_140_162.dat",), {"height": 250, "width": 400, "voxel_bins": (5,)}),
     "trajectory": (("trajectory/robosuite100_lift_panda_demo.hdf5",), {}),
 }
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: every step of a conversion waits for the disk."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(prefix="unistore-failures-", dir=MEMORY) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "out.zarr"
-
-
-@pytest.fixture
-def whole(tmp_path: Path, toys: Path, toy: Any) -> str:
-    """Digest of an undisturbed conversion of the toys."""
-    digest: str = run(toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
-    return digest
 
 
 class Disturbed(Serial):

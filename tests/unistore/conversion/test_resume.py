@@ -19,18 +19,6 @@ from unistore.store.reader import Store
 BUILD = "out.zarr.unistore-build"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "out.zarr"
-
-
-@pytest.fixture
-def whole(tmp_path: Path, toys: Path, toy: Any) -> str:
-    """Digest of an uninterrupted conversion of the toys."""
-    digest: str = run(toy(), [toys], tmp_path / "elsewhere" / "whole.zarr").digest
-    return digest
-
-
 @pytest.mark.parametrize("after", [0, 1, 4, 9, 15])
 def test_the_same_command_continues(
     tmp_path: Path, toys: Path, toy: Any, stopping: Any, store: Path, whole: str, after: int

@@ -246,13 +246,6 @@ def test_every_store_has_draws_of_its_own(make_scans: Callable[..., Any]) -> Non
     assert (longer.read_batch([At(i, 2) for i in range(8)])["corner"].values != corners).any()
 
 
-def test_random_samples_are_noticed(make_cloud: Callable[..., Any]) -> None:
-    clouds = [make_cloud((50, 0, 900, 7, 300, 23)), make_cloud((5, 40, 3, 0, 600, 1))]
-    dataset = unistore.Dataset([cloud.path for cloud in clouds], unistore.Segments(max_points=40))
-    _, drawn = dataset.read_watched(np.arange(8))
-    assert drawn.tolist() == [True, False, False, True, False, False, False, True]
-
-
 def test_fields_that_differ_are_named(make_rows: Callable[..., Path]) -> None:
     paths = [make_rows(5), make_rows(4, **{"rows/extra": np.arange(4)}), make_rows(3)]
     with pytest.raises(InputError) as caught:

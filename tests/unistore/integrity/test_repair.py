@@ -129,7 +129,7 @@ def test_roots_of_one_wrong_byte(family_case: str, make_case: Callable[..., Any]
     document = (store / ROOT).read_bytes()
     rng = random.Random(0)
     tail = range(len(document) - 70, len(document), 4)
-    for at in [*rng.sample(range(len(document)), 10), *tail]:
+    for at in [*rng.sample(range(len(document)), 4), *rng.sample(tail, 4)]:
         changed = bytearray(document)
         changed[at] ^= 1 << rng.randrange(8)
         assert repaired_root(bytes(changed)) == document, at

@@ -158,6 +158,9 @@ def servers() -> None:
 def frozen() -> None:
     """Have collections leave out what torch and other tests have made."""
     import torch  # noqa: F401  at the first use of a loader otherwise
+    import zarr
+
+    zarr.create_group(zarr.storage.MemoryStore())  # starts zarr's event loop, whose sockets stay
 
     gc.collect()
     gc.freeze()

@@ -112,7 +112,9 @@ def test_a_worker_killed_while_idle_and_the_loader_used_again(data):
 def test_a_worker_that_hangs_does_not_hold_up_the_end(data):
     loader = Loader(data.Broken(15, "hang"), 10, shuffle=False, num_workers=1)
     next(iter(loader))
+    (worker,) = loader.worker_pids
     loader.close()  # the worker would sleep for ten minutes
+    assert not Path(f"/proc/{worker}").exists()
 
 
 def run_script(body: str, **options) -> subprocess.Popen:

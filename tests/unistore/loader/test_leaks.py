@@ -37,20 +37,21 @@ def one_life(data, rng, workers, end, method="fork"):
     if workers == 0 and end in ("kill", "exit"):
         end = "raise"  # there is nobody else to die
     fails = end not in ("whole", "left")
+    cache = None if fails else rng.choice((None, "1MB"))
     loader = Loader(
-        data.Broken(30 if fails else -1, end),
+        data.Plain(50) if cache else data.Broken(30 if fails else -1, end),
         rng.choice((5, 50)),
         shuffle=True,
         num_workers=workers,
         multiprocessing_context=method,
         prefetch_factor=rng.randrange(1, 4),
-        cache=rng.choice((None, None, "1MB")),
+        cache=cache,
     )
     held, failed = [], False
     try:
         for batch in loader:
             if rng.random() < 0.3:
-                held.append(batch["x"][1:])
+                held.append(next(iter(batch.values()))[1:])
             if end == "left" and rng.random() < 0.2:
                 break
     except LoaderError:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import unistore
+from tests.unistore.conversion.conftest import Stopping
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.object_build import ObjectBuild
 from unistore.conversion.runner import run
@@ -34,20 +35,6 @@ def rows() -> Any:
     from unistore.converters.rows.converter import RowsConverter
 
     return RowsConverter
-
-
-class Stopping(Serial):
-    """Stands for Ctrl-C: stops once so many steps are done."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def run(self, job: Any, items: Any) -> Iterator[Any]:
-        for item, outcome in super().run(job, items):
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-            yield item, outcome
 
 
 def tree(folder: Path) -> dict[str, bytes]:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import SOURCE, BoxReader, Picks, SampleReader
-from unistore.data.kinds.watched import WatchedPicks
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
 from unistore.data.scratch import Scratch
 from unistore.errors import InputError, Problem
@@ -116,11 +115,7 @@ class JoinedReader:
         # another seed a store: sample i of one store must not be cropped as sample i of the next one
         seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
         own = Picks(picks.index[place] - self.offsets[number], picks.epoch[place], seed)
-        if isinstance(picks, WatchedPicks):
-            own = WatchedPicks(own)
         batch = self._readers[number].read(own, allocate)
-        if isinstance(picks, WatchedPicks) and isinstance(own, WatchedPicks):
-            picks.drawn[place] |= own.drawn
         if SOURCE in batch:
             named = np.char.add(f"{self._names[number]}/", batch[SOURCE].values)
             batch[SOURCE] = placed(named, allocate)

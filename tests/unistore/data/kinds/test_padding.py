@@ -443,17 +443,3 @@ def test_loaders_and_pickles_give_the_same(make_store: Any, pad: Any) -> None:
             for batch in found:
                 assert batch.keys() == expected.keys()
                 assert all(torch.equal(batch[key], expected[key]) for key in expected)
-
-
-def test_what_is_random_alone_warns_of_the_cache(make_scans: Callable[..., Any], recwarn: Any) -> None:
-    path = make_scans().path
-    points = unistore.Dataset([path, path], unistore.SparsePoints(max_points=5))
-    with pytest.warns(UserWarning, match=r"cache: nothing will be kept: .*Patches.*random=False"):
-        unistore.Loader(unistore.Dataset(path, unistore.Patches(4)), 2, cache="all", num_workers=0)
-    with pytest.warns(UserWarning, match="no max_points"):
-        unistore.Loader(points, 2, cache="all", num_workers=0)
-    recwarn.clear()
-    for kind in (unistore.Patches(4, random=False), unistore.Patches((20, 9, 10), pad="edge"), None):
-        unistore.Loader(unistore.Dataset(path, kind), 2, cache="all", num_workers=0).close()
-    unistore.Loader(unistore.Dataset(path, unistore.Patches(4)), 2, num_workers=0).close()
-    assert not [each for each in recwarn if "cache" in str(each.message)]

@@ -23,7 +23,7 @@ from unistore.converters.spike.converter import SpikeConverter
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.zarr3.threads import Spread, Threads
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parents[3] / "data"
 
 
 @pytest.fixture(autouse=True)

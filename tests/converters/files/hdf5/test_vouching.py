@@ -24,7 +24,7 @@ from unistore.converters.files.hdf5.file import open_hdf5, read_objects, read_ro
 from unistore.converters.files.hdf5.tree import walk
 from unistore.errors import InputError
 
-DATA = Path(__file__).parents[2] / "data"
+DATA = Path(__file__).parents[3] / "data"
 NODE = 24
 """Bytes of a tree's node before its entries."""
 FEW_SECONDS = "import sys, resource; resource.setrlimit(resource.RLIMIT_CPU, (3, 3)); import h5py; "

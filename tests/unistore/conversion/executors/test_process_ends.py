@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parents[3] / "data"
 
 SLOW = """
 import sys

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from unistore.conversion.job import Outcome
 from unistore.conversion.runner import run
 from unistore.errors import ConversionError, InputError
 
-DATA = Path(__file__).resolve().parents[2] / "data"
+DATA = Path(__file__).resolve().parents[3] / "data"
 OPTIONS: dict[str, dict[str, Any]] = {
     "rows": {},
     "point_cloud": {"voxel_size": (50.0,)},
@@ -41,19 +40,6 @@ SHARDS = {
     "trajectory": 16 << 10,
 }
 """Bytes of a shard, small enough that each family has several."""
-
-
-MEMORY = Path("/dev/shm")  # no power is cut here, so nothing need reach a disk
-
-
-@pytest.fixture
-def tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: every step of a conversion waits for the disk."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(prefix="unistore-dask-", dir=MEMORY) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import random
-
 import numpy as np
 import pytest
+import torch
 
 from unistore.loader import Loader, LoaderError
 from unistore.loader.state import Progress
@@ -17,53 +15,6 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 def ranks(dataset, world, **options):
     return [Loader(dataset, rank=rank, world_size=world, **options) for rank in range(world)]
-
-
-@pytest.mark.parametrize("shuffle", [True, "blocks"])
-def test_random_interruptions_with_changing_workers_ranks_and_batches(data, shuffle):
-    """Each run delivers a few steps on all ranks, saves, and another one goes on from there."""
-    dataset = data.Batched(509, 2)
-    rng = random.Random(7)
-    options = {"shuffle": shuffle, "seed": 11, "drop_last": False}
-    reference = Loader(dataset, 1, num_workers=0, **options)
-    sequence = [reference.sequence.indices(epoch, 0, 509).tolist() for epoch in range(24)]
-    state, interruptions = reference.state_dict(), 0
-    reference.close()
-    while state["epoch"] < 24:
-        world = rng.choice((1, 2, 3))
-        batch_size = rng.choice((4, 8, 12))
-        loaders = [
-            Loader(
-                dataset,
-                batch_size,
-                num_workers=0 if rng.random() < 0.9 else 2,
-                prefetch_factor=rng.randrange(1, 4),
-                rank=rank,
-                world_size=world,
-                **options,
-            )
-            for rank in range(world)
-        ]
-        for loader in loaders:
-            loader.load_state_dict(json.loads(json.dumps(state)))
-        epoch, done = state["epoch"], state["delivered"]
-        iterators = [iter(loader) for loader in loaders]
-        for _ in range(rng.randrange(1, 14)):
-            step = [next(iterator, None) for iterator in iterators]
-            found = [i for batch in step if batch is not None for i in batch["index"].tolist()]
-            assert found == sequence[epoch][done : done + len(found)]
-            done += len(found)
-            if not found:
-                assert done == 509
-                break
-        states = [loader.state_dict() for loader in loaders]
-        if done < 509 - batch_size * world:
-            assert all(each == states[0] for each in states)
-        state = max(states, key=lambda each: (each["epoch"], each["delivered"]))
-        interruptions += 1
-        for loader in loaders:
-            loader.close()
-    assert interruptions > 100
 
 
 def test_a_state_counts_what_was_delivered_and_not_what_was_prefetched(data):
@@ -120,10 +71,25 @@ def test_set_epoch_keeps_a_resumed_position(data):
     )
     progress.set_epoch(3)
     assert progress.begin() == (3, 40)
-    progress.deliver(50)
+    progress.deliver(3, 50)
     assert progress.begin() == (4, 0)
     progress.set_epoch(9)
     assert progress.begin() == (9, 0)
+
+
+def test_an_epoch_that_is_set_while_another_is_iterated_is_the_next_one(data):
+    with Loader(data.Batched(), 8, shuffle=True, num_workers=0) as loader:
+        batches = iter(loader)
+        next(batches)
+        loader.set_epoch(5)
+        draws = next(batches)
+        assert torch.equal(draws["draw"], draws["index"] * 31)
+        state = loader.state_dict()
+        assert (state["epoch"], state["delivered"]) == (0, 16)
+        assert len(list(batches)) == 23
+        assert loader.epoch == 5
+        batch = next(iter(loader))
+        assert torch.equal(batch["draw"], batch["index"] * 31 + 5)
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 24, 25, 97])

@@ -60,7 +60,6 @@ def test_facts_of_a_store(checkup: Checkup, store: Path) -> None:
     assert found.speed.batch_size == 64
     assert found.speed.sample_bytes == 20 * 8 + 8
     assert min(found.speed.found, found.speed.shuffled, found.speed.blocks) > 0
-    assert not found.speed.random
     space = os.statvfs(store)
     assert found.place.free == pytest.approx(space.f_bavail * space.f_frsize, rel=0.5)
     shown = str(checkup)
@@ -139,7 +138,6 @@ def test_workers_accelerators_and_caches(checkup: Checkup) -> None:
     assert argument(checkup, "pin_memory", replace(machine, accelerator=None))[0] is None
     slow = replace(checkup.store.speed, sample_bytes=100_000.0, shuffled=500.0)
     assert argument(checkup, "cache", machine, speed=slow)[0] == "all"
-    assert argument(checkup, "cache", machine, speed=replace(slow, random=True))[0] is None
     assert argument(checkup, "cache", machine, speed=replace(slow, shuffled=5000.0))[0] is None
     assert argument(checkup, "cache", machine, speed=slow, samples=10_000)[0] is None
 
@@ -187,8 +185,6 @@ def test_measuring_slow_and_large_samples(make_scans: Any) -> None:
     speed = measure(unistore.Dataset(make_scans().path), seconds=0.01)
     assert speed.batch_size == 2
     assert speed.sample_bytes > 1000
-    clipped = unistore.Dataset(make_scans().path, unistore.Patches(4))
-    assert measure(clipped, seconds=0.01).random
 
 
 def test_a_fork_that_dies_is_noticed(store: Path) -> None:
