@@ -158,13 +158,13 @@ class ChunkReader:
             are `plain` it stays valid.
         """
         if self.shared is None:
-            yield from self._decode_stored(located, targets, fresh=fresh)
+            yield from self._decode_stored(located, targets)
             return
         codecs, dtype, shape = self.metadata.codecs, self.metadata.dtype, self.metadata.chunk_shape
         kept = self.shared.find(located.numbers)
         missing = [at for at, chunk in enumerate(kept) if chunk is None]
         wanted = [targets[at] for at in missing]
-        stored = self._decode_stored(located.pick(missing), wanted, fresh=fresh)
+        stored = self._decode_stored(located.pick(missing), wanted)
         for number, found, target in zip(located.numbers, kept, targets, strict=True):
             if found is None:
                 chunk = next(stored)
@@ -177,7 +177,7 @@ class ChunkReader:
                 yield target
 
     def _decode_stored(
-        self, located: Located, targets: Sequence[NDArray[Any] | None], *, fresh: bool
+        self, located: Located, targets: Sequence[NDArray[Any] | None]
     ) -> Iterator[NDArray[Any]]:
         decode, plain, metadata, done = self._decode, self._plain, self.metadata, 0
         codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape

@@ -70,7 +70,8 @@ def gather(
     """
     metadata = reader.metadata
     if metadata.chunk_shape[1:] == metadata.shape[1:] == out.shape[1:]:  # chunks of whole rows
-        numbers, wanted = [chunk * reader.row_stride for chunk, _ in groups], [places for _, places in groups]
+        numbers = [chunk * reader.row_stride for chunk, _ in groups]
+        wanted = [places for _, places in groups]
     else:
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
         numbers, wanted = reader.numbers(axes), list(_places(groups, trailing))
@@ -79,16 +80,14 @@ def gather(
     keep = direct and CHUNKS.keeps(metadata.chunk_bytes)
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
-    rest: list[
-        tuple[Sequence[Place], Key | None]
-    ] = []  # what is copied out of each chunk, and its key if kept
+    rest: list[tuple[list[Place], Key | None]] = []  # what is copied out of a chunk, and its key if kept
     for task, (number, places, offset) in enumerate(zip(numbers, wanted, located.offsets, strict=True)):
         if offset == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
         target = _whole_chunk(places, out, metadata.chunk_shape) if direct and len(places) == 1 else None
-        tasks_of: tuple[Sequence[Place], Key | None] = (), None
+        parts: tuple[list[Place], Key | None] = [], None
         if target is None:
             key = reader.token, number
             if keep and (chunk := CHUNKS.get(key)) is not None:
@@ -97,10 +96,10 @@ def gather(
             kept = keep and CHUNKS.wanted(key)
             if kept and not plain:
                 target = np.empty(metadata.chunk_shape, metadata.dtype)
-            tasks_of = places, key if kept else None
+            parts = places, key if kept else None
         tasks.append(task)
         targets.append(target)
-        rest.append(tasks_of)
+        rest.append(parts)
     if len(tasks) < len(numbers):
         located = located.pick(tasks)
     for chunk, (places, kept_as) in zip(reader.decode(located, targets), rest, strict=True):
