@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types check clean
+.PHONY: demo test lint types check browser clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -22,6 +22,11 @@ types: $(READY)
 	$(BIN)/mypy
 
 check: lint types test
+
+# Pages of inspect in headless Chromium, which is installed where apt-get can
+browser: $(READY)
+	@command -v chromium >/dev/null || (apt-get -q update && apt-get -qy install --no-install-recommends chromium) >/dev/null 2>&1 || true
+	$(BIN)/python -m pytest -p no:xdist -q tests/unistore/report/test_browser.py
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "unistore needs Python 3.11 or newer: make PYTHON=python3.11 …")'

@@ -76,6 +76,8 @@ class Family:
         ``kind(store) -> SampleKind``: what a sample is unless something else is asked for.
     other_kinds
         Further kinds as Python expressions, suggested by ``inspect``: ``"unistore.Patches(96)"``.
+    preview
+        `unistore.converters.preview.Preview`: pictures of its samples; empty: none.
     config
         `unistore.converters.config_keys.SampleKeys`: how its samples stand in training configurations; empty:
         not at all.
@@ -96,8 +98,9 @@ class Family:
     rules: str = ""
     export: str = ""
     originals: str = ""
-    kind: str = "unistore.data.kinds.natural:rows"
+    kind: str = "unistore.data.kinds.defaults:rows"
     other_kinds: tuple[str, ...] = ()
+    preview: str = ""
     config: str = ""
     batch_size: int = 8
     general: bool = False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion, about
@@ -14,21 +16,56 @@ from unistore.converters.files.paths import Listed, list_files, real_path, with_
 from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
-from unistore.converters.registry import find_family
+from unistore.converters.registry import find_family, get_family
 from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, of_another, survey
+from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, printable
+from unistore.system.packed import Packed
 
-__all__ = ["scan_sources"]
+__all__ = ["LookAtAll", "Looked", "scan_here", "scan_part", "scan_sources"]
 
 _THREADS = 8
+_AHEAD = 1024
+"""Parts that threads may scan before the first of them is looked at."""
 _SHOWN = 5
 _REASONS = 8
 _BESIDE = "beside what is taken, and not needed"
 
 
+Looked = tuple[Scanned | None, Sequence[Problem]]
+"""What the scan of a part gives, and what is wrong with it."""
+LookAtAll = Callable[[Converter, Sequence[Part]], Iterable[Looked]]
+"""Scans every part, and yields what that gives in their order."""
+
+
+def scan_part(converter: Converter, part: Part) -> Looked:
+    """Scan one part."""
+    try:
+        with as_problem(part.name):
+            scanned = converter.scan(part)
+    except InputError as error:
+        return None, error.problems or [Problem(part.name, str(error))]
+    return scanned, scanned.problems
+
+
+def scan_here(converter: Converter, parts: Sequence[Part]) -> Iterator[Looked]:
+    """Scan all parts in this process: in threads, if they may be."""
+    one = partial(scan_part, converter)
+    if not converter.concurrent or len(parts) < 2:
+        yield from map(one, parts)
+        return
+    with ThreadPoolExecutor(_THREADS, "unistore-scan") as pool:
+        left = iter(parts)
+        while some := list(islice(left, _AHEAD)):
+            yield from pool.map(one, some)
+
+
 def scan_sources(
-    converter: Converter, paths: Sequence[Path], must_exclude: Collection[str] | None = None
+    converter: Converter,
+    paths: Sequence[Path],
+    must_exclude: Collection[str] | None = None,
+    scan_all: LookAtAll = scan_here,
 ) -> Scan:
     """Find the sources of a family, scan each, and bring them to one form.
 
@@ -40,6 +77,8 @@ def scan_sources(
         What to scan, and how.
     must_exclude
         Names that must leave something out; None: all that the converter excludes.
+    scan_all
+        Scans the parts: here, or in other processes.
 
     Raises
     ------
@@ -52,13 +91,16 @@ def scan_sources(
     apart = _of_others(listed.files, converter, owners)
     exclusion = Exclusion(converter.exclude, map(real_path, apart))
     found = _find(converter, paths, exclusion, apart)
-    parts = [part for part in found.parts if not exclusion.covers(part.name)]
+    parts = (
+        Packed(part for part in found.parts if not exclusion.covers(part.name)) if exclusion else found.parts
+    )
     problems = list(found.problems)
     left_out = list(_passed_by(found.left_out, owners))
     given = set(with_real_parents([path for path in paths if not path.is_dir()]))
-    kept: list[Part] = []
-    sound: list[Scanned] = []
-    for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
+    kept, sound = Packed[Part](), Packed[Scanned]()
+    plain: dict[Path, str] = {}
+    of_plain: list[Problem] = []
+    for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
         asked = scanned is None or (converter.by_content and not scanned.certain)
         asked = asked and given.isdisjoint(part.files)
         if asked and all(others := [owners.other(path) for path in part.files]):
@@ -68,8 +110,15 @@ def scan_sources(
             kept.append(part)
             sound.append(scanned)
             exclusion.met(scanned.excluded)
-        foreign = asked and scanned is None and all(map(owners.is_general, part.files))
-        problems += about(part.name, _excludable(wrong, part.name) if foreign else wrong)
+        if asked and scanned is None and all(others := [owners.another(path) for path in part.files]):
+            plain |= dict(zip(part.files, others, strict=True))
+            of_plain += about(part.name, wrong)
+        else:
+            problems += about(part.name, wrong)
+    if kept:
+        apart |= plain
+    else:
+        problems += of_plain
     if not kept and not problems:
         message = "are all left out"
         nothing = Problem(f"{len(found.parts)} source(s)", message, kind="empty")
@@ -80,17 +129,25 @@ def scan_sources(
             scan = converter.gather(kept, sound)
         except InputError as error:
             problems += error.problems or [Problem("sources", str(error))]
-    used = [path for source in scan.sources for path in source.files] if scan is not None else []
-    used += [path for path, _ in left_out]
-    names = {part.name for part in parts}
-    beside = {
-        path: _BESIDE if part.name in names else "excluded" for part in found.parts for path in part.files
-    }
-    left_out += _unused(listed, folders, converter, used, owners, beside | _commands(apart), exclusion)
+    used = {str(path) for path, _ in left_out}
+    if scan is not None:
+        used.update(str(path) for source in scan.sources for path in source.files)
+
+    def beside() -> dict[Path, str]:
+        names = {part.name for part in parts}
+        files = ((path, part.name) for part in found.parts for path in part.files)
+        reasons = {path: _BESIDE if name in names else EXCLUDED for path, name in files}
+        return reasons | {path: of_another(other) for path, other in apart.items()}
+
+    listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
+    left_out += _unused(listed, folders, converter, used, owners, beside, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
-        named = {part.name: part.files[0] for part in parts if part.files[0] in given}
+        asked_for = given | plain.keys()
+        named = (
+            {part.name: part.files[0] for part in parts if part.files[0] in asked_for} if asked_for else {}
+        )
         raise InputError([_with_command(each, named, owners) for each in problems])
     return replace(
         scan,
@@ -102,21 +159,25 @@ def scan_sources(
 def _of_others(files: Sequence[Path], converter: Converter, owners: Owners) -> dict[Path, str]:
     """Files in given folders that the family could take and another has, with the other's name.
 
-    A general family has been asked for by name, and takes what it can; of one that knows its files by their
+    Where none is certainly its own, it has been asked for by name, and takes what it can of what no
+    particular family has; a general one takes what it can of all. Of a family that knows its files by their
     content, those that are in doubt are asked about once they are scanned.
     """
     own = find_family(converter.family)
-    if own is None or own.general or converter.by_content:
+    if own is None or converter.by_content:
         return {}
-    possible = [path for path in files if has_ending(path, converter.suffixes)]
-    return {path: other for path in possible if (other := owners.other(path))}
+    possible = {path: owners.owner(path) for path in files if has_ending(path, converter.suffixes)}
+    others = {path: owner for path, owner in possible.items() if owner not in ("", own.name)}
+    if own.name in possible.values():
+        return others
+    return {path: other for path, other in others.items() if not (own.general or get_family(other).general)}
 
 
 def _passed_by(left_out: Iterable[tuple[Path, str]], owners: Owners) -> Iterator[tuple[Path, str]]:
     """What the family leaves out, with the other family's command where one takes it, also in folders."""
     for path, why in left_out:
         others = [
-            (file, of_another(other)) for file in list_files([path]).files if (other := owners.other(file))
+            (file, of_another(other)) for file in list_files([path]).files if (other := owners.another(file))
         ]
         yield from others or [(path, why)]
 
@@ -126,7 +187,8 @@ def _find(
 ) -> Found:
     """What the family finds; where all is of other families, that is the one problem."""
     try:
-        found = converter.find(paths, exclusion)
+        with as_problem(", ".join(map(str, paths))):
+            found = converter.find(paths, exclusion)
     except InputError as error:
         found = Found(parts=(), problems=error.problems or [Problem(str(paths[0]), str(error))])
     kinds = {problem.kind for problem in found.problems}
@@ -141,18 +203,12 @@ def _find(
     raise InputError(nothing_found(paths, survey(paths), converter.family))
 
 
-def _with_command(problem: Problem, given: Mapping[str, Path], owners: Owners) -> Problem:
-    """A problem of a file that was given, with the command of another family that takes it."""
-    path = given.get(problem.source or problem.location)
-    other = owners.other(path) if path is not None else ""
-    return replace(problem, cure=f"it is {of_another(other)}") if other else problem
-
-
-def _excludable(problems: Sequence[Problem], name: str) -> list[Problem]:
-    """Problems of a file that is another family's, perhaps, or a bad one of this: only the user knows."""
-    return [
-        replace(each, cure=f"{each.cure}{'; or ' * bool(each.cure)}--exclude {name}") for each in problems
-    ]
+def _with_command(problem: Problem, files: Mapping[str, Path], owners: Owners) -> Problem:
+    """A problem of one of some files, with the command of another family that takes it."""
+    path = files.get(problem.source or problem.location)
+    other = owners.another(path) if path is not None else ""
+    cures = (problem.cure, f"it is {of_another(other)}" if other else "")
+    return replace(problem, cure="; or ".join(cure for cure in cures if cure))
 
 
 def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[Path, str]) -> Problem:
@@ -167,56 +223,40 @@ def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[P
     return Problem(listed, message, cure, "family")
 
 
-def _scan_all(
-    converter: Converter, parts: Sequence[Part]
-) -> Iterator[tuple[Scanned | None, Sequence[Problem]]]:
-    """What the scan of each part gives, or what is wrong with it."""
-
-    def one(part: Part) -> tuple[Scanned | None, Sequence[Problem]]:
-        try:
-            with as_problem(part.name):
-                scanned = converter.scan(part)
-        except InputError as error:
-            return None, error.problems or [Problem(part.name, str(error))]
-        return scanned, scanned.problems
-
-    if not converter.concurrent or len(parts) < 2:
-        yield from map(one, parts)
-        return
-    with ThreadPoolExecutor(_THREADS, "unistore-scan") as pool:
-        yield from pool.map(one, parts)
-
-
 def _unused(
     listed: Listed,
     folders: Sequence[Path],
     converter: Converter,
-    used: Iterable[Path],
+    used: set[str],
     owners: Owners,
-    reasons: Mapping[Path, str],
+    beside: Callable[[], Mapping[Path, str]],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
-    """What in given folders no source uses, and why: nothing is passed over without a word."""
-    if not folders:
-        return []
+    """What no source uses, and why: nothing is passed over without a word."""
     roots = [folder.resolve() for folder in folders]
-    known = {real_path(path) for path in used}
+    rest = [path for path in listed.files if str(path) not in used]
+    if not rest:
+        return [(path, why) for path, why in listed.passed_over if str(path) not in used]
+    reasons, others = beside(), used.difference(map(str, listed.files))
+    known = {real_path(Path(path)) for path in others}
     folded = {path for path in known if path.is_dir()}
     found = []
-    for path in listed.files:
+    for path in rest:
         real = real_path(path) if path.is_symlink() else path
-        if real in known or not folded.isdisjoint(real.parents):
+        if str(real) in used or real in known or not folded.isdisjoint(real.parents):
             continue
         if any(exclusion.covers(name) for name in _names(path, roots)):
-            reason = "excluded"
+            reason = EXCLUDED
         elif path in reasons:
             reason = reasons[path]
         elif exclusion and has_ending(path, converter.suffixes):
-            reason = "excluded"
+            reason = EXCLUDED
         else:
             reason = owners.why_unused(path)
         found.append((path, reason))
-    return found + [(path, why) for path, why in listed.passed_over if path not in known]
+    return found + [
+        (path, why) for path, why in listed.passed_over if path not in known and str(path) not in used
+    ]
 
 
 def _names(path: Path, roots: Sequence[Path]) -> list[str]:
@@ -224,16 +264,13 @@ def _names(path: Path, roots: Sequence[Path]) -> list[str]:
     return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
 
 
-def _commands(apart: Mapping[Path, str]) -> dict[Path, str]:
-    return {path: of_another(other) for path, other in apart.items()}
-
-
 def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:
     """Remarks on files that belong to no source, one a reason; hidden ones are only counted."""
     by_reason: dict[str, list[Path]] = {}
     for path, reason in left_out:
         by_reason.setdefault(reason, []).append(path)
-    by_reason.pop("hidden", None)
+    for each in ("hidden", EXCLUDED):  # these are told by `Exclusion.notes`
+        by_reason.pop(each, None)
     notes = []
     for reason, files in list(by_reason.items())[:_REASONS]:
         shown = ", ".join(printable(path.name) for path in files[:_SHOWN])

@@ -8,12 +8,12 @@ from functools import cached_property
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.formats import unread_format, why_left_out
-from unistore.converters.files.paths import list_files, natural_key
+from unistore.converters.files.formats import is_about, unread_format, why_left_out
+from unistore.converters.files.paths import common_root, list_files, natural_key
 from unistore.converters.parts import TWO_FAMILIES, Candidate, LeftOut, Refused, Taken, Verdict
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, find_family, get_family, is_own, leave_out
-from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted
+from unistore.converters.verdicts import LEFT_OUT, REFUSED, TAKEN, Count, counted, name_of
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["Detection", "Owners", "Seen", "Survey", "survey"]
@@ -52,10 +52,14 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The verdict on every file under some paths, in natural order, and what cannot be looked into."""
+    """The verdict on every file under some paths, in natural order, and what cannot be looked into.
+
+    Names of sources begin below the first `depth` parts of each path.
+    """
 
     files: tuple[Seen, ...]
     problems: tuple[Problem, ...]
+    depth: int = 1
 
     def detected(self) -> list[Detection]:
         """The families whose files are there, by the first of each, in the order of the registry.
@@ -81,7 +85,7 @@ class Survey:
         return [
             f"{printable(seen.path.name)} is {seen.verdict.reason}"
             for seen in self.files
-            if isinstance(seen.verdict, LeftOut) and unread_format(seen.path)
+            if isinstance(seen.verdict, LeftOut) and unread_format(seen.path) and not is_about(seen.path)
         ]
 
     def verdicts(self, problems: Iterable[Problem] = ()) -> tuple[Count, ...]:
@@ -99,9 +103,7 @@ class Survey:
         return counted((*self._verdict(seen, detected, wrong), seen.path) for seen in self.files)
 
     def _verdict(self, seen: Seen, detected: Collection[str], wrong: Mapping[str, str]) -> tuple[str, str]:
-        parts = seen.path.parts
-        ends = ("/".join(parts[start:]) for start in range(1, len(parts)))
-        named = next((end for end in ends if end in wrong), None)
+        named = name_of(seen.path, wrong, self.depth) if wrong else None
         if named is not None:
             return REFUSED, wrong[named]
         if isinstance(seen.verdict, LeftOut):
@@ -111,12 +113,6 @@ class Survey:
         if seen.family not in detected:
             return LEFT_OUT, of_another(seen.family)
         return TAKEN, f"{seen.family.replace('_', ' ')} ({seen.verdict.layout})"
-
-    def general(self) -> list[Path]:
-        """Files that only a general family takes, where files of particular ones are there."""
-        detected = {each.family for each in self.detected()}
-        files = [seen for seen in self.files if isinstance(seen.verdict, Taken)]
-        return [seen.path for seen in files if seen.family not in detected]
 
     def refused(self) -> list[Problem]:
         """What is wrong with files, and with folders that cannot be looked into."""
@@ -137,7 +133,8 @@ def survey(paths: Sequence[Path]) -> Survey:
     closed = tuple(each for each in listed.problems if each.kind != "missing")  # of a folder without files
     seen = [_look(path, paths, converters) for path in listed.files]
     seen += [Seen(path, "", LeftOut(why)) for path, why in listed.passed_over]
-    return Survey(tuple(sorted(seen, key=lambda each: natural_key(each.path.as_posix()))), closed)
+    seen.sort(key=lambda each: natural_key(each.path.as_posix()))
+    return Survey(tuple(seen), closed, len(common_root([each.path for each in seen] or paths).parts))
 
 
 def of_another(family: str) -> str:
@@ -176,14 +173,16 @@ class Owners:
         seen = _look(path, self._roots, self._converters, lambda family: not family.general)
         return seen.family if isinstance(seen.verdict, Taken) and seen.family != self._family else ""
 
-    def is_general(self, path: Path) -> bool:
-        """Whether a general family alone takes a file, which is none of the family's own."""
-        own = _look(path, self._roots, self._converters, lambda family: family.name == self._family)
-        if not isinstance(own.verdict, LeftOut):
-            return False
+    def owner(self, path: Path) -> str:
+        """Name of the family that takes a file; empty if there is none."""
         seen = _look(path, self._roots, self._converters)
-        general = {each.name for each, _ in self._converters if each.general}
-        return isinstance(seen.verdict, Taken) and seen.family in general
+        return seen.family if isinstance(seen.verdict, Taken) else ""
+
+    def another(self, path: Path) -> str:
+        """Name of another family, general or not, that takes a file which this one does not refuse."""
+        own = _look(path, self._roots, self._converters, lambda family: family.name == self._family)
+        owner = "" if isinstance(own.verdict, Refused) else self.owner(path)
+        return owner if owner != self._family else ""
 
     def why_unused(self, path: Path) -> str:
         """Why a file that was found is in no source of the family."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from unistore.converters.scan import Scan
 from unistore.errors import printable
 
-__all__ = ["LEFT_OUT", "REFUSED", "TAKEN", "Count", "counted", "counted_scan"]
+__all__ = ["EXCLUDED", "LEFT_OUT", "REFUSED", "TAKEN", "Count", "counted", "counted_scan", "name_of"]
 
 TAKEN, LEFT_OUT, REFUSED = "taken", "left out", "refused"
+EXCLUDED = "excluded"
+"""Why files are left out that the user, or a problem, excludes."""
 _EXAMPLES = 3
 
 
@@ -44,25 +47,52 @@ class Count:
 
 def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
     """Count files, given with verdict and reason; taken ones come first, refused ones last."""
-    groups: dict[tuple[str, str], list[Path]] = {}
+    groups: dict[tuple[str, str], tuple[list[str], int]] = {}
     for verdict, why, path in files:
-        groups.setdefault((verdict, why), []).append(path)
+        examples, count = groups.get((verdict, why), ([], 0))
+        if count < _EXAMPLES:
+            examples.append(printable(path.name))
+        groups[verdict, why] = examples, count + 1
     order = (TAKEN, LEFT_OUT, REFUSED)
     return tuple(
-        Count(verdict, why, len(paths), tuple(printable(path.name) for path in paths[:_EXAMPLES]))
-        for (verdict, why), paths in sorted(groups.items(), key=lambda item: order.index(item[0][0]))
+        Count(verdict, why, count, tuple(examples))
+        for (verdict, why), (examples, count) in sorted(
+            groups.items(), key=lambda item: order.index(item[0][0])
+        )
     )
+
+
+def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
+    """Which of some names of sources a file, or a folder above it, has; None if it has none of them.
+
+    Parameters
+    ----------
+    start
+        Parts of the path that names do not begin with.
+    """
+    parts = path.parts
+    spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))
+    return next((name for lo, hi in spans if (name := "/".join(parts[lo:hi])) in names), None)
 
 
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
     """What a scan takes, each file once, and what it leaves out; sources that are skipped are refused."""
     family = scan.family.replace("_", " ")
-    taken = dict.fromkeys(path for source in scan.sources for path in source.files)
-    refused = dict.fromkeys(entry["left_out"] for entry in scan.options.get("skipped", ()))
-    return counted(
-        [
-            *((TAKEN, family, path) for path in taken),
-            *((LEFT_OUT, why, path) for path, why in scan.left_out if str(path) not in refused),
-            *((REFUSED, "has problems", Path(name)) for name in refused),
-        ]
-    )
+    wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
+
+    def left_out() -> Iterator[tuple[str, str, Path]]:
+        for path, why in scan.left_out:
+            name = name_of(path, wrong) if wrong and why == EXCLUDED else None
+            yield (LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path)
+
+    return counted(chain(((TAKEN, family, path) for path in _each_once(scan)), left_out()))
+
+
+def _each_once(scan: Scan) -> Iterator[Path]:
+    """Files of all sources."""
+    seen: set[int] = set()  # hashes alone: there are millions
+    for source in scan.sources:
+        for path in source.files:
+            if hash(path) not in seen:
+                seen.add(hash(path))
+                yield path

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.options import Columns
 from unistore.errors import Problem, printable
@@ -102,7 +104,7 @@ def missing_value(dtype: str) -> float | bool:
 
 
 def reconcile(
-    found: Sequence[tuple[str, Mapping[str, Column]]], mode: Columns
+    found: Iterable[tuple[str, Mapping[str, Column]]], mode: Columns
 ) -> tuple[dict[str, Merged], list[Problem]]:
     """Bring the columns of all sources to one form.
 
@@ -119,15 +121,22 @@ def reconcile(
         Columns in the order of their first appearance; one Problem with a table column × source if they
         cannot be reconciled.
     """
-    names = list(dict.fromkeys(name for _, columns in found for name in columns))
-    everywhere = [name for name in names if all(name in columns for _, columns in found)]
+    sets: dict[tuple[tuple[str, Column], ...], _Alike] = {}
+    numbers = array("i")
+    for source, columns in found:
+        alike = sets.setdefault(tuple(columns.items()), _Alike(source, dict(columns), len(sets)))
+        alike.count += 1
+        numbers.append(alike.number)
+    alike_sets = list(sets.values())
+    names = list(dict.fromkeys(name for each in alike_sets for name in each.columns))
+    everywhere = [name for name in names if all(name in each.columns for each in alike_sets)]
     if mode == "intersection":
         names = everywhere
     missing = [name for name in names if name not in everywhere] if mode == "exact" else []
     merged: dict[str, Merged] = {}
     clashing: list[str] = []
     for name in names:
-        form = _merge([columns.get(name) for _, columns in found])
+        form = _merge([each.columns.get(name) for each in alike_sets], np.frombuffer(numbers, np.intc))
         if form is None:
             clashing.append(name)
         else:
@@ -135,35 +144,48 @@ def reconcile(
     if not missing and not clashing:
         return merged, []
     differing = [name for name in names if name in missing or name in clashing]
-    return merged, [_difference(found, differing, resolvable=not clashing)]
+    return merged, [_difference(alike_sets, differing, len(numbers), resolvable=not clashing)]
 
 
-def _merge(forms: Sequence[Column | None]) -> Merged | None:
+@dataclass(slots=True)
+class _Alike:
+    """Sources with the same columns: the first, and how many there are."""
+
+    source: str
+    columns: Mapping[str, Column]
+    number: int
+    count: int = 0
+
+
+def _merge(forms: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merged | None:
+    """Form of a column, of which each set of columns has one; `numbers` are the sources' sets."""
     present = [form for form in forms if form is not None]
     dtype = promote([np.dtype(form.dtype) for form in present])
     if dtype is None or len({form.row_shape for form in present}) > 1:
         return None
+
+    def sources(dtype: str | None) -> list[int]:
+        chosen = np.array([(None if form is None else form.dtype) == dtype for form in forms])
+        found: list[int] = np.flatnonzero(chosen[numbers]).tolist()
+        return found
+
     kinds = list(dict.fromkeys(form.dtype for form in present))
     attributes: dict[str, Any] = {"source_dtype": kinds[0]}
     if len(kinds) > 1:
-        attributes["source_dtype"] = {
-            kind: [i for i, form in enumerate(forms) if form is not None and form.dtype == kind]
-            for kind in kinds
-        }
+        attributes["source_dtype"] = {kind: sources(kind) for kind in kinds}
     if len(present) < len(forms):
-        attributes["missing_in"] = [i for i, form in enumerate(forms) if form is None]
+        attributes["missing_in"] = sources(None)
     return Merged(dtype.name, present[0].row_shape, attributes)
 
 
-def _difference(
-    found: Sequence[tuple[str, Mapping[str, Column]]], names: Sequence[str], *, resolvable: bool
-) -> Problem:
+def _difference(found: Sequence[_Alike], names: Sequence[str], count: int, *, resolvable: bool) -> Problem:
     """One Problem holding a table: a line a column, one column for all sources that look alike."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for source, columns in found:
-        look = tuple(str(columns[name]) if name in columns else "-" for name in names)
-        alike.setdefault(look, []).append(source)
-    heads = [members[0] + (f" (+{len(members) - 1})" if members[1:] else "") for members in alike.values()]
+    alike: dict[tuple[str, ...], tuple[str, int]] = {}
+    for each in found:
+        look = tuple(str(each.columns[name]) if name in each.columns else "-" for name in names)
+        first, others = alike.get(look, (each.source, -1))
+        alike[look] = first, others + each.count
+    heads = [first + (f" (+{others})" if others else "") for first, others in alike.values()]
     lines = [
         ["column", *heads],
         *([printable(name), *(look[i] for look in alike)] for i, name in enumerate(names)),
@@ -180,4 +202,4 @@ def _difference(
         if resolvable
         else "no one shape and dtype holds them all: convert them apart, or rename with --map"
     )
-    return Problem(f"{len(found)} sources", f"columns differ:\n{table}{more}\n   ", cure, "columns")
+    return Problem(f"{count} sources", f"columns differ:\n{table}{more}\n   ", cure, "columns")

@@ -23,7 +23,6 @@ from unistore.schemas.ct.windows import PRESETS, Window
 __all__ = ["ScannedVolume", "scan_volume"]
 
 _LONGEST = (1 << 31) - 1
-_ROWS = "plain arrays are converted by unistore convert rows"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +200,6 @@ def _opened(path: Path, what: str, where: str) -> VoxelSource:
         cure = "save array[0]" if shape[:1] == (1,) else "save one array of three axes a file"
         if len(shape) == 2:
             cure = "stack the slices: np.save(path, np.stack(slices))"
-        cure = f"{cure}; {_ROWS}"
     elif 0 in shape:
         message, cure = f"is empty: shape {shape}", "make it again, or leave it out"
     elif max(shape) > _LONGEST:

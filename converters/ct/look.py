@@ -23,7 +23,7 @@ from unistore.converters.ct.names import (
     window_of,
 )
 from unistore.converters.ct.source import Format, VoxelSource
-from unistore.converters.files.pairs import labels_of, owners_of, row_labels_of
+from unistore.converters.files.pairs import label_name, labels_of, owners_of, row_labels_of
 from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
 from unistore.errors import InputError, printable
@@ -72,10 +72,10 @@ def _of_voxels(path: Path, found: Format, source: VoxelSource, roots: Sequence[P
         return mask
     if found.ct_only:
         return Taken("files", "is a format of CT volumes")
-    if len(source.shape) != 3:
-        return LeftOut(f"has {len(source.shape)} axes {source.shape}, a volume three")
     if (label := _as_label(path, source, roots)) is not None:
         return label
+    if len(source.shape) != 3:
+        return LeftOut(f"has {len(source.shape)} axes {source.shape}, a volume three")
     if _is_volume(path, source) and (rows := _label_of_rows(path, source, roots)) is not None:
         return LeftOut(f"is plain rows, with a label for each in {printable(rows.name)}")
     if _has_companions(path.parent, roots):
@@ -104,9 +104,13 @@ def _as_label(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Verdict
         return Taken("cases", "is a label of a case folder")
     owners = owners_of(path.parent / stem_of(path), lambda bare: _file_of(bare, roots) is not None, WORDS)
     if owners is None:
-        return None
+        beside = label_name(stem_of(path)) is not None and _has_image(path.parent, roots)
+        return Taken("cases", "is a label of a case folder") if beside else None
     image = _file_of(owners.images[0], roots)
     assert image is not None
+    one_a_row = path.parent / stem_of(path) in row_labels_of(image.parent / stem_of(image))
+    if len(source.shape) != 3 and (one_a_row or not owners.certain):
+        return None
     taken = Taken("files", f"is the label of {printable(image.name)}")
     owner = _opened(image)
     if owner is None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["has_ending", "unread_format", "why_left_out"]
+__all__ = ["has_ending", "is_about", "unread_format", "why_left_out"]
 
 _ABOUT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
@@ -109,9 +109,14 @@ def unread_format(path: Path) -> str:
     return _NAMES[max(endings, key=len)] if endings else ""
 
 
+def is_about(path: Path) -> bool:
+    """Whether a file is a text about the others, by its name."""
+    return _ABOUT.fullmatch(path.name) is not None
+
+
 def why_left_out(path: Path) -> str:
     """Why a file that no family takes is none of its sources: ``"NIfTI, which is not read"``."""
-    if _ABOUT.fullmatch(path.name):
+    if is_about(path):
         return "a text about the others"
     if _LIST.fullmatch(path.name):
         return "a list of files"

@@ -1,9 +1,9 @@
 """Which files are labels of which images, by their names alone.
 
-Labels are called after their image (``img0_seg`` beside ``img0``), like it but for a word (``seg0`` beside
-``img0``, ``segmentation-3`` beside ``volume-3``, ``label`` beside ``image``), or lie under its name in a
-folder of labels beside that of the images (``labelsTr/case`` and ``imagesTr/case_0000``) or beside the
-images themselves (``masks/a`` and ``a``).
+Labels are called after their image (``img0_seg`` beside ``img0``, ``a_mask_1`` beside ``a``), like it but for
+a word (``seg0`` beside ``img0``, ``segmentation-3`` beside ``volume-3``, ``a_seg_1`` beside ``a_1``), or lie
+under its name in a folder of labels beside that of the images (``labelsTr/case`` and ``imagesTr/case_0000``)
+or beside the images themselves (``masks/a`` and ``a``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Owners", "labels_of", "owners_of", "row_labels_of"]
+__all__ = ["Owners", "label_name", "labels_of", "owners_of", "row_labels_of"]
 
 _LABELS = {
     "seg": "seg",
@@ -29,13 +29,18 @@ _LABELS = {
 }
 """What the word in a name is called as a field."""
 _IMAGES = ("image", "images", "img", "imgs", "imaging", "data", "volume", "volumes", "vol", "scan", "scans")
-_CHANNELS = 10
-"""nnU-Net writes each channel of an image as a file, ``case_0000``, ``case_0001``, …."""
+_MODALITIES = ("t1", "t1ce", "t1gd", "t1c", "t1n", "t2", "t2w", "t2f", "flair")
+_CHANNELS = (
+    *(f"_{number:04d}" for number in range(10)),
+    *(f"{by}{each}" for by in "_-" for each in _MODALITIES),
+)
+"""Endings of an image's channels where each is a file: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS."""
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"(?P<base>.*[^-_. ])[-_. ](?P<word>{_WORD})", re.IGNORECASE)
 _PREFIX = re.compile(rf"(?P<word>{_WORD})(?P<rest>|[-_. ]?\d.*|[-_. ].+)", re.IGNORECASE)
 _FOLDER = re.compile(rf"(?P<word>{_WORD})(?P<rest>|Tr|Ts|[-_. ].+)", re.IGNORECASE)
-_CHANNEL = re.compile(r"(?P<base>.+)_\d{4}")
+_INSIDE = re.compile(rf"(?P<base>.*[^-_. ])(?P<by>[-_. ])(?P<word>{_WORD})(?P<rest>[-_. ].+)", re.IGNORECASE)
+_CHANNEL = re.compile(rf"(?P<base>.+)(_\d{{4}}|[-_]({'|'.join(_MODALITIES)}))")
 _NUMBER = re.compile(r"(?P<base>.*?)(?P<number>[-_. ]?\d+)?")
 _ROW_LABELS = ("label", "labels", "y", "Y", "target", "targets", "class", "classes")
 
@@ -95,6 +100,11 @@ def _named(folder: Path, stem: str, words: Sequence[str]) -> Iterator[Owners]:
         base, name = suffix["base"], _LABELS[suffix["word"].lower()]
         own = (base, *(f"{base}{stem[len(base)]}{word}" for word in words))
         yield from _each(folder, own, name, certain=True)
+    if (inside := _INSIDE.fullmatch(stem)) is not None:
+        base, by, rest, name = inside["base"], inside["by"], inside["rest"], _LABELS[inside["word"].lower()]
+        others = [f"{base}{by}{word}" for word in words]
+        yield from _each(folder, [f"{each}{rest}" for each in (base, *others)], name, certain=False)
+        yield from _each(folder, [base, *others], f"{name}_{rest[1:]}", certain=False)
     if (prefix := _PREFIX.fullmatch(stem)) is not None:
         word, rest = prefix["word"].lower(), prefix["rest"]
         certain = bool(rest) and word.startswith("seg")
@@ -107,8 +117,7 @@ def _each(folder: Path, stems: Sequence[str], name: str, *, certain: bool) -> It
     """Images of some names, or the channels of one."""
     for stem in stems:
         yield Owners(name, (folder / stem,), certain)
-        channels = tuple(folder / f"{stem}_{number:04d}" for number in range(_CHANNELS))
-        yield Owners(name, channels, certain)
+        yield Owners(name, tuple(folder / f"{stem}{each}" for each in _CHANNELS), certain)
 
 
 def _folders(folder: Path, words: Sequence[str]) -> Iterator[tuple[Path, str, bool]]:
@@ -147,6 +156,15 @@ def labels_of(image: Path, words: Sequence[str] = ()) -> Iterator[Path]:
         if folder.name.lower().startswith(word) and (not rest or _FOLDER.fullmatch(f"label{rest}")):
             for each in stems:
                 yield from (folder.parent / f"{label}{rest}" / each for label in _LABELS)
+
+
+def label_name(stem: str) -> str | None:
+    """What a file is called as a label, whoever its image is: ``"mask_liver"`` for ``ct_mask_liver``."""
+    for pattern in (_SUFFIX, _INSIDE, _PREFIX):
+        if (match := pattern.fullmatch(stem)) is not None:
+            rest = match.groupdict().get("rest", "").strip("-_. ")
+            return f"{_LABELS[match['word'].lower()]}{'_' * bool(rest)}{rest}"
+    return None
 
 
 def row_labels_of(data: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
+from unistore.system.packed import Packed
 
 __all__ = [
     "Listed",
@@ -36,8 +37,6 @@ _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
 """A folder with one of these is Zarr, of version 3 or 2."""
 
-NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
-
 _DIGITS = re.compile(r"([0-9]+)")
 _SPLITS = {
     "train": "train",
@@ -51,22 +50,22 @@ _SPLITS = {
 }
 
 
-def natural_key(text: str) -> NaturalKey:
+def natural_key(text: str) -> bytes:
     """Sort key in which ``demo_2`` comes before ``demo_10`` and a folder's content stays together.
 
     Runs of ASCII digits compare as numbers of any length; equal numbers written differently (``7``, ``07``)
-    fall back to the text itself, so the order is total.
+    fall back to the text itself, so the order is total. A key is bytes, since millions are sorted.
     """
-    pieces: list[tuple[int, int, str]] = []
+    pieces = []
     for part in text.split("/"):
         for index, piece in enumerate(_DIGITS.split(part)):
             if index % 2:
                 digits = piece.lstrip("0")
-                pieces.append((1, len(digits), digits))
+                pieces.append(b"\2%b%b" % (len(digits).to_bytes(8), digits.encode()))
             elif piece:
-                pieces.append((2, 0, piece))
-        pieces.append((0, 0, ""))
-    return tuple(pieces), text
+                pieces.append(b"\3%b\0" % piece.encode("utf-8", "surrogatepass"))
+        pieces.append(b"\1")
+    return b"%b\0%b" % (b"".join(pieces), text.encode("utf-8", "surrogatepass"))
 
 
 def real_path(path: Path) -> Path:
@@ -80,7 +79,7 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(real.is_relative_to(real_path(root)) for root in roots)
 
 
-def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
+def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
     """Files that the given files and folders stand for, in natural order, each once.
 
     Parameters
@@ -92,7 +91,7 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
 
     Returns
     -------
-    list of Path
+    sequence of Path
         Parents resolved, names as found.
 
     Raises
@@ -121,7 +120,7 @@ class Listed(NamedTuple):
         Zarr hierarchies, unfinished conversions.
     """
 
-    files: list[Path]
+    files: Sequence[Path]
     problems: list[Problem]
     passed_over: list[tuple[Path, str]]
 
@@ -130,22 +129,22 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> Listed
     """List what lies under some paths, files with the given endings; see `expand`."""
     problems: list[Problem] = []
     found: list[Path] = []
+    inside: dict[str, None] = {}
     passed: dict[Path, str] = {}
     for path in paths:
         location = printable(str(path))
         if path.is_dir():
             listing = _search(path)
-            inside = [file for file in sorted(listing.files) if has_ending(file, suffixes)]
-            inside_links = [file for file in inside if file.is_symlink()]
-            leaving = [
-                link for link in [*inside_links, *sorted(listing.leaving)] if not is_inside(link, paths)
-            ]
+            plain = [file for file in listing.files if has_ending(Path(file), suffixes)]
+            links = [file for file in sorted(listing.links) if has_ending(file, suffixes)]
+            leaving = [link for link in [*links, *sorted(listing.leaving)] if not is_inside(link, paths)]
             passed |= dict(listing.passed)
             problems += [*map(_leaving, leaving), *listing.closed]
-            if not inside and not listing.closed:
+            if not plain and not links and not listing.closed:
                 message = f"no {' or '.join(suffixes)} file in this folder".replace("no  file", "no file")
                 problems.append(Problem(location, message, kind="missing"))
-            found += [file for file in inside if file not in leaving]
+            inside |= dict.fromkeys(plain)
+            found += [file for file in links if file not in leaving]
         elif path.exists():
             found.append(path)
         else:
@@ -153,11 +152,16 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> Listed
             problems.append(Problem(location, "does not exist", cure, "missing"))
     problems += [special(printable(str(path))) for path in found if is_special(path)]
     absolute = set(with_real_parents([path for path in found if not is_special(path)]))
-    links = {path for path in absolute if path.is_symlink()}
-    real_first = sorted(absolute, key=lambda path: (path in links, natural_key(path.as_posix())))
-    unique = {real_path(path) if path in links else path: path for path in reversed(real_first)}
+    links = [path for path in absolute if path.is_symlink()]
+    inside |= dict.fromkeys(str(path) for path in absolute.difference(links))
+    reached: dict[str, None] = {}
+    for link in sorted(links, key=lambda path: natural_key(path.as_posix())):
+        real = str(real_path(link))
+        if real not in inside and real not in reached:
+            reached[real] = None
+            inside[str(link)] = None
     return Listed(
-        sorted(unique.values(), key=lambda path: natural_key(path.as_posix())),
+        Packed(map(Path, sorted(inside, key=lambda path: natural_key(Path(path).as_posix())))),
         problems,
         sorted(passed.items(), key=lambda item: natural_key(item[0].as_posix())),
     )
@@ -181,9 +185,10 @@ def special(location: str) -> Problem:
 
 @dataclass(slots=True)
 class _Listing:
-    """Files below a folder, links to folders outside it, folders not to be listed, what is passed over."""
+    """What lies below a folder: `links` are special files, too, `leaving` are to folders outside."""
 
-    files: list[Path] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    links: list[Path] = field(default_factory=list)
     leaving: list[Path] = field(default_factory=list)
     closed: list[Problem] = field(default_factory=list)
     passed: list[tuple[Path, str]] = field(default_factory=list)
@@ -212,8 +217,11 @@ def _search(folder: Path) -> _Listing:
             found.closed.append(problem)
             continue
         for entry in visible:
+            if entry.is_file(follow_symlinks=False):
+                found.files.append(entry.path)
+                continue
             if not os.path.isdir(entry.path):  # noqa: PTH112  False where links lead in a circle, unlike entry.is_dir
-                found.files.append(Path(entry.path))
+                found.links.append(Path(entry.path))
                 continue
             real = Path(entry.path).resolve()
             if not real.is_relative_to(root):
@@ -258,19 +266,33 @@ def relative_names(files: Sequence[Path]) -> list[str]:
     """
     if not files:
         return []
-    real = with_real_parents(files)
-    root = common_root(real)
+    parents: dict[str, str] = {}
     names: list[str] = []
-    taken: set[str] = set()
-    for file in real:
-        plain = printable(file.relative_to(root).as_posix())
-        name, number = plain, 1
-        while name in taken:
+    for file in files:
+        folder, name = os.path.split(file)
+        if folder not in parents:
+            parents[folder] = os.path.realpath(folder)
+        names.append(f"{parents[folder]}{os.sep}{name}")
+    root = os.path.commonpath(list(parents.values()))
+    cut = len(root.rstrip(os.sep)) + 1
+    escaped = False
+    for at, path in enumerate(names):
+        plain = path[cut:].replace(os.sep, "/")
+        names[at] = printable(plain)
+        escaped = escaped or names[at] != plain
+    return _numbered(names) if escaped else names
+
+
+def _numbered(plain: Sequence[str]) -> list[str]:
+    """Names, of which equal ones are told apart."""
+    names: dict[str, None] = {}
+    for each in plain:
+        name, number = each, 1
+        while name in names:
             number += 1
-            name = f"{plain}~{number}"
-        taken.add(name)
-        names.append(name)
-    return names
+            name = f"{each}~{number}"
+        names[name] = None
+    return list(names)
 
 
 def split_of(name: str) -> str | None:

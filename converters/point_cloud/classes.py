@@ -11,7 +11,7 @@ from typing import Any
 from unistore.converters.common.columns import Column
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Part
-from unistore.converters.point_cloud.layouts.arrays import NAME, SUFFIXES
+from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL, Layout
 from unistore.errors import printable
 
@@ -26,8 +26,7 @@ _SHOWN = 8
 def folder_classes(parts: Sequence[Part]) -> list[tuple[int, str] | None]:
     """Number and name of each part's class, in the order of the names; None for all where folders are none.
 
-    Classes are folders of ``.npy`` and ``.npz`` files alone, at least two, one of them with several files;
-    folders called after a split are passed over.
+    Classes are folders, at least two, one of them with several files; those called after a split are none.
     """
     named = [_class_of(part) for part in parts]
     names = sorted({name for name in named if name is not None})
@@ -37,23 +36,28 @@ def folder_classes(parts: Sequence[Part]) -> list[tuple[int, str] | None]:
 
 
 def _class_of(part: Part) -> str | None:
-    *folders, file = part.name.split("/")
+    *folders, _ = part.name.split("/")
     found = next((each for each in folders if split_of(f"{each}/a") is None), None)
-    if found is None or not file.lower().endswith(SUFFIXES) or _CLASS.fullmatch(found) is None:
-        return None
-    return found
+    return found if found is not None and _CLASS.fullmatch(found) else None
 
 
-def labelled(layout: Layout, of_class: tuple[int, str] | None, mapping: Mapping[str, str]) -> Layout:
-    """A layout whose only segment has its folder's class for its label, unless it has labels of its own.
+def labelled(
+    layouts: Sequence[Layout], classes: Sequence[tuple[int, str] | None], mapping: Mapping[str, str]
+) -> list[Layout]:
+    """Layouts whose only segments have their folders' classes for labels, unless any has labels or segments.
 
-    ``--map label=`` leaves it out.
+    ``--map label=`` leaves them out.
     """
-    own = {*layout.columns, *layout.segment_columns, *mapping}
-    if of_class is None or layout.format != NAME or LABEL in own or layout.segmented is not None:
-        return layout
-    form = (of_class[1], Column(_DTYPE))
-    return replace(layout, segment_columns={**layout.segment_columns, LABEL: form})
+    own = {key for each in layouts for key in (*each.columns, *each.segment_columns)}
+    cut = any(each.segmented is not None for each in layouts)
+    if cut or LABEL in mapping or any(map(is_label, own)):
+        return list(layouts)
+    return [
+        each
+        if of_class is None
+        else replace(each, segment_columns={**each.segment_columns, LABEL: (of_class[1], Column(_DTYPE))})
+        for each, of_class in zip(layouts, classes, strict=True)
+    ]
 
 
 def class_notes(details: Sequence[Mapping[str, Any]]) -> list[str]:

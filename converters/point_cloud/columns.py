@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import numpy as np
 
 from unistore.converters.common.columns import Column, storable
 from unistore.converters.files.hdf5.file import place
+from unistore.converters.point_cloud.cures import leaving_out, naming, renaming
 from unistore.converters.point_cloud.names import apart, is_coordinates, named_coordinates, unscaled
 from unistore.converters.point_cloud.source import ROLES
 from unistore.errors import InputError, Problem, printable
@@ -25,12 +27,12 @@ __all__ = [
     "name_problems",
 ]
 
+_SHOWN = 3
 FEATURES = "features"
 """Stored name of what follows x, y, z in one array of coordinates."""
 _RESERVED = ("xyz", "source_row", "origin", "index")
 """Names of arrays and sample keys that a source's column cannot have."""
-_CURE = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
-_RENAME = "rename it with --map NEW=OLD, or leave it out with --map OLD="
+_WRITE = "write it again as float64"
 
 
 class _Shaped(Protocol):
@@ -106,7 +108,7 @@ def choose(
     if missing:
         listed = printable(", ".join(own)) or "none"
         message = f"has no {', '.join(missing)}; columns: {listed}"
-        problems.append(Problem(place(name, group), message, _CURE, "missing"))
+        problems.append(Problem(place(name, group), message, naming(datasets), "missing"))
     xyz = ("xyz",) if "xyz" in stored else ROLES
     problems += name_problems(stored, xyz, name)
     if problems:
@@ -196,12 +198,12 @@ def _add_features(
     """Make a column of what follows x, y, z in their dataset."""
     if not wide or whole.shape[1] < 3:
         message = f"has shape {whole.shape}, expected (N, 3) for coordinates"
-        return [Problem(place(name, path), message, _CURE, "shape")]
+        return [Problem(place(name, path), message, "save it as (N, 3)", "shape")]
     if any(key.lower() == FEATURES for key in columns):
         message = (
             f"has shape {whole.shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
         )
-        return [Problem(place(name, path), message, _RENAME, "ambiguous")]
+        return [Problem(place(name, path), message, renaming(path), "ambiguous")]
     columns[FEATURES] = (path, Column(whole.dtype.str, (whole.shape[1] - 3,)))
     notes.append(f"{printable(path)} {whole.shape}: the first three are x, y, z, the others {FEATURES}")
     return []
@@ -235,7 +237,7 @@ def _named(
         taken = stored.get(role) or mapped.get(role)
         if taken is not None:
             message = f"would be stored as {role!r}, as {printable(taken)} is"
-            problems.append(Problem(place(name, path), message, _RENAME, "ambiguous"))
+            problems.append(Problem(place(name, path), message, renaming(path), "ambiguous"))
         stored.setdefault(role, path)
     return {**stored, **mapped}, problems
 
@@ -260,11 +262,11 @@ def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: s
         reason = "this name is kept for something else" if taken else name_problem(key)
         if reason is not None or "/" in key:
             message = f"cannot be stored as {key!r}: {reason or 'it holds a slash'}"
-            problems.append(Problem(place(name, stored[key]), message, _RENAME, "name"))
+            problems.append(Problem(place(name, stored[key]), message, renaming(stored[key]), "name"))
     for keys in alike.values():
         if len(keys) > 1:
             message = f"holds both {printable(' and '.join(keys))}"
-            problems.append(Problem(name, message, _RENAME, "ambiguous"))
+            problems.append(Problem(name, message, renaming(stored[keys[1]]), "ambiguous"))
     return problems
 
 
@@ -278,7 +280,8 @@ def _form_problems_of(
         problems += form_problems(form, place(name, path), coordinate=key in xyz)
         if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
             message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
-            problems.append(Problem(place(name, path), message, _CURE, "shape"))
+            others = {each: datasets[each] for each in datasets if each != path}
+            problems.append(Problem(place(name, path), message, naming(others), "shape"))
     problem = lengths_problem({path: datasets[path].shape for path in used.values()}, name)
     return problems if problem is None else [*problems, problem]
 
@@ -290,8 +293,14 @@ def lengths_problem(shapes: Mapping[str, tuple[int, ...]], name: str) -> Problem
         return None
     width = max(map(len, lengths))
     table = "\n".join(f"    {path.ljust(width)}  {length}" for path, length in lengths.items())
-    cure = "write the file again, or leave columns out with --map NAME="
+    common = Counter(lengths.values()).most_common(1)[0][0]
+    odd = [path for path, length in lengths.items() if length != common]
+    cure = f"write the file again, or leave columns out: {leaving_out(*odd[:_SHOWN])}"
     return Problem(name, f"columns differ in length:\n{table}\n   ", cure, "length")
+
+
+def _left(location: str) -> str:
+    return f"leave it out: {leaving_out(location.rpartition(': ')[2])}"
 
 
 def form_problems(form: Column, location: str, *, coordinate: bool = False) -> list[Problem]:
@@ -300,10 +309,12 @@ def form_problems(form: Column, location: str, *, coordinate: bool = False) -> l
     largest = {"f": 8, "i": 4, "u": 4}.get(dtype.kind, 0)
     if coordinate and dtype.itemsize > largest:
         message = f"has dtype {dtype}, expected a float or an integer of at most 32 bits for coordinates"
-        return [Problem(location, message, _CURE, "dtype")]
+        return [Problem(location, message, _WRITE, "dtype")]
     if not storable(dtype):
         message = f"has dtype {dtype}, expected bool, integers or floats of up to 8 bytes"
-        return [Problem(location, message, _RENAME, "dtype")]
+        return [Problem(location, message, _left(location), "dtype")]
     if 0 in form.row_shape:
-        return [Problem(location, f"has rows of shape {form.row_shape}, without values", _RENAME, "empty")]
+        return [
+            Problem(location, f"has rows of shape {form.row_shape}, without values", _left(location), "empty")
+        ]
     return []

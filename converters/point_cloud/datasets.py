@@ -21,7 +21,7 @@ from unistore.converters.files.hdf5.file import names_in, place
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.parts import Candidate
-from unistore.converters.point_cloud.attributes import file_attributes
+from unistore.converters.point_cloud.attributes import COUNT, file_attributes
 from unistore.converters.point_cloud.columns import Chosen
 from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
 from unistore.converters.point_cloud.source import (
@@ -173,7 +173,12 @@ class Datasets(PointSource):
         self.rows = self._count()
 
     def _count(self) -> int:
-        return int(self._file[self._detail["xyz"][0]].shape[0])
+        return int(self._dataset(self._detail["xyz"][0]).shape[0])
+
+    def _dataset(self, path: str) -> h5py.Dataset:
+        if path not in self._datasets:
+            self._datasets[path] = hdf5.member(self._file, path)
+        return self._datasets[path]
 
     def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
         """Rows ``lo:hi`` of some columns."""
@@ -184,9 +189,7 @@ class Datasets(PointSource):
 
         Small ones are in the cache that HDF5 has for a dataset as long as it is open.
         """
-        if path not in self._datasets:
-            self._datasets[path] = self._file[path]
-        dataset, location = self._datasets[path], place(self._name, path)
+        dataset, location = self._dataset(path), place(self._name, path)
         chunk = dataset.chunks[0] if hdf5.chunk_memory(dataset) else 0
         if 4 * chunk <= hi - lo:
             return hdf5.read_rows(dataset, location, lo, hi)
@@ -246,4 +249,12 @@ def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = 
         return name in taken or (in_segments and name.rpartition("/")[2] in taken)
 
     found = [name for name in datasets_of(file) if not is_column(name) and not name.endswith("/indices")]
-    return summary([*found, *attributes_left_out(file, source_text(detail), is_column)])
+
+    def counted(path: str, item: Any, name: Any) -> bool:
+        """An export counts the points of every segment again."""
+        if name != COUNT or not path.startswith("segments/") or item.attrs.get_id(name).dtype != "<i8":
+            return False
+        first = next(iter(item.values()), None)
+        return getattr(first, "shape", ())[:1] == (item.attrs[name],)
+
+    return summary([*found, *attributes_left_out(file, source_text(detail), is_column, counted)])

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from unistore.converters.common.columns import missing_value
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.point_cloud.buckets import reader
-from unistore.converters.point_cloud.coordinates import bounds_of, quantise
+from unistore.converters.point_cloud.coordinates import Decimals, bounds_of, quantise
 from unistore.converters.point_cloud.recognise import format_named
 from unistore.converters.point_cloud.segments import Partition, blocks
-from unistore.converters.point_cloud.source import PointSource
+from unistore.converters.point_cloud.source import PointSource, segment_values
 from unistore.converters.point_cloud.stored import Cut, StoredPoints
 from unistore.converters.point_cloud.voxels import VoxelGrid, largest_cell
 from unistore.converters.point_cloud.workspace import Workspace
@@ -107,18 +107,20 @@ class _Clouds:
         self._emit, self._work = emit, work
         self._scale, self._offset = source.detail["scale"], source.detail["offset"]
         self._quantised = self._scale is not None and self._offset is not None
+        self._decimals = Decimals()
         partition = stored.partition
         self._bounds = np.zeros((len(partition.lengths), 2, 3))
         self._voxels = {size: np.zeros(len(partition.lengths), np.int64) for size in sizes}
 
     @property
     def facts(self) -> dict[str, NDArray[Any]]:
-        """``lengths``, ``numbers``, ``bounds``, ``quantised``, ``voxels/<size>``."""
+        """``lengths``, ``numbers``, ``bounds``, ``quantised``, ``places``, ``voxels/<size>``."""
         return {
             "lengths": self._stored.partition.lengths,
             "numbers": self._stored.partition.numbers,
             "bounds": self._bounds,
             "quantised": np.array(self._quantised),
+            "places": np.array(self._decimals.places),
             **{voxel_group(size): voxels for size, voxels in self._voxels.items()},
         }
 
@@ -173,6 +175,7 @@ class _Clouds:
         xyz = self._stored.xyz(lo, hi)
         exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
         self._quantised = exact is not None
+        self._decimals.look(xyz)
         self._emit(POINTS, _XYZ, xyz if exact is None else exact)
         return xyz
 
@@ -190,6 +193,6 @@ def _segment_column(
     points: PointSource, key: str, field: Field, partition: Partition, detail: Mapping[str, Any]
 ) -> NDArray[Any]:
     if key in detail["segment_columns"]:
-        return points.segment_column(key)
+        return segment_values(detail, key, points.segment_column)
     shape = (len(partition.lengths), *field.row_shape)
     return np.full(shape, missing_value(field.dtype), field.dtype)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from unistore.converters.common.faults import as_problem
 from unistore.converters.files.hdf5.file import place
 from unistore.errors import InputError, Problem, printable
 
@@ -134,9 +135,10 @@ def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
 
 def _lines(path: Path) -> list[str]:
     """Lines of a list that are not empty."""
-    if path.stat().st_size > _LARGEST:
-        raise InputError(Problem(place(str(path)), "is too long for a list of files", kind="format"))
-    text = path.read_text(encoding="utf-8", errors="replace")
+    with as_problem(str(path)):
+        if path.stat().st_size > _LARGEST:
+            raise InputError(Problem(place(str(path)), "is too long for a list of files", kind="format"))
+        text = path.read_text(encoding="utf-8", errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 

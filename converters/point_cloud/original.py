@@ -14,7 +14,7 @@ from unistore.converters.files.hdf5.attribute_texts import attribute_texts
 from unistore.converters.files.hdf5.original_attributes import compared_attributes
 from unistore.converters.point_cloud.cloud import Cloud, clouds
 from unistore.converters.point_cloud.recognise import format_named
-from unistore.converters.point_cloud.source import Original, coordinate_names
+from unistore.converters.point_cloud.source import Original, coordinate_names, segment_values
 from unistore.converters.scan import Scan
 from unistore.schemas.point_cloud.fields import NO_SEGMENT
 from unistore.schemas.store_view import StoreView
@@ -50,7 +50,8 @@ class Originals:
                 yield compared(path, stored, original.column(name).reshape(stored.shape))
             for name, (path, _, _) in detail["segment_columns"].items():
                 stored = cloud.segment_column(name)
-                yield compared(path, stored, original.segment_column(name).reshape(stored.shape))
+                values = segment_values(detail, name, original.segment_column)
+                yield compared(path, stored, values.reshape(stored.shape))
             yield from _indices(original, cloud, compared)
         yield from compared_attributes(source.name, source.path, self._attributes[number])
 

@@ -36,6 +36,7 @@ __all__ = [
     "Ranges",
     "column_paths",
     "coordinate_names",
+    "segment_values",
     "to_json",
 ]
 
@@ -198,6 +199,13 @@ class PointSource(Protocol):
     def check(self) -> None:
         """Raise what was found wrong with the rows read so far."""
         return
+
+
+def segment_values(detail: Mapping[str, Any], key: str, read: Callable[[str], NDArray[Any]]) -> NDArray[Any]:
+    """A column of a source's segments, (S, …): the class that its folder is, or what ``read(key)`` gives."""
+    if key == LABEL and "class" in detail:
+        return np.array([detail["class"][0]], np.int32)
+    return read(key)
 
 
 def _no_column(key: str) -> NDArray[Any]:

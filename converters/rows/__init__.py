@@ -22,7 +22,8 @@ FAMILY = Family(
     rules="unistore.schemas.rows.rules:RULES",
     export="unistore.converters.rows.export:files",
     originals="unistore.converters.rows.original:Originals",
-    kind="unistore.data.kinds.natural:rows",
+    kind="unistore.data.kinds.defaults:rows",
+    preview="unistore.converters.rows.preview:PREVIEW",
     batch_size=64,
     general=True,
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -13,9 +15,18 @@ from unistore.converters.files.hdf5.file import place
 from unistore.errors import Problem, printable
 from unistore.schemas.arrays import name_problem
 
-__all__ = ["CURE", "common_length", "fields_of", "form_problems", "nesting"]
+__all__ = ["common_length", "fields_of", "form_problems", "nesting", "taking"]
 
-CURE = "take the arrays that belong together by name: --map image=data --map label=label"
+
+def taking(names: Iterable[str]) -> str:
+    """How to take some arrays alone."""
+    options = " ".join(f"--map {shlex.quote(f'{name}={name}')}" for name in names)
+    return f"take the arrays that belong together, as in {options}"
+
+
+def _renaming(column: str) -> str:
+    plain = "".join(char if char.isascii() and char.isalnum() else "_" for char in column).strip("_")
+    return f"rename it, as in --map {shlex.quote(printable(f'{plain}_2={column}'))}"
 
 
 def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, list[Problem]]:
@@ -27,7 +38,10 @@ def common_length(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int
     table = "\n".join(
         f"    {key.ljust(width)}  {'scalar' if length is None else length}" for key, length in lengths.items()
     )
-    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", CURE, "length")]
+    known = Counter(length for length in lengths.values() if length is not None)
+    most = known.most_common(1)[0][0] if known else None
+    cure = taking(key for key, length in lengths.items() if length is not None and length == most)
+    return 0, [Problem(name, f"arrays do not share axis 0; their lengths:\n{table}\n   ", cure, "length")]
 
 
 def fields_of(
@@ -50,7 +64,7 @@ def form_problems(column: str, form: Column, location: str) -> list[Problem]:
         message = f"has dtype {np.dtype(form.dtype)}, which is not bool, integer or float of up to 8 bytes"
         problems.append(Problem(location, message, "store numbers, or leave it out with --map", "dtype"))
     if (reason := name_problem(column)) is not None:
-        cure = "rename it with --map NAME=ARRAY"
+        cure = _renaming(column)
         problems.append(Problem(location, f"cannot be an array's name: {reason}", cure, "name"))
     if prod(form.row_shape) == 0:
         message = f"has rows of shape {form.row_shape}, which hold no values"
@@ -61,8 +75,12 @@ def form_problems(column: str, form: Column, location: str) -> list[Problem]:
 def nesting(columns: Sequence[str], name: str) -> list[Problem]:
     """An array cannot lie inside another one."""
     inner = [(column, outer) for column in columns for outer in columns if column.startswith(f"{outer}/")]
-    cure = "rename one with --map NAME=ARRAY"
     return [
-        Problem(place(name, column), f"lies inside the array {outer!r}", cure, "name")
+        Problem(
+            place(name, column),
+            f"lies inside the array {outer!r}",
+            _renaming(column),
+            "name",
+        )
         for column, outer in inner
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from unistore.converters.protocol import Scan, Source
+from unistore.converters.protocol import Scan, Source, Sources
 from unistore.converters.spike.comparing import compare
 from unistore.converters.spike.existing import existing_orientation
 from unistore.converters.spike.frames import ROLES
@@ -56,11 +56,11 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     if problems:
         raise InputError(problems)
     if any(each.problems for each in frames):
-        return Scan(family=FAMILY_NAME, sources=(), tables=(), sample_table=FRAMES, main_table=FRAMES)
+        return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=FRAMES)
     upside_down, remarks = False, list[str]()
     if "voxel" in roles:
         upside_down, remarks = _existing(frames, spikes, options)
-    sources = tuple(
+    sources = Sources(
         Source(
             path=each.frame.files[roles[0]],
             name=each.frame.name,

@@ -14,7 +14,7 @@ from unistore.converters.files.formats import has_ending
 from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.derive import derive_memory, derive_source
 from unistore.converters.trajectory.index import Index
@@ -27,7 +27,9 @@ from unistore.converters.trajectory.settle import possible_tables, settle_episod
 from unistore.converters.trajectory.source import Look
 from unistore.converters.trajectory.tables import Layout, lay_out, resized_columns
 from unistore.errors import InputError, Problem
+from unistore.schemas.tables import Table
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
+from unistore.system.packed import Packed
 
 __all__ = ["TrajectoryConverter"]
 
@@ -71,37 +73,22 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             If files have different layouts, columns differ, a mapped dataset is nowhere, or no episode is
             left.
         """
-        kept = [(part, each) for part, each in zip(parts, scanned, strict=True) if each.index.names]
-        indexed = [(part.name, each.index) for part, each in kept]
+        kept = Packed(pair for pair in zip(parts, scanned, strict=True) if pair[1].index.names)
         layout, differences = lay_out(
-            indexed, self.columns, keep=self.images == "keep", image_size=self.image_size
+            ((part.name, each.index) for part, each in kept),
+            self.columns,
+            keep=self.images == "keep",
+            image_size=self.image_size,
         )
         problems = _mixed(kept) + differences
         if not problems:
             problems += self._unused(scanned) + _empty(scanned)
         if problems:
             raise InputError(problems)
-        indexed = [(name, index.restricted(layout.merged)) for name, index in indexed]
         tables = layout.tables(self.colour)
-        direct = [table.name for table in tables if not table.spilled]
         spilled = [table.name for table in tables if table.spilled]
         texts = AttributeTexts()
-        sources = tuple(
-            Source(
-                path=part.files[0],
-                name=part.name,
-                files=(*part.files, *each.files),
-                rows=dict.fromkeys(direct, int(index.offsets[-1])),
-                split=split_of(part.name),
-                detail={
-                    **index.to_json(),
-                    **texts.detail(part.name, each.attributes, _stored(index)),
-                },
-                memory=derive_memory(index, keep=self.images == "keep"),
-                reading=each.reading,
-            )
-            for (part, each), (_, index) in zip(kept, indexed, strict=True)
-        )
+        sources = Sources(self._source(part, each, layout, tables, texts) for part, each in kept)
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
@@ -120,43 +107,54 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             },
             possible=possible_tables(
                 layout,
-                sum(len(index.names) for _, index in indexed),
-                sum(int(index.offsets[-1]) for _, index in indexed),
+                sum(len(each.index.names) for _, each in kept),
+                sum(sum(each.index.lengths) for _, each in kept),
             ),
             needs_facts=True,
         )
 
+    def _source(
+        self, part: Part, each: ScannedFile, layout: Layout, tables: Sequence[Table], texts: AttributeTexts
+    ) -> Source:
+        index = each.index.restricted(layout.merged)
+        return Source(
+            path=part.files[0],
+            name=part.name,
+            files=(*part.files, *each.files),
+            rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
+            split=split_of(part.name),
+            detail={**index.to_json(), **texts.detail(part.name, each.attributes, _stored(index))},
+            memory=derive_memory(index, keep=self.images == "keep"),
+            reading=each.reading,
+        )
+
     def _notes(self, kept: Sequence[tuple[Part, ScannedFile]], layout: Layout) -> list[str]:
-        indexes = [each.index for _, each in kept]
-        variants = [variant for index in indexes for variant in index.variants]
-        episodes = sum(len(index.names) for index in indexes)
-        steps = sum(int(index.offsets[-1]) for index in indexes)
-        notes = [f"{indexes[0].layout}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
+        layouts, episodes, steps = dict[str, None](), 0, 0
+        empty, dropped, encoded = dict[str, None](), dict[str, None](), dict[str, None]()
+        for _, each in kept:
+            layouts[each.index.layout] = None
+            episodes, steps = episodes + len(each.index.names), steps + sum(each.index.lengths)
+            dropped |= dict.fromkeys(each.dropped)
+            for variant in each.index.variants:
+                empty |= dict.fromkeys(variant.empty)
+                encoded |= dict.fromkeys(
+                    column for column, feature in variant.features.items() if feature.encoded
+                )
+        notes = [f"{next(iter(layouts))}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
             for role in ("action", "reward")
             if role not in layout.merged
         ]
         for what, datasets in (
-            (
-                "(T, 0) datasets hold no values and are only named in attributes",
-                [path for variant in variants for path in variant.empty],
-            ),
-            (
-                "not per step and too large for attributes, not kept",
-                [path for _, each in kept for path in each.dropped],
-            ),
+            ("(T, 0) datasets hold no values and are only named in attributes", empty),
+            ("not per step and too large for attributes, not kept", dropped),
         ):
             if datasets:
-                notes.append(f"{what}: {', '.join(dict.fromkeys(datasets))}")
-        compressed = [
-            column
-            for variant in variants
-            for column, feature in variant.features.items()
-            if feature.encoded and column in layout.merged
-        ]
+                notes.append(f"{what}: {', '.join(datasets)}")
+        compressed = [column for column in encoded if column in layout.merged]
         if compressed:
-            listed = ", ".join(dict.fromkeys(compressed))
+            listed = ", ".join(compressed)
             notes.append(
                 f"compressed frames ({listed}) taken as {self.colour}; if red and blue are exchanged, "
                 "choose the other --colour (standard, swapped)"
@@ -192,7 +190,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 
     def _layout(self, scan: Scan) -> Layout:
-        found = [(source.name, Index.from_json(source.detail)) for source in scan.sources]
+        found = ((source.name, Index.from_json(source.detail)) for source in scan.sources)
         layout, _ = lay_out(found, self.columns, keep=self.images == "keep", image_size=self.image_size)
         return layout
 
@@ -210,10 +208,10 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
 
 def _stored(index: Index) -> Callable[[str], bool]:
-    """Tells whether a store of these episodes has a dataset, or something inside a group."""
+    """Tells whether a store of these episodes has a dataset, or something inside a group or the root."""
     datasets = index.datasets()
     groups = {path.rsplit("/", depth)[0] for path in datasets for depth in range(1, path.count("/") + 1)}
-    return lambda path: path in datasets or path in groups
+    return lambda path: not path or path in datasets or path in groups
 
 
 def _mixed(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:

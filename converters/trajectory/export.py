@@ -158,10 +158,21 @@ def files(store: StoreView) -> Iterator[File]:
 
 
 def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Attributes of a file, and those kept of its datasets and of the groups that hold them."""
-    places = {path.rsplit("/", depth)[0] for path in file.values for depth in range(path.count("/") + 1)}
+    """Attributes of a file from its text, and those kept exactly of what the file has, which come first.
+
+    The text has those of the root among those of another group.
+    """
+    places = {
+        "",
+        *(path.rsplit("/", depth)[0] for path in file.values for depth in range(path.count("/") + 1)),
+    }
     found = {path: each for path, each in kept.items() if path in places}
-    return {**found, **{path: {**found.get(path, {}), **own} for path, own in file.attributes.items()}}
+    of_root = found.get("", {}) if "" not in file.attributes else {}
+    told = {
+        path: {name: value for name, value in own.items() if name not in of_root}
+        for path, own in file.attributes.items()
+    }
+    return {path: {**told.get(path, {}), **found.get(path, {})} for path in {**told, **found}}
 
 
 def _format(store: StoreView) -> Format:

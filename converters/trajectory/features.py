@@ -6,6 +6,7 @@ arrays that are not per step are kept as attributes.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -200,7 +201,8 @@ def _keep_small(episode: Episode, path: str, array: Array) -> None:
 
 
 def _name_problem(column: str, location: str, taken: str | None) -> Problem | None:
-    cure = "choose another column with --map NAME=DATASET"
+    path = location.rpartition(": ")[2]
+    cure = f"choose another column, as in --map {shlex.quote(printable(f'other={path}'))}"
     if taken is not None:
         return Problem(location, f"would be column {column!r}, and so would {taken!r}", cure, "name")
     reason = "the format uses it" if column in RESERVED else name_problem(column)

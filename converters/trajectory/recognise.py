@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 from unistore.converters.files.hdf5.file import place
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.source import Format, Look, Match
-from unistore.errors import InputError, Problem
+from unistore.errors import InputError, Problem, printable
 
 __all__ = ["format_of", "recognise"]
 
@@ -37,9 +39,12 @@ def format_of(look: Look, *, mapped: bool) -> Format:
     if found is None and mapped:
         found = next((each for each in asked if each.match(look) is Match.POSSIBLE), None)
     if found is None:
-        holds = ", ".join(asked[0].names(look)[:_SHOWN]) or "nothing"
+        names = asked[0].names(look)[:_SHOWN]
+        holds = ", ".join(names) or "nothing"
         expected = "; or ".join(each.evidence for each in asked)
         message = f"is no trajectory file: it holds {holds}; expected {expected}"
-        cure = "name its datasets with --map, as in --map action=commands"
+        cure = (
+            f"name the actions, as in --map {shlex.quote(printable(f'action={names[0]}'))}" if names else ""
+        )
         raise InputError(Problem(place(look.name), message, cure, "layout"))
     return found

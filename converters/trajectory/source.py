@@ -73,6 +73,7 @@ class Look:
         self.name = name or printable(str(file.path))
         self._file, self._named = file, bool(name)
         self._openers: dict[Any, Any] = {}
+        self._known: dict[str, Any] = {}
 
     def opened(self, by: _Opens[Opened]) -> Opened:
         """What ``by(path, name)`` opens, the first time it is asked for; closed with the candidate.
@@ -84,6 +85,13 @@ class Look:
         opener = self._openers.setdefault(by, lambda path: by(path, self.name))
         opened: Opened = self._file.opened(opener)
         return opened
+
+    def once(self, what: str, find: Callable[[], Opened]) -> Opened:
+        """What `find` finds, the first time that any format asks."""
+        if what not in self._known:
+            self._known[what] = find()
+        found: Opened = self._known[what]
+        return found
 
 
 class Array(Protocol):
@@ -207,7 +215,7 @@ class Rows(Protocol):
         ...
 
 
-def _none(_text: str, _stored: Callable[[str], bool], _apart: Collection[str]) -> list[str]:
+def _none(_text: str, _stored: Callable[[str], bool], _told: Collection[str]) -> list[str]:
     return []
 
 

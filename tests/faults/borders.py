@@ -15,13 +15,7 @@ put in, a dataset, member or folder renamed, a file damaged, removed, copied or 
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import shutil
-import sys
-import tempfile
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
@@ -30,8 +24,8 @@ from typing import Any
 import h5py
 import numpy as np
 from fuzz_oracles import Wrong, compare
+from fuzz_run import ACCEPTED, FAILED, REFUSED, Failure, demand, entries, main
 from fuzz_samples import SAMPLES
-from fuzz_sources import ACCEPTED, FAILED, REFUSED, Failure, demand, entries, run_all, work_off
 from numpy.random import Generator
 
 from unistore.conversion.convert import convert
@@ -40,7 +34,6 @@ from unistore.errors import InputError, printable
 
 ASKED = "asked"
 """Refused since several families are there, with the command of each."""
-OUTCOMES = (ACCEPTED, REFUSED, FAILED)
 JUNK = {
     "README.md": b"about",
     "a.nii.gz": b"\x1f\x8b",
@@ -272,17 +265,9 @@ def _convert(folder: Path, store: Path, family: str | None, *, skip: bool) -> tu
     demand(taken > 0, "a report of nothing taken")
     if report.family != "spike":  # which names folders without frames alone
         there = sum(path.is_file() for path in folder.rglob("*"))
-        found = sum(each["files"] for each in report.verdicts if each["verdict"] != "refused")
-        missing = there - found
-        demand(
-            0 <= missing <= _refused_files(report.skipped), f"{missing} files of {there} without a verdict"
-        )
+        counted = sum(each["files"] for each in report.verdicts)
+        demand(counted == there, f"{there} files, {counted} have a verdict")
     return ACCEPTED, "; ".join(report.notes)
-
-
-def _refused_files(skipped: Sequence[Mapping[str, Any]]) -> int:
-    """At most so many files belong to what was skipped: a case folder has four."""
-    return 4 * len({entry["left_out"] for entry in skipped})
 
 
 def _grouped(store: Path, folder: Path) -> bool:
@@ -327,50 +312,5 @@ def _is_named(text: str, touched: Sequence[Path], sources: Sequence[Sequence[Pat
     return any(printable(part) in text for part in parts)
 
 
-def table(answers: list[dict[str, Any]], key: str) -> None:
-    """Counts of each outcome, by family or mutation."""
-    counts = Counter((answer[key], answer["status"]) for answer in answers)
-    print(f"{key:12}" + "".join(f"{column:>11}" for column in OUTCOMES))
-    for name in sorted({name for name, _ in counts}):
-        print(f"{name:12}" + "".join(f"{counts[name, column]:11}" for column in OUTCOMES))
-
-
-def main() -> None:
-    """Run the cases, print counts, leave with 1 if any failed."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--only", type=int, help="run this one case, in this process")
-    parser.add_argument("--keep", action="store_true", help="keep the folder of --only")
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.child is not None:
-        work_off(given.seed, given.child, case)
-        return
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    work = Path(tempfile.mkdtemp(prefix="unistore-borders-", dir=memory))
-    try:
-        if given.only is not None:
-            print(json.dumps(case(given.seed, given.only, work)))
-            return
-        numbers = list(range(given.first, given.first + given.count))
-        answers = run_all(numbers, given.seed, given.processes, work, Path(__file__))
-    finally:
-        if given.keep:
-            print(f"kept: {work}")
-        else:
-            shutil.rmtree(work)
-    table(answers, "family")
-    table(answers, "mutation")
-    outcomes = Counter(answer["status"] for answer in answers)
-    counts = ", ".join(f"{outcomes[each]} {each}" for each in OUTCOMES)
-    asked = sum(answer.get("asked", False) for answer in answers)
-    print(f"{len(answers)} mutations: {counts}; {asked} of them asked which of several families first")
-    if outcomes[FAILED] or outcomes[ACCEPTED] < 0.1 * len(answers):
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    main(Path(__file__), __doc__, case, 2000)

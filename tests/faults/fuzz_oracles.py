@@ -131,7 +131,12 @@ def _points(
         layout, order = layouts[at], values["points/source_row"][span]
         xyz = values["points/xyz"][span]
         if xyz.dtype.kind == "i":
-            xyz = xyz.astype("f8") * values["sources/scale"][at] + values["sources/offset"][at]
+            scale, offset, whole = values["sources/scale"][at], values["sources/offset"][at], xyz.astype("f8")
+            xyz = (
+                whole * scale + offset
+                if layout["layout"] == "pointsuite_indices"
+                else (whole + offset) / scale
+            )
         with h5py.File(_find(folder, name)) as file:
             kind = layout["layout"]
 

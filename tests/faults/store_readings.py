@@ -24,7 +24,7 @@ import unistore.converters.trajectory.export
 import unistore.data.dataset
 import unistore.data.kinds.replay
 from unistore import export, verify
-from unistore.data.kinds.locality import samples_of_a_chunk
+from unistore.data.kinds.locality import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
 from unistore.report.inspection import inspect
 from unistore.report.speed import measure
@@ -177,7 +177,7 @@ def found_sound(path: Path) -> None:
 def look_at(path: Path) -> None:
     """What doctor does, with a look at the clock that takes no time."""
     dataset = unistore.Dataset(path, natural_suggestion(Store(path)).kind)
-    samples_of_a_chunk(dataset.store, len(dataset))
+    samples_per_chunk(dataset.store, len(dataset))
     _ = dataset.digest, dataset.block_offsets()
     if len(dataset):
         dataset.source_of(len(dataset) - 1)

@@ -123,14 +123,21 @@ def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
     run(ROOT / name, stores, PREAMBLES.get(name, ""))
 
 
-def test_the_guide_to_converting(
-    sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("name", "least"), [("converting", 11), ("inspect", 6)])
+def test_commands_of_a_guide(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    name: str,
+    least: int,
 ) -> None:
-    document = ROOT / "docs" / "converting.md"
-    shutil.copytree(sources, tmp_path, dirs_exist_ok=True)
+    document = ROOT / "docs" / f"{name}.md"
+    given = request.getfixturevalue("sources" if name == "converting" else "stores")
+    shutil.copytree(given, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     commands = [line for line in blocks(document, "console").splitlines() if line]
-    assert len(commands) > 10
+    assert len(commands) >= least
     for line in commands:
         prompt, program, *arguments = shlex.split(line)
         assert (prompt, program) == ("$", "unistore")

@@ -14,7 +14,7 @@ import pytest
 import unistore
 
 ROOT = Path(unistore.__file__).parent
-HEAVY = {"torch", "dask", "distributed", "h5py", "zarr", "cv2", "obstore", "tensorstore"}
+HEAVY = {"torch", "dask", "distributed", "h5py", "zarr", "cv2", "obstore", "tensorstore", "matplotlib"}
 
 LOW = {"errors", "schemas", "system"}
 STORES = LOW | {"zarr3", "remote", "store"}
@@ -25,18 +25,19 @@ ROOMS: dict[str, set[str]] = {
     "zarr3": {"errors"},
     "memory": {"errors"},
     "order": {"errors", "system"},
+    "pictures": {"errors", "system", "schemas", "converters", "remote"},
     "config": {"errors", "system", "converters"},
     "converters": LOW,
     "remote": {"errors", "system", "zarr3"},
-    "store": (STORES - {"store"}) | {"converters"},
-    "data": STORES | {"memory", "order", "converters"},
-    "loader": {"errors", "system", "memory", "order", "data"},
+    "store": (STORES - {"store"}) | {"converters", "pictures"},
+    "data": STORES | {"memory", "order", "converters", "pictures"},
+    "loader": {"errors", "system", "memory", "order", "data", "pictures"},
     "conversion": STORES | {"converters"},
     "exporting": STORES | {"converters", "conversion"},
     "integrity": STORES | {"converters", "conversion", "exporting"},
-    "report": STORES | {"converters", "conversion", "order", "data", "loader"},
+    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures"},
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
-    "cli": STORES | {"converters", "config", "conversion", "exporting", "integrity", "report"},
+    "cli": STORES | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "report"},
     "__main__": {"cli"},
 }
 """For each room, the other rooms of unistore that it may import, in functions and for types too."""
@@ -53,11 +54,12 @@ AT_TOP: dict[str, set[str]] = {
 
 IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.conversion.executors": {"dask", "distributed"},
-    "unistore.converters": {"cv2", "h5py"},
+    "unistore.converters": {"cv2", "h5py", "matplotlib"},
     "unistore.data.kinds": {"cv2"},
     "unistore.data.presentation": {"torch"},
     "unistore.exporting": {"cv2", "h5py"},
     "unistore.loader": {"torch"},
+    "unistore.pictures": {"matplotlib"},
     "unistore.remote": {"obstore", "zarr"},
     "unistore.store": {"zarr"},
 }

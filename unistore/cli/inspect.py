@@ -1,11 +1,16 @@
-"""``unistore inspect``: what is at a path, and what to do with it."""
+"""``unistore inspect``: describes a store or source files, and suggests what to do next."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from unistore.cli.blocks import show
-from unistore.cli.output import say_json
+from unistore.cli.output import say, say_json
+
+if TYPE_CHECKING:
+    from unistore.report.inspection import Inspection
 
 __all__ = ["command"]
 
@@ -13,28 +18,105 @@ DAMAGED, BAD_INPUT = 1, 2
 
 EXAMPLES = """\b
 Examples:
-  unistore inspect train.zarr    a store: what it holds, code to load it
-  unistore inspect recordings/   sources: what is wrong, what converts them
+  unistore inspect train.zarr    a store: its content, code to load it
+  unistore inspect recordings/   sources: problems, the command to convert them
+  unistore inspect train.zarr --html report.html
+  unistore inspect train.zarr --sample 17 --plot sample.png
   unistore inspect train.zarr --json
 """
 
 
-@click.command("inspect", epilog=EXAMPLES, short_help="Say what a path is, what is wrong, what to do next.")
+class _Numbers(click.ParamType[tuple[int, ...]]):
+    name = "N,N,…"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Read ``"3,17,2040"``."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(each) for each in str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a list of numbers, as in 3,17,2040", param, ctx)
+
+
+@click.command("inspect", epilog=EXAMPLES, short_help="Describe a path, its problems, and what to do next.")
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(path: str, as_json: bool) -> int:
-    """Say what PATH is: a store, an unfinished conversion, source files, or something else.
+@click.option("--all", "every", is_flag=True, help="Show bookkeeping arrays, chunks, shards and codecs, too.")
+@click.option("--html", metavar="FILE", help="Write a page with pictures of samples.")
+@click.option("--samples", type=_Numbers(), default=(), help="Show these samples in the page, too.")
+@click.option("--sample", type=int, metavar="N", help="Show one sample: keys, shapes, dtypes, ranges.")
+@click.option("--plot", metavar="FILE.png", help="Write a picture of --sample.")
+@click.option("--overwrite", is_flag=True, help="Replace a file that is not a report.")
+def command(
+    path: str,
+    as_json: bool,
+    every: bool,
+    html: str | None,
+    samples: tuple[int, ...],
+    sample: int | None,
+    plot: str | None,
+    overwrite: bool,
+) -> int:
+    """Describe PATH: a store, an unfinished conversion, source files, or something else.
 
-    Exits with 0; with 1 where a store's seal is broken; with 2 where sources have problems or nothing
-    known is there.
+    Samples are rows of the store's sample table: segments, volumes, frames, episodes, rows.
+
+    Exit codes: 0 if all is well, 1 if the seal of a store is broken, 2 if sources have problems or PATH is
+    nothing known.
     """
+    if plot is not None and sample is None:
+        raise click.UsageError("--plot needs --sample N")
+    if samples and html is None:
+        raise click.UsageError("--samples needs --html FILE; --sample N shows one here")
+    if sample is not None:
+        if html is not None:
+            raise click.UsageError("--sample shows one sample here, --html takes --samples N,N,…")
+        return _sample(path, sample, plot, as_json=as_json, overwrite=overwrite)
     from unistore.report.inspection import inspect
 
+    if html is not None:
+        from unistore.report.target import check_target
+
+        check_target(html, overwrite=overwrite)
     found = inspect(path)
+    if html is not None:
+        from unistore.report.target import write_report
+
+        write_report(html, found.to_html(samples).encode(), overwrite=overwrite)
     if as_json:
         say_json(found.to_json(), indent=1)
+    elif html is None:
+        show(found.blocks, every=every)
     else:
-        show(found.blocks)
+        say(f"{html}: written; open it in a browser")
+    return _code(found)
+
+
+def _code(found: Inspection) -> int:
     if found.is_good:
         return 0
     return DAMAGED if found.kind == "store" else BAD_INPUT
+
+
+def _sample(path: str, sample: int, plot: str | None, *, as_json: bool, overwrite: bool) -> int:
+    from unistore.pictures.draw import sample_picture
+    from unistore.report.sample import describe_sample, sample_blocks
+    from unistore.report.target import check_target, write_report
+    from unistore.store.reader import Store
+
+    store = Store(path)
+    if plot is not None:
+        if not plot.lower().endswith(".png"):
+            raise click.UsageError("--plot takes the name of a PNG file, as in sample.png")
+        check_target(plot, overwrite=overwrite)
+    about = describe_sample(store, sample)
+    if plot is not None:
+        write_report(plot, sample_picture(store, sample), overwrite=overwrite)
+    if as_json:
+        say_json(about, indent=1)
+    else:
+        show(sample_blocks(about))
+    return 0

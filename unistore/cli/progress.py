@@ -1,4 +1,4 @@
-"""Progress on a terminal: bytes, rate, time left. A line a stage when piped."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from unistore.cli.output import safe
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Bar"]
+__all__ = ["ProgressBar"]
 
 
-class Bar:
-    """A bar a stage on standard error: what is done, MB/s, time left.
-
-    Without a terminal it prints one line a stage, so that logs stay readable.
-    """
+class ProgressBar:
+    """One bar per stage on standard error: bytes done, rate, time left; without a terminal, one line."""
 
     def __init__(self) -> None:
         self._progress = _progress() if sys.stderr.isatty() else None
@@ -40,7 +37,7 @@ class Bar:
             self._task = self._progress.add_task(stage, total=total)
 
     def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
+        """`amount` more bytes are done."""
         if self._progress is not None and self._task is not None:
             self._progress.advance(self._task, amount)
 

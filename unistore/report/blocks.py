@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unistore.errors import printable
 
-__all__ = ["Block", "count_of", "plain"]
+__all__ = ["Block", "count_of", "plain", "unfolded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +28,8 @@ class Block:
         Sentences.
     code
         Text to paste.
+    folded
+        Shown only where everything is asked for; in a page it can be opened.
     """
 
     title: str = ""
@@ -37,12 +39,20 @@ class Block:
     spare: Sequence[str] = ()
     lines: Sequence[str] = ()
     code: str = ""
+    folded: bool = False
 
 
-def plain(blocks: Iterable[Block]) -> str:
+def unfolded(blocks: Iterable[Block], *, every: bool) -> list[Block]:
+    """Blocks with those that are folded, or with a line in place of them."""
+    return [
+        Block(lines=[f"+ {block.title}: --all"]) if block.folded and not every else block for block in blocks
+    ]
+
+
+def plain(blocks: Iterable[Block], *, every: bool = False) -> str:
     """Blocks as text without colours; whatever came from a file is made safe for a terminal."""
     parts = []
-    for block in blocks:
+    for block in unfolded(blocks, every=every):
         lines = [block.title] if block.title else []
         indent = "  " if block.title else ""
         width = max((len(name) for name, _ in block.facts), default=0)

@@ -12,21 +12,25 @@ from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
 from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem
+from unistore.pictures.html import notebook_html
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, plain
+from unistore.report.blocks import Block, count_of, plain
 from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
-from unistore.report.sealed import describe_store, store_blocks
+from unistore.report.page import page
+from unistore.report.sealed import describe_store
+from unistore.report.sealed_blocks import store_blocks
 from unistore.report.sources import describe_sources, problem_blocks, source_blocks
 from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
 from unistore.report.verdicts import verdict_blocks
 from unistore.store.names import REPAIR, build_folder
+from unistore.store.reader import Store
 
 __all__ = ["Inspection", "inspect"]
 
 _ARCHIVES = (".zip", ".tar", ".tgz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Inspection:
     """What was found at a path. ``str()`` and ``print()`` show it.
 
@@ -38,12 +42,13 @@ class Inspection:
     path
         The path as given.
     details
-        Everything that is known, as JSON values. A store has ``family``, ``samples``, ``splits``,
-        ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``, ``seal``,
-        ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or not: files are not read. A
-        source that can be read has ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and
-        the number of files, of each family that is there), ``verdicts`` (files taken, left out and refused,
-        by reason) and, where there is one family and nothing is wrong, ``sources``, ``tables``, ``notes``.
+        Everything that is known, as JSON values. A store has ``family``, ``samples``, ``main_table``,
+        ``splits``, ``sources``, ``arrays``, ``stored_bytes``, ``raw_bytes``, ``ratio``, ``options``,
+        ``seal``, ``measures``, ``remarks`` and ``snippet``; its seal ``agrees`` with manifest and root, or
+        not: files are not read, but for a bounded part of the values. A source that can be read has
+        ``family``, ``layout``, ``reason``, ``command``, ``families`` (these and the number of files, of each
+        family that is there), ``verdicts`` (files taken, left out and refused, by reason) and, where there is
+        one family and nothing is wrong, ``sources``, ``tables``, ``notes``.
     problems
         What is wrong with sources.
     blocks
@@ -67,8 +72,39 @@ class Inspection:
         problems = [problem.to_json() for problem in self.problems]
         return {"kind": self.kind, "path": self.path, **self.details, "problems": problems}
 
+    def to_html(self, samples: Sequence[int] = ()) -> str:
+        """A page that needs nothing beside it; of a store with pictures of samples.
+
+        Parameters
+        ----------
+        samples
+            Numbers of samples to be shown besides the first, middle, last and those that stand out: rows of
+            the store's sample table.
+
+        Raises
+        ------
+        InputError
+            If there is no such sample.
+        """
+        return page(self.kind, self.path, self.details, self.blocks, samples)
+
     def __str__(self) -> str:
         return plain(self.blocks)
+
+    def __repr__(self) -> str:
+        facts = dict(fact for block in self.blocks[:1] for fact in block.facts)
+        said = [facts[name] for name in ("family", "samples") if name in facts]
+        wrong = len(self.problems) or len(self.details.get("remarks", ()))
+        said += [count_of(wrong, "problem" if self.problems else "remark")] if wrong else []
+        return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in said)})"
+
+    def _repr_html_(self) -> str:
+        remarks = [("", remark) for remark in self.details.get("remarks", ())]
+        facts = [fact for block in self.blocks[:1] for fact in block.facts] + remarks
+        if self.kind != "store":
+            return notebook_html(repr(self), facts)
+        store = Store(self.path)
+        return notebook_html(repr(self), facts, [(store, None)])
 
 
 def inspect(path: str | os.PathLike[str]) -> Inspection:

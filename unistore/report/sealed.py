@@ -11,33 +11,36 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from unistore.errors import StoreError, printable
+from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, count_of
-from unistore.report.commands import spelled_options
+from unistore.report.measures import describe_measures, measure_remarks, measures_of
 from unistore.report.snippets import snippet
+from unistore.report.values import describe_values
 from unistore.schemas.indices import contradiction
 from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
 from unistore.store.manifest import Entry, parse_manifest, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
-from unistore.system.sizes import size
 from unistore.zarr3.array import Array
 
-__all__ = ["describe_store", "store_blocks"]
+__all__ = ["describe_store"]
 
 SHOWN_SOURCES = 5
-SHOWN_ATTRIBUTES = 8
 ROWS = 1 << 20
 """Split codes that are read at a time."""
+VALUED = 64
+"""Arrays whose values are looked at, the largest ones, in local stores."""
+VALUED_FAR = 16
+"""In an object store, where each array takes several requests."""
+_BOOKKEEPING = frozenset({"source", "number", "source_row"})
 _INDEX_ENTRY = 16
 """Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
 _INDEX_CHECKSUM = 4
 
 
 def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Everything about a store that is known without reading its values. JSON values.
+    """Everything about a store that is known from its metadata and a bounded part of its values. JSON values.
 
     Raises
     ------
@@ -54,6 +57,7 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
     arrays = [
         _describe_array(array, None if entries is None else shards[p]) for p, array in store.arrays().items()
     ]
+    remarks = [*_look_at_values(store, arrays), *(measured := _measures(store))[1]]
     stored = None if entries is None else sum(array["stored_bytes"] for array in arrays)
     raw = sum(array["raw_bytes"] for array in arrays)
     splits = _splits(store)
@@ -62,6 +66,7 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
         "family": store.family,
         "format_version": about["format_version"],
         "samples": dict(about["samples"]),
+        "main_table": about.get("main_table", about["samples"]["table"]),
         "splits": splits,
         "sources": _sources(store),
         "arrays": arrays,
@@ -72,7 +77,8 @@ def describe_store(path: str | os.PathLike[str]) -> dict[str, Any]:
         "created_with": about.get("created_with", {}),
         "statistics": about.get("statistics", {}),
         "seal": {**about["seal"], "agrees": agrees},
-        "remarks": _remarks(store, arrays, agrees=agrees),
+        "measures": measured[0],
+        "remarks": [*_remarks(store, arrays, agrees=agrees), *remarks],
         "snippet": snippet(store, splits),
     }
 
@@ -108,6 +114,49 @@ def _describe_array(array: Array, shards: list[Entry] | None) -> dict[str, Any]:
         "files": None if shards is None else len(shards),
         "only_fill": bool(shards) and all(shard.bytes == _empty_shard(array) for shard in shards or ()),
     }
+
+
+def _look_at_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
+    """Put ``values`` and ``bookkeeping`` into descriptions of arrays; remarks on what was found."""
+    far = local_path(store.path) is None
+    remarks, whole = [], sum(array["raw_bytes"] for array in arrays)
+    for array in arrays:
+        array["bookkeeping"], array["values"] = _is_bookkeeping(array, whole), None
+    wanted = [array for array in arrays if not array["bookkeeping"] and not _is_packed(array)]
+    wanted.sort(key=lambda array: -array["raw_bytes"])
+    for array in wanted[: VALUED_FAR if far else VALUED]:
+        try:
+            values = describe_values(store.array(array["path"]), *((1,) if far else ()))
+        except StoreError as error:
+            remarks.append(f"{error}: damaged? Run 'unistore verify {store.path}'")
+            continue
+        array["values"] = values
+        if values is not None and values["nan"]:
+            remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
+    return remarks
+
+
+def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
+    """Whether an array only says where others are, or is text beside what samples are made of."""
+    path, axes = array["path"], array["axes"]
+    text = path.endswith("/data") and axes in ([], ["byte"]) and array["raw_bytes"] < whole / 10
+    return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
+
+
+def _is_packed(array: dict[str, Any]) -> bool:
+    """Whether the values stand for something else: bits, or the bytes of files."""
+    return "bit_order" in array["attributes"] or "byte" in array["axes"]
+
+
+def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
+    """What the family measures of every sample, and remarks."""
+    try:
+        measures = measures_of(store)
+        return describe_measures(measures), measure_remarks(store, measures)
+    except InputError:  # of a family that is not here, or measures nothing
+        return [], []
+    except Exception as error:  # noqa: BLE001  whatever a damaged store or a family raises, the rest is shown
+        return [], [f"samples cannot be measured: {error or type(error).__name__}"]
 
 
 def _codec(item: dict[str, Any]) -> str:
@@ -197,70 +246,3 @@ def _remarks(store: Store, arrays: list[dict[str, Any]], *, agrees: bool) -> lis
 def _is_index(path: str) -> bool:
     """Arrays in which nothing but zeros is nothing to remark."""
     return path.startswith(("sources/", "splits/")) or path.endswith(("/offsets", "/source"))
-
-
-def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
-    """What `describe_store` gave, for people."""
-    sources, seal = about["sources"], about["seal"]
-    named = ", ".join(source["path"] for source in sources["first"])
-    more = (
-        f" and {sources['count'] - len(sources['first']):,} more" if sources["count"] > SHOWN_SOURCES else ""
-    )
-    splits = ", ".join(f"{name} {count:,}" for name, count in about["splits"].items())
-    ratio = "" if about["ratio"] is None else f", ratio {about['ratio']:.2f}"
-    facts = [
-        ("store", path),
-        ("family", about["family"].replace("_", " ")),
-        ("samples", f"{about['samples']['count']:,} ({about['samples']['table']})"),
-        ("splits", splits or "none"),
-        ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
-        ("attributes", _attributes_text(sources["attributes"])),
-        ("size", f"{size(about['stored_bytes'])} in shards, {size(about['raw_bytes'])} uncompressed{ratio}"),
-        ("seal", _seal_text(seal)),
-        ("made with", ", ".join(f"{name} {version}" for name, version in about["created_with"].items())),
-        ("options", spelled_options(about["family"], about["options"])),
-    ]
-    blocks = [Block(facts=[fact for fact in facts if fact[1]]), _array_table(about["arrays"])]
-    if about["remarks"]:
-        blocks.append(Block(title="remarks", lines=about["remarks"]))
-    if about["snippet"]:
-        blocks.append(Block(title="load it", code=about["snippet"]))
-    return blocks
-
-
-def _array_table(arrays: list[dict[str, Any]]) -> Block:
-    rows = [
-        (
-            array["path"],
-            _shape(array["shape"]),
-            array["dtype"],
-            _shape(array["chunks"]),
-            _shape(array["shards"]),
-            array["codec"].removeprefix("bytes, "),
-            size(array["stored_bytes"]),
-            size(array["raw_bytes"]),
-            "-" if array["ratio"] is None else f"{array['ratio']:.2f}",
-        )
-        for array in arrays
-    ]
-    columns = ("array", "shape", "dtype", "chunks", "shards", "codec", "stored", "raw", "ratio")
-    spare = ("codec", "shards", "raw", "chunks", "ratio")
-    return Block(title="arrays", columns=columns, rows=rows, spare=spare)
-
-
-def _seal_text(seal: dict[str, Any]) -> str:
-    """What was checked: the files themselves are not read."""
-    said = f"{seal.get('digest')} over {count_of(seal.get('files', 0), 'file')}: "
-    if not seal["agrees"]:
-        return said + "DAMAGED: seal, manifest and root disagree"
-    return said + "agrees with manifest and root; files not read: unistore verify"
-
-
-def _attributes_text(names: list[str]) -> str:
-    """Some of the names; empty if there are none."""
-    shown = [printable(name) for name in names[:SHOWN_ATTRIBUTES]]
-    return ", ".join([*shown, *(["…"] if len(names) > SHOWN_ATTRIBUTES else [])])
-
-
-def _shape(shape: list[int] | None) -> str:
-    return "-" if shape is None else " × ".join(map(str, shape)) or "scalar"

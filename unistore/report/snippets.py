@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, printable
 from unistore.remote.storage import local_path
+from unistore.report.blocks import count_of
 from unistore.report.suggestions import natural_suggestion, suggestions
 from unistore.store.reader import Store
 
@@ -64,9 +65,8 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
         for each in suggestions(store, units)
         if each.samples != 0 and not (each.changed and each.kind == natural.kind)
     ]
-    about = printable(
-        f"{natural.samples:,} samples; each has: {', '.join(('index', *natural.kind.select(store, None)))}"
-    )
+    keys = ", ".join(("index", *natural.kind.select(store, None)))
+    about = printable(f"{count_of(natural.samples, 'sample')}; each has: {keys}")
     return _TEMPLATE.format(
         arguments=arguments,
         about="\n    # ".join(textwrap.wrap(about, _WIDTH, break_on_hyphens=False)),

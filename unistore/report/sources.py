@@ -8,7 +8,6 @@ from typing import Any
 
 from unistore.conversion.convert import make_converter
 from unistore.conversion.preview import preview
-from unistore.converters.scanning import scan_sources
 from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
 from unistore.report.blocks import Block, count_of
@@ -35,7 +34,7 @@ def describe_sources(path: Path, surveyed: Survey) -> tuple[dict[str, Any], tupl
             "layout": each.layout,
             "reason": each.reason,
             "files": counts[each.family],
-            "command": _command(each.family, path, _to_exclude(each.family, path, surveyed, len(found))),
+            "command": _command(each.family, path, alone=len(found) == 1),
         }
         for each in found
     ]
@@ -97,35 +96,17 @@ def _families(
     ]
 
 
-def _to_exclude(family: str, path: Path, surveyed: Survey, families: int) -> list[str] | None:
-    """Names that a command for one of several families leaves out; None where there is but one.
-
-    These are files that only a general family takes, and this one cannot.
-    """
-    if families == 1:
-        return None
-    general = [each.as_posix() for each in surveyed.general()]
-    if not general:
-        return []
-    try:
-        scan_sources(make_converter(family, {}), [path])
-    except InputError as error:
-        names = dict.fromkeys(problem.source for problem in error.problems if problem.source)
-        return [name for name in names if any(each.endswith(f"/{name}") for each in general)]
-    return []
-
-
-def _command(family: str, path: Path, excluded: Sequence[str] | None) -> str:
+def _command(family: str, path: Path, *, alone: bool) -> str:
     """Convert into a store beside the working directory's files, never among the sources.
 
     Stores of several families have names of their own.
     """
     real, here = path.resolve(), Path.cwd().resolve()
     stem = real.name.split(".")[0] or real.name.strip(".") or "store"
-    destination = Path(f"{stem}-{family.replace('_', '-')}.zarr" if excluded is not None else f"{stem}.zarr")
+    destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
     if real.is_dir() and (here == real or real in here.parents):
         destination = real.parent / destination
-    return convert_command(family, [str(path)], str(destination), {"exclude": list(excluded or ())})
+    return convert_command(family, [str(path)], str(destination))
 
 
 def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:

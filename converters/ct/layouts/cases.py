@@ -2,8 +2,8 @@
 
 A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` (or one ``.npy`` file,
 ``info.json`` and a folder ``masks/``). It has ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``,
-``masks/{id}_binary.npy``, ``labels/{name}.npy`` and ``info.json``. Where ``.npy`` stands here, the ending of
-every format of volumes will do.
+``masks/{id}_binary.npy``, ``labels/{name}.npy``, files called like labels beside ``ct_original``, and
+``info.json``. Where ``.npy`` stands here, the ending of every format of volumes will do.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from unistore.converters.ct.files import Grouped, VolumeFiles
 from unistore.converters.ct.layouts import format_of, stem_of
 from unistore.converters.ct.names import INFO, image_resolution, is_case_window
+from unistore.converters.files.pairs import label_name
 from unistore.converters.files.paths import is_inside
 from unistore.errors import Problem, printable
 
@@ -56,13 +57,16 @@ def add_case(
     """Add the volume of a case folder, and what of its files is no part of it."""
     volume = VolumeFiles(folder, info=folder / INFO if folder / INFO in infos else None)
     others: list[Path] = []
+    has_image = any(file.parent == folder and image_resolution(file) is not None for file in files)
     for file in files:
         if file.parent == folder:
             resolution = image_resolution(file)
-            if resolution is None:
-                others.append(file)
-            else:
+            if resolution is not None:
                 volume.add_image(file, resolution)
+            elif has_image and format_of(file) and (name := label_name(stem_of(file))) is not None:
+                volume.add_label(file, name)
+            else:
+                others.append(file)
         elif file.parent.name == "masks":
             if not volume.add_mask(file):
                 grouped.left_out.append((file, "is not called {id}_binary, as masks are"))

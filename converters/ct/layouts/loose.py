@@ -17,7 +17,7 @@ from unistore.converters.ct.files import Grouped, VolumeFiles
 from unistore.converters.ct.layouts import format_of, open_voxels, stem_of
 from unistore.converters.ct.layouts.foreign import known_formats
 from unistore.converters.ct.names import WORDS, mask_id, window_of
-from unistore.converters.files.pairs import Owners, owners_of
+from unistore.converters.files.pairs import Owners, label_name, owners_of
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["add_loose"]
@@ -74,6 +74,10 @@ def add_loose(
         if len(owners) != 1 or not owners[0].add_mask(file):
             grouped.left_out.append((file, "is the mask of no volume"))
     _add_labels(images, labels)
+    alike = [file for file in files if format_of(file) and file not in labels and label_name(stem_of(file))]
+    if alike:
+        first = ", ".join(printable(file.name) for file in alike[:3])
+        grouped.notes.append(f"called like labels, but of no image that is there, so volumes: {first}")
     grouped.volumes += [*chain.from_iterable(images.values()), *alone.values()]
 
 

@@ -22,7 +22,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["decoded", "encoded", "type_problem"]
+__all__ = ["decoded", "encoded", "is_plain", "type_problem"]
 
 _TEXT = "text"
 _NAMED = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
@@ -103,6 +103,16 @@ def _plain_float(value: Any) -> Any:
         if np.asarray(known, value.dtype).tobytes() == value.tobytes():
             return name
     return f"0x{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}x}"
+
+
+def is_plain(entry: Mapping[str, Any]) -> bool:
+    """Whether h5py makes the same attribute of the value alone: text in UTF-8, numbers as Python has them."""
+    value = entry.get("value")
+    if entry.get("dtype") == _TEXT:
+        return isinstance(value, str) and entry["encoding"] == "utf-8" and "bytes" not in entry
+    values = value if isinstance(value, list) else [value]
+    is_python = entry.get("dtype") in ("<i8", "<f8", "|b1") and "enum" not in entry
+    return is_python and bool(values) and all(isinstance(each, int | float) for each in values)
 
 
 def decoded(entry: Mapping[str, Any]) -> Any:

@@ -37,10 +37,9 @@ _SHOWN = 5
 
 
 class AttributeTexts:
-    """The texts of all sources of a conversion, one after the other; equal ones are held once."""
+    """The texts of all sources of a conversion, one after the other."""
 
     def __init__(self) -> None:
-        self._held: dict[str, str] = {}
         self._names: dict[str, None] = {}
         self._size = self._count = self._sources = 0
         self._left_out: dict[str, list[tuple[str, int]]] = {}
@@ -74,7 +73,7 @@ class AttributeTexts:
         self._count += count
         self._sources += 1
         self._names |= dict.fromkeys(name for names, _ in kept.values() for name in names)
-        return {_DETAIL: self._held.setdefault(text, text)}
+        return {_DETAIL: text}
 
     def notes(self) -> list[str]:
         """What is kept, and what is not, and why."""
@@ -98,9 +97,9 @@ def source_text(detail: Mapping[str, Any]) -> str:
 
 def attribute_arrays(details: Sequence[Mapping[str, Any]]) -> list[tuple[Field, NDArray[Any]]]:
     """The text column of the sources' attributes, from the ``detail`` of each; nothing where none has any."""
-    texts = [source_text(detail) for detail in details]
     if not any(_DETAIL in detail for detail in details):
         return []
+    texts = map(source_text, details)
     description = "attributes of the HDF5 file, its groups and datasets, JSON"
     return list(text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,10 @@ def compared_attributes(source: str, path: Path, text: str) -> Iterator[Compared
 
 
 def attributes_left_out(
-    file: Any, text: str, stored: Callable[[str], bool], apart: Collection[str] = ()
+    file: Any,
+    text: str,
+    stored: Callable[[str], bool],
+    otherwise: Callable[[str, Any, Any], bool] = lambda *_: False,
 ) -> list[str]:
     """Attributes of an open file that the store does not keep.
 
@@ -49,8 +52,8 @@ def attributes_left_out(
         The file, and what `attribute_texts` gives of it.
     stored
         Which datasets the store holds.
-    apart
-        Groups whose attributes it keeps in another way.
+    otherwise
+        ``(path, object, name)``: whether it has an attribute in another way.
     """
     import h5py
 
@@ -58,10 +61,11 @@ def attributes_left_out(
     found: list[str] = []
 
     def note(place: str, item: Any) -> None:
-        if place not in apart if isinstance(item, h5py.Group) else stored(place):
+        if isinstance(item, h5py.Group) or stored(place):
             known = kept.get(place, {})
-            names = (name if isinstance(name, str) else repr(name) for name in item.attrs)
-            found.extend(f"attribute {name} of {place or '/'}" for name in names if name not in known)
+            names = [name for name in item.attrs if name not in known and not otherwise(place, item, name)]
+            shown = (name if isinstance(name, str) else repr(name) for name in names)
+            found.extend(f"attribute {name} of {place or '/'}" for name in shown)
 
     note("", file)
     file.visititems(note)

@@ -14,7 +14,7 @@ from pathlib import Path
 import h5py
 
 from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import FAILURES, names_in, place
+from unistore.converters.files.hdf5.file import FAILURES, file_of, member, names_in, place
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.hdf5.vouching import vouch
 from unistore.converters.files.paths import is_inside, real_path
@@ -70,7 +70,7 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
     tree = Tree()
     _descend(group, "", name, roots, tree, set(), skip, h5py.h5o.get_info(group.id).fileno)
     if tree.files:
-        tree.files.discard(real_path(Path(group.file.filename)))
+        tree.files.discard(real_path(file_of(group)))
     return tree
 
 
@@ -89,7 +89,7 @@ def _descend(
         return
     seen.add((info.fileno, info.addr))
     if info.fileno != own:
-        tree.files.add(real_path(Path(group.file.filename)))
+        tree.files.add(real_path(file_of(group)))
     collected = Collected(tree.problems)
     keys = names_in(group, place(name, prefix))
     inner = _bookkeeping(group, keys)
@@ -106,7 +106,7 @@ def _descend(
             elif isinstance(item, h5py.Dataset):
                 _add(tree, path, item, location, roots)
                 if h5py.h5o.get_info(item.id).fileno != info.fileno:
-                    tree.files.add(real_path(Path(item.file.filename)))
+                    tree.files.add(real_path(file_of(item)))
             elif isinstance(item, h5py.Group):
                 tree.groups.append(path)
                 if path not in skip:
@@ -156,12 +156,12 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
     if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
         return Problem(location, "is a link of a user-defined kind", "replace it by the data", "link")
     if kind == h5py.h5l.TYPE_EXTERNAL:
-        target = Path(group.file.filename).parent / group.get(key, getlink=True).filename
+        target = file_of(group).parent / group.get(key, getlink=True).filename
         if (problem := _check_target(target, location, "is a link into", roots)) is not None:
             return problem
         vouch(target, location)
     try:
-        item = group[key]
+        item = member(group, key)
     except FAILURES as error:
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
@@ -171,7 +171,7 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
     if kind == h5py.h5l.TYPE_HARD:
         return item
     # A link may lead through further links: what counts is the file that was reached.
-    return _check_target(Path(item.file.filename), location, "is a link into", roots) or item
+    return _check_target(file_of(item), location, "is a link into", roots) or item
 
 
 def _check_target(target: Path, location: str, what: str, roots: Sequence[Path]) -> Problem | None:
@@ -189,4 +189,4 @@ def _storage_files(dataset: h5py.Dataset) -> set[Path]:
     names = [entry[0] for entry in dataset.external or ()]
     if dataset.is_virtual:
         names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    return {real_path(Path(dataset.file.filename).parent / name) for name in names}
+    return {real_path(file_of(dataset).parent / name) for name in names}

@@ -28,8 +28,10 @@ _OUT_OF_TIME = signal.SIGXCPU
 _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 _ATTEMPTS = 2
 _REMEMBERED = 100_000
+_sound: set[int] = set()
+"""Hashes of the versions of files that nothing is wrong with."""
 _known: dict[tuple[int, ...], str] = {}
-"""What is wrong with files, by their version; nothing where it is empty."""
+"""What is wrong with others, by their version."""
 _trial = Apart("unistore.converters.files.hdf5.trial")
 stop = _trial.stop
 
@@ -85,13 +87,19 @@ def _wrong_with(file: int, path: Path) -> str:
     if not stat.S_ISREG(status.st_mode):
         return ""
     version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    if hash(version) in _sound:
+        return ""
     wrong = _known.get(version)
     if wrong is None:
         size = status.st_size
         wrong = "" if is_plain(file, size) else _tried({"path": os.fspath(path)}, size)
-        if len(_known) >= _REMEMBERED:
+        if len(_known) + len(_sound) >= _REMEMBERED:
             _known.clear()
-        _known[version] = wrong
+            _sound.clear()
+        if wrong:
+            _known[version] = wrong
+        else:
+            _sound.add(hash(version))
     return wrong
 
 

@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO, Any
 
 import numpy as np
@@ -100,8 +101,17 @@ def parse_header(file: IO[bytes], where: str) -> NpyHeader:
         message = f"has a header of {length} bytes, expected at most {_HEADER_LIMIT}"
         raise InputError(Problem(where, message, "save it again with np.save", "header"))
     text = exactly(file, length, where).decode("utf-8" if version == (3, 0) else "latin-1", "replace")
-    shape, dtype, fortran_order = _literal(text, where)
+    try:
+        shape, dtype, fortran_order = _known(text)
+    except InputError:
+        shape, dtype, fortran_order = _literal(text, where)  # raises again, with the name
     return NpyHeader(shape, dtype, fortran_order, len(magic) + width + length)
+
+
+@lru_cache(256)
+def _known(text: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+    """As `_literal`: many files have equal headers."""
+    return _literal(text, "")
 
 
 def _literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:

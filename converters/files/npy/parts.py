@@ -101,7 +101,7 @@ def _side_by_side(
         if sorted(part.arrays or ()) != sorted(bases):
             parts_shown = ", ".join(bases[:_SHOWN]) + (", …" if len(bases) > _SHOWN else "")
             message = f"is not one file each of {parts_shown}, which lie in the same folder"
-            problems.append(Problem(place(part.name), message, _CURE, "missing", part.name))
+            problems.append(Problem(place(part.name), message, _CURE, "parts", part.name))
         else:
             parts.append(part)
     if not parts and pairs:

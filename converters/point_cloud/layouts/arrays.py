@@ -91,7 +91,6 @@ class _Arrays(PointSource):
 
     def __init__(self, source: Source, read: Mapping[str, tuple[ReadRows, str]], rows: int) -> None:
         self._paths, self._read = column_paths(source.detail), read
-        self._source = source
         self.rows = rows
 
     def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
@@ -101,10 +100,6 @@ class _Arrays(PointSource):
             rows = read(array, lo, hi, None)
             found.append(np.ascontiguousarray(part_of(self._paths, column, rows)))
         return found
-
-    def segment_column(self, key: str) -> NDArray[Any]:
-        """The class that the folder is, (1,)."""
-        return np.array([self._source.detail["class"][0]], np.int32)
 
 
 def _places(source: Source) -> dict[str, tuple[Path, str]]:
@@ -149,7 +144,4 @@ def open_original(source: Source) -> Iterator[Original]:
         with np.load(source.path, allow_pickle=False) as members:
             left_out = [name for name in members.files if name not in places]
 
-    def of_folder(key: str) -> NDArray[Any]:
-        return np.array([source.detail["class"][0]])
-
-    yield Original(column, of_folder, left_out=left_out)
+    yield Original(column, left_out=left_out)

@@ -10,6 +10,7 @@ from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
+from unistore.converters.point_cloud.cures import naming
 from unistore.converters.point_cloud.datasets import Datasets, checked, described, open_original, opener, seen
 from unistore.converters.point_cloud.names import cloud_match, named_coordinates
 from unistore.converters.point_cloud.source import ROLES, Layout, Match
@@ -63,7 +64,7 @@ def _group_of_columns(tree: Tree, name: str, mapping: Mapping[str, str]) -> str:
         raise InputError(Problem(name, message, cure, "ambiguous"))
     if not groups:
         listed = printable(", ".join(list(tree.datasets)[:40])) or "none"
-        cure = "name the columns: --map x=NAME --map y=NAME --map z=NAME"
+        cure = naming(tree.datasets)
         raise InputError(Problem(name, f"has no x, y, z; datasets: {listed}", cure, "missing"))
     return groups[0]
 

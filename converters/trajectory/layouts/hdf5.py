@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,11 +16,14 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File
 from unistore.converters.common.originals import datasets_of, open_plain
-from unistore.converters.files.hdf5.attributes import objects_of, read_attributes
+from unistore.converters.files.hdf5.attribute import is_plain, type_problem
+from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
 from unistore.converters.files.hdf5.file import (
     SUFFIXES,
     check_dataset,
     chunk_memory,
+    file_of,
+    member,
     names_in,
     open_hdf5,
     place,
@@ -67,17 +70,22 @@ RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "t
 def top(look: Look) -> tuple[h5py.File, dict[str, str]]:
     """An open file, and the kinds of the things at its top."""
     file = look.opened(open_hdf5)
-    return file, kinds(file)
+    return file, look.once("top", lambda: kinds(file))
 
 
 def kinds(group: h5py.Group) -> dict[str, str]:
     """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
     found = {}
-    for name in names_in(group, place(Path(group.file.filename).name, group.name)):
-        if isinstance(group.get(name, getlink=True), h5py.HardLink):
-            kind = group.get(name, getclass=True)
-            found[name] = "dataset" if kind is h5py.Dataset else "group"
+    for name in names_in(group, _place(group)):
+        key = name.encode()
+        if group.id.links.get_info(key).type == h5py.h5l.TYPE_HARD:
+            kind = h5py.h5o.get_info(group.id, key).type
+            found[name] = "dataset" if kind == h5py.h5o.TYPE_DATASET else "group"
     return found
+
+
+def _place(group: h5py.Group) -> str:
+    return place(file_of(group).name, group.name)
 
 
 def tree_of(look: Look) -> Tree:
@@ -88,16 +96,23 @@ def tree_of(look: Look) -> Tree:
 def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Mask] = ()) -> Contents:
     """Contents of a file whose groups are known."""
     file = look.opened(open_hdf5)
-    told = {"", *(group.path for group in groups), *(group.path.rpartition("/")[0] for group in groups)}
+    episodes = {group.path for group in groups}
+    told = episodes | {path.rpartition("/")[0] for path in episodes}
+    of_root = frozenset() if "" in episodes else frozenset(file.attrs)
+
+    def in_text(path: str, _: h5py.HLObject, name: str, entry: Entry) -> bool:
+        """Whether the store's text of the file and its episodes has the attribute, and its place, exactly."""
+        return path in told and name not in of_root and is_plain(entry)
+
     objects = objects_of(file, tree, lambda _: True)
-    linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
+    linked = {file_of(dataset) for dataset in tree.datasets.values()}
     return Contents(
         groups=groups,
         masks=masks,
         problems=tree.problems,
-        files=(tree.files | linked) - {Path(file.filename)},
+        files=(tree.files | linked) - {file_of(file)},
         memory=max(map(chunk_memory, tree.datasets.values()), default=0),
-        attributes=read_attributes((path, item) for path, item in objects if path not in told),
+        attributes=read_attributes(objects, in_text),
     )
 
 
@@ -147,7 +162,7 @@ class Hdf5Array:
 def plain_attributes(group: h5py.Group) -> dict[str, Any]:
     """Attributes as JSON; one whose type cannot be read says so."""
     values: dict[str, Any] = {}
-    for key in names_in(group.attrs, place(Path(group.file.filename).name, group.name)):
+    for key in names_in(group.attrs, _place(group)):
         try:
             value = group.attrs[key]
             values[key] = None if isinstance(value, h5py.Empty) else plain_value(value)
@@ -166,7 +181,7 @@ class Hdf5Episodes:
     def array(self, group: str, dataset: str) -> Array:
         """As in `EpisodeSource`."""
         item = f"{group}/{dataset}".strip("/")
-        found = self.opened[item]
+        found = member(self.opened, item)
         return Hdf5Array(found, place(self.name, item), found.shape, found.dtype)
 
     def attributes(self) -> Mapping[str, Any]:
@@ -206,7 +221,7 @@ class Hdf5Format(Format):
             yield Original(
                 rows=lambda name: file[name],
                 names=datasets_of(file),
-                attributes_left_out=partial(attributes_left_out, file),
+                attributes_left_out=partial(_left_out, file),
             )
 
     def file(self, restored: Restored) -> File:
@@ -219,3 +234,15 @@ class Hdf5Format(Format):
             values=restored.values,
             attributes={"": attributes},
         )
+
+
+def _left_out(file: Any, text: str, stored: Callable[[str], bool], told: Collection[str]) -> list[str]:
+    """Attributes that are neither kept, nor in the store's text of the file and its episodes."""
+
+    def in_text(path: str, item: Any, name: Any) -> bool:
+        try:
+            return path in told and type_problem(item.attrs.get_id(name).dtype) is None
+        except (OSError, TypeError, ValueError):
+            return False
+
+    return attributes_left_out(file, text, stored, in_text)

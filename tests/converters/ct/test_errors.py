@@ -16,9 +16,9 @@ from unistore.errors import InputError, Problem
 GOOD = np.arange(60, dtype="i2").reshape(3, 4, 5)
 
 
-def scan_problems(path: Path, **options: object) -> dict[str, Problem]:
+def scan_problems(*paths: Path, **options: object) -> dict[str, Problem]:
     with pytest.raises(InputError) as error:
-        scan_sources(CtConverter(**options), [path])
+        scan_sources(CtConverter(**options), paths)
     return {problem.location: problem for problem in error.value.problems}
 
 
@@ -53,11 +53,15 @@ def test_every_bad_file_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "pointer.npy").write_bytes(
         b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n"
     )
-    found = scan_problems(tmp_path)
+    found = scan_problems(*sorted(tmp_path.iterdir()))
     expected = {
         "flat.npy": ("shape", "has 2 axes (4, 5)", "stack the slices"),
         "four.npy": ("shape", "has 4 axes (1, 3, 4, 5)", "save array[0]"),
-        "many.npy": ("shape", "has 4 axes (2, 3, 4, 5)", "three axes a file; plain arrays are converted by "),
+        "many.npy": (
+            "shape",
+            "has 4 axes (2, 3, 4, 5)",
+            "three axes a file; or it is of another ",
+        ),
         "empty.npy": ("shape", "is empty: shape (0, 4, 5)", ""),
         "complex.npy": ("dtype", "has dtype complex64", "astype"),
         "text.npy": ("dtype", "has dtype <U1", "astype"),
@@ -120,9 +124,9 @@ def test_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
 
 def test_dtypes_that_no_dtype_holds(tmp_path: Path) -> None:
     save(tmp_path / "a.npy", GOOD.astype("i8"))
-    save(tmp_path / "b.npy", GOOD.astype("f4"))
+    save(tmp_path / "ct.npy", GOOD.astype("f4"))
     (problem,) = scan_problems(tmp_path).values()
-    assert "int64 (a.npy), float32 (b.npy)" in problem.message
+    assert "int64 (a.npy), float32 (ct.npy)" in problem.message
 
 
 def test_values_of_points_that_no_dtype_holds(tmp_path: Path) -> None:
@@ -246,6 +250,19 @@ def test_a_file_cut_while_it_is_converted(tmp_path: Path) -> None:
         converter.derive(scan, 0, lambda *_: None, None)
 
 
+def test_plain_arrays_beside_volumes_are_left_out_unless_they_are_given(tmp_path: Path) -> None:
+    good, flat = save(tmp_path / "good.npy", GOOD), save(tmp_path / "flat.npy", GOOD[0])
+    dose = save(tmp_path / "dose.npy", GOOD.astype("f4"))
+    scan = scan_sources(CtConverter(), [tmp_path])
+    assert [source.name for source in scan.sources] == ["good.npy"]
+    assert scan.left_out == tuple((path, "of another family: unistore convert rows") for path in (dose, flat))
+    assert set(scan_problems(good, flat)) == {"flat.npy"}
+    assert len(scan_sources(CtConverter(), [good, dose]).sources) == 2
+    good.unlink()
+    scan = scan_sources(CtConverter(), [tmp_path])
+    assert [source.name for source in scan.sources] == ["dose.npy"], "taken where the family is named"
+
+
 def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
     save(tmp_path / "p1/ct_original.npy", GOOD)
     for name in ("liver_binary", "p1_liver_binary"):
@@ -257,9 +274,9 @@ def test_two_files_of_one_mask_are_refused(tmp_path: Path) -> None:
 
 def test_problems_and_contradictions_are_told_together(tmp_path: Path) -> None:
     save(tmp_path / "a.npy", GOOD.astype("i8"))
-    save(tmp_path / "b.npy", GOOD.astype("f4"))
-    save(tmp_path / "flat.npy", GOOD[0])
-    assert set(scan_problems(tmp_path)) == {"volumes", "flat.npy"}
+    save(tmp_path / "ct.npy", GOOD.astype("f4"))
+    (tmp_path / "c.npy").write_bytes(b"")
+    assert set(scan_problems(tmp_path)) == {"volumes", "c.npy"}
 
 
 def test_masks_beside_files_are_named_with_their_folder(tmp_path: Path) -> None:

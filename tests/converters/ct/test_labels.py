@@ -228,3 +228,35 @@ def test_pairs_as_plain_arrays(tmp_path: Path, check_contract: Callable[..., Any
         "rows/seg": np.concatenate([made["p0_seg"], made["p1_seg"]]),
     }
     check_contract(RowsConverter(), [tmp_path], oracle)
+
+
+@pytest.mark.parametrize(
+    ("names", "fields"),
+    [
+        (("case_1", "case_1_mask_0", "case_1_mask_1"), ("mask_0", "mask_1")),
+        (("case_1_image", "case_1_mask_liver", "case_1_seg"), ("mask_liver", "seg")),
+        (("img_001", "img_seg_001", "label_img_001"), ("seg", "label")),
+        (("p__ct_original", "p__label", "p__ct_seg_1"), ("label", "seg_1")),
+        (("p__ct_original_64", "p__segmentation", "p__labels__organs"), ("seg", "organs")),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["u1", "i2"])
+def test_labels_of_other_habits(
+    tmp_path: Path, names: tuple[str, ...], fields: tuple[str, ...], dtype: str
+) -> None:
+    """Masks with an id, and labels beside the volume of a case folder, are never volumes of their own."""
+    first, *labels = names
+    made = save(tmp_path / "set", **{first: image()}, **{name: classes(dtype=dtype) for name in labels})
+    assert set(families(tmp_path / "set").values()) == {"ct"}
+    unistore.convert(tmp_path / "set", tmp_path / "a.zarr")
+    dataset = unistore.Dataset(tmp_path / "a.zarr")
+    assert len(dataset) == 1
+    for name, field in zip(labels, fields, strict=True):
+        np.testing.assert_array_equal(dataset[0][field], made[name])
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "set"]).problems == ()
+
+
+def test_a_label_of_no_image_is_said_to_be_a_volume(tmp_path: Path) -> None:
+    save(tmp_path, scan=image(), organ_seg_final=classes(dtype="i2"))
+    notes = " | ".join(scan_sources(CtConverter(), [tmp_path]).notes)
+    assert "called like labels, but of no image that is there, so volumes: organ_seg_final.npy" in notes

@@ -28,6 +28,12 @@ from unistore.converters.files.pairs import labels_of, owners_of, row_labels_of
         ("labelsTr/c_01", ["imagesTr/c_01_0000"], "label", True),
         ("labelsTr/c_01", ["imagesTr/c_01_0000", "imagesTr/c_01_0001"], "label", True),
         ("data/gt", ["data/ct"], "label", False),
+        ("case_12_mask_0", ["case_12"], "mask_0", False),
+        ("case_1_mask_liver", ["case_1_image"], "mask_liver", False),
+        ("img_seg_0001", ["img_0001"], "seg", False),
+        ("p_label_3", ["p_image_3"], "label", False),
+        ("b_1_seg", ["b_1_t1", "b_1_flair"], "seg", True),
+        ("b-1-seg", ["b-1-t2w"], "seg", True),
     ],
 )
 def test_labels_are_called_after_their_images(

@@ -92,10 +92,28 @@ def test_labels_of_their_own_and_options_come_first(tmp_path: Path) -> None:
     assert "points/label" in {field.path for field in scan.tables[0].fields}
 
 
-def test_hdf5_in_folders_keeps_what_it_was(tmp_path: Path) -> None:
+def clouds(root: Path, **more: np.ndarray) -> Path:
     for name in ("chair/a.h5", "chair/b.h5", "table/c.h5"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        with h5py.File(tmp_path / name, "w") as file:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(root / name, "w") as file:
             file["xyz"] = RANDOM.random((5, 3))
-    scan = scan_sources(PointCloudConverter(), [tmp_path])
-    assert all(not source.detail["segment_columns"] for source in scan.sources)
+            for key, values in more.items():
+                file[key] = values
+    return root
+
+
+def test_folders_of_hdf5_are_classes(tmp_path: Path, check_contract: Callable[..., Any]) -> None:
+    root = clouds(tmp_path / "a")
+    converted = check_contract(PointCloudConverter(), [root])
+    assert labels_of(converted) == {"chair/a.h5": 0, "chair/b.h5": 0, "table/c.h5": 1}
+    unistore.convert(root, tmp_path / "a.zarr")
+    assert unistore.verify(tmp_path / "a.zarr", against=[root]).problems == ()
+
+
+@pytest.mark.parametrize("key", ["label", "classification"])
+def test_hdf5_with_labels_has_no_classes(tmp_path: Path, key: str) -> None:
+    root = clouds(tmp_path / "a")
+    with h5py.File(root / "chair/b.h5", "r+") as file:  # one will do: columns of all must be the same
+        file[key] = np.arange(5)
+    scan = scan_sources(PointCloudConverter(columns="union"), [root])
+    assert all("class" not in source.detail for source in scan.sources)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -136,6 +138,25 @@ def batches(path: Path, rows: int, width: int = 3, **more: np.ndarray) -> np.nda
     return data
 
 
+def test_a_list_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"], file["label"] = np.zeros((2, 8, 3), "f4"), np.zeros(2, "i8")
+    (tmp_path / "train_files.txt").write_text("a.h5")
+    read_text = Path.read_text
+
+    def refuse(path: Path, *given: Any, **named: Any) -> str:
+        if path.suffix == ".txt":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return read_text(path, *given, **named)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(InputError) as refused:
+        scan_sources(PointCloudConverter(), [tmp_path])
+    (problem,) = refused.value.problems
+    assert problem.location == str(tmp_path / "train_files.txt")
+    assert "check its disk and its rights" in problem.cure
+
+
 @pytest.mark.parametrize("shape", [(7,), (7, 1)])
 def test_pointnet_with_a_label_an_object(tmp_path: Path, check_contract, shape: tuple[int, ...]) -> None:
     label = RANDOM.integers(0, 40, shape).astype("u1")
@@ -252,7 +273,7 @@ def test_all_problems_of_all_files_at_once(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "never.h5", "w") as file:
         for axis in "xyz":
             file.create_dataset(axis, (5,), "f8")
-    message = problems_of(PointCloudConverter(), tmp_path)
+    message = problems_of(PointCloudConverter(), *sorted(tmp_path.iterdir()))
     for expected in (
         "short.h5: columns differ in length",
         "data/intensity       5",

@@ -158,7 +158,7 @@ def test_mixed_lengths_and_resolutions(
     np.save(tmp_path / "c.npy", np.asfortranarray(rows[2]))
     converted = check_contract(
         SpikeConverter(voxel_bins=(4,)),
-        [tmp_path],
+        sorted(tmp_path.iterdir()),
         {
             "frames/spike": padded([np.packbits(row, axis=-1, bitorder="little") for row in rows]),
             "frames/voxel/4": padded([formula(row, 4) for row in rows]),

@@ -19,10 +19,20 @@ ARRAY = "sources/hdf5_attributes"
 
 def write(path: Path) -> None:
     with h5py.File(path, "w") as file:
-        file.create_group("data").attrs["env_args"] = json.dumps({"env": "Lift"})
+        data = file.create_group("data")
+        data.attrs["env_args"] = json.dumps({"env": "Lift"})
+        data.attrs["total"] = np.int32(8)
+        data.attrs["rate"] = 20
+        file.attrs["rate"] = np.array([20, 10], ">u2")
+        file.attrs["author"] = "me"
+        file.attrs["nothing"] = h5py.Empty("f4")
         for number in range(2):
             demo = file.create_group(f"data/demo_{number}")
             demo.attrs["num_samples"] = 4
+            demo.attrs["seed"] = np.uint64(2**63 + number)
+            demo.attrs["model"] = np.bytes_("<mujoco/>")
+            demo.attrs["limits"] = [-1.5, 1.0]
+            demo.attrs["nan"] = np.float32("nan")
             demo["actions"] = np.zeros((4, 7))
             demo["obs/eef_pos"] = np.zeros((4, 3), "f4")
             demo["obs/eef_pos"].attrs["unit"] = np.bytes_("m")
@@ -56,7 +66,7 @@ def source(tmp_path: Path) -> Path:
 def test_an_export_has_every_attribute(source: Path, tmp_path: Path) -> None:
     store = tmp_path / "a.zarr"
     report = unistore.convert(source, store, "trajectory", ignore=("obs/unused",))
-    assert "attributes kept: 6 of 1 file (rate, bounds, unit)" in report.notes
+    assert "attributes kept: 17 of 1 file (author, nothing, rate, total, model, …)" in report.notes
     unistore.export(store, tmp_path / "back")
     expected = {key: each for key, each in attributes_of(source).items() if key[0][-6:] != "unused"}
     assert attributes_of(tmp_path / "back" / "demos.hdf5") == expected
@@ -66,7 +76,7 @@ def test_the_receipt_counts_them(source: Path, tmp_path: Path) -> None:
     unistore.convert(source, tmp_path / "a.zarr", "trajectory")
     receipt = unistore.verify(tmp_path / "a.zarr", against=source).receipt
     assert receipt is not None
-    assert receipt.values == 2 * (4 * (7 + 3 + 2) + 1 + 1 + 1 + 14)
+    assert receipt.values == 2 * (4 * (7 + 3 + 2) + 1 + 1 + 1 + 14) + (2 + 1) + 2 + 2 * 3
     assert receipt.left_out == ("mask/train",)
 
 
@@ -77,13 +87,18 @@ def test_what_is_left_out_has_none(source: Path, tmp_path: Path) -> None:
         source, store, "trajectory", ignore=("obs/unused",), exclude=("demos.hdf5: data/demo_1",)
     )
     text = zarr.open_array(store / ARRAY / "data", mode="r")[:].tobytes()
-    assert set(json.loads(text)) == {"data/demo_0/obs", "data/demo_0/obs/eef_pos", "data/demo_0/actions"}
+    assert set(json.loads(text)) - {"", "data", "data/demo_0"} == {
+        "data/demo_0/obs",
+        "data/demo_0/obs/eef_pos",
+        "data/demo_0/actions",
+    }
     with h5py.File(source, "r+") as file:
-        file["data/demo_0/actions"].attrs["reference"] = file.ref
+        file["data/demo_0/actions"].attrs["reference"] = file["data"].attrs["reference"] = file.ref
     unistore.convert(source, tmp_path / "b.zarr", "trajectory")
     receipt = unistore.verify(tmp_path / "b.zarr", against=source).receipt
     assert receipt is not None
-    assert receipt.left_out == ("attribute reference of data/demo_N/actions", "mask/train")
+    references = ("attribute reference of data", "attribute reference of data/demo_N/actions")
+    assert receipt.left_out == (*references, "mask/train")
 
 
 def test_a_changed_attribute_is_found(source: Path, tmp_path: Path) -> None:

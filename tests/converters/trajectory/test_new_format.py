@@ -187,7 +187,7 @@ def test_bad_files_are_refused_or_skipped(tmp_path: Path) -> None:
     (folder / "cut.npz").write_bytes((folder / "cut.npz").read_bytes()[:-60])
     np.savez(folder / "other.npz", weights=np.ones(3))
     with pytest.raises(InputError) as caught:
-        convert(folder, tmp_path / "store", "trajectory")
+        convert(sorted(folder.iterdir()), tmp_path / "store", "trajectory")
     found = {problem.source: problem.message for problem in caught.value.problems}
     assert sorted(found) == ["cut.npz", "lengths.npz", "other.npz"]
     assert "is no archive" in found["cut.npz"]

@@ -48,9 +48,9 @@ def test_json_is_that_of_the_library(store: Path, capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out)
     assert found == unistore.inspect(store).to_json()
     assert list(found) == [
-        *("kind", "path", "family", "format_version", "samples", "splits", "sources", "arrays"),
-        *("stored_bytes", "raw_bytes", "ratio", "options", "created_with", "statistics", "seal", "remarks"),
-        *("snippet", "problems"),
+        *("kind", "path", "family", "format_version", "samples", "main_table", "splits", "sources", "arrays"),
+        *("stored_bytes", "raw_bytes", "ratio", "options", "created_with", "statistics", "seal", "measures"),
+        *("remarks", "snippet", "problems"),
     ]
 
 
@@ -135,13 +135,15 @@ def test_help_names_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--json" in out
 
 
+@pytest.mark.parametrize("every", [True, False], ids=["all", "folded"])
 @pytest.mark.parametrize("columns", [160, 80])
-def test_a_terminal_gets_tables(store: Path, columns: int) -> None:
+def test_a_terminal_gets_tables(store: Path, columns: int, every: bool) -> None:
     """Through a real pseudo-terminal: colours and boxes, every fact that it has room for."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns)}
     environment.pop("NO_COLOR", None)
-    process = subprocess.Popen([*COMMAND, str(store)], stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    command = [*COMMAND, str(store), *(["--all"] if every else [])]
+    process = subprocess.Popen(command, stdout=theirs, stderr=subprocess.PIPE, env=environment)
     os.close(theirs)
     shown = b""
     while True:
@@ -159,8 +161,9 @@ def test_a_terminal_gets_tables(store: Path, columns: int) -> None:
     assert "\x1b[" in text
     for expected in ("rows/data", "1000 × 4", "float32", "agrees with manifest", "unistore"):
         assert expected in text
-    assert ("blosc lz4" in text) == (columns == 160)
-    assert ("the terminal being narrow: codec" in text) == (columns == 80)
+    assert ("blosc lz4" in text) == (columns == 160 and every)
+    assert ("as the terminal is narrow: codec" in text) == (columns == 80 and every)
+    assert ("+ storage of all 8 arrays: --all" in text) == (not every)
     table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
     assert max(map(len, table.splitlines())) <= columns
 

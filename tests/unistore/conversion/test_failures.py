@@ -129,7 +129,7 @@ def test_a_disk_that_fails_the_journal(
 def test_a_disk_that_fills_while_spilling(
     toys: Path, toy: Any, store: Path, whole: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Any, facts: Any) -> None:
+    def full(self: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:

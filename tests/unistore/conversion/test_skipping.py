@@ -22,12 +22,13 @@ from unistore.cli.main import main
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.executors.local import Serial
 from unistore.conversion.executors.processes import Processes
-from unistore.conversion.guard import guard_of
+from unistore.conversion.guard import guards_of
 from unistore.conversion.keys import source_keys
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.scanning import scan_sources
 from unistore.errors import ConversionError, InputError
+from unistore.integrity.repair import repair
 from unistore.store.manifest import parse_manifest
 from unistore.store.reader import Store
 
@@ -36,7 +37,7 @@ RNG = np.random.default_rng(0)
 
 
 def keys_of(scan: Any) -> list[str]:
-    return source_keys(scan, [guard_of(source) for source in scan.sources])
+    return [key.decode() for key in source_keys(scan, guards_of(scan)).tolist()]
 
 
 def files_of(store: Path) -> dict[str, bytes]:
@@ -51,6 +52,7 @@ def root_of(store: Path) -> dict[str, Any]:
     attributes: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
     for name in ("skipped", "plan_digest", "seal"):
         del attributes[name]
+    attributes.pop("verdicts", None)
     for name in ("exclude", "skipped"):
         attributes["options"].pop(name, None)
     return attributes
@@ -205,6 +207,7 @@ def test_the_store_says_what_was_left_out(tmp_path: Path, family: str) -> None:
     bad = write_family(family, tmp_path / "all")
     report = convert(tmp_path / "all", tmp_path / "out", family, on_error="skip", **FAMILIES[family].options)
     written = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert written.pop("verdicts") == list(report.verdicts)
     assert written == {"skipped": len(bad), "left_out": sorted(bad), "problems": list(report.skipped)}
     for entry in written["problems"]:
         assert set(entry) == {"file", "dataset", "reason", "cure", "kind", "left_out"}
@@ -249,6 +252,31 @@ def test_on_workers_too(tmp_path: Path, family: str) -> None:
         )
     assert parallel.digest == serial.digest
     assert parallel.skipped == serial.skipped
+
+
+def test_the_store_says_which_files_were_not_taken(tmp_path: Path) -> None:
+    """Files beside the sources, and skipped ones, each counted once, by reason."""
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for number in range(3):
+        np.save(folder / f"part_{number}.npy", np.ones((9, 2), "f4"))
+    with (folder / "part_1.npy").open("r+b") as file:
+        file.truncate(150)
+    for name in ("README.md", "a.las", "b.las"):
+        (folder / name).write_bytes(b"something")
+    convert(folder, tmp_path / "out", on_error="skip")
+    written = json.loads((tmp_path / "out" / REPORT).read_text())["verdicts"]
+    counts = {(each["verdict"], each["why"]): (each["files"], each["examples"]) for each in written}
+    assert counts == {
+        ("taken", "rows"): (2, ["part_0.npy", "part_2.npy"]),
+        ("left out", "a text about the others"): (1, ["README.md"]),
+        ("left out", "LAS, which is not read"): (2, ["a.las", "b.las"]),
+        ("refused", "is truncated: holds 150 of 200 bytes"): (1, ["part_1.npy"]),
+    }
+    (tmp_path / "out" / REPORT).unlink()
+    (folder / "LICENSE").write_bytes(b"came later")
+    repair(tmp_path / "out", folder)
+    assert json.loads((tmp_path / "out" / REPORT).read_text())["verdicts"] == written
 
 
 def test_nothing_to_skip_changes_nothing(tmp_path: Path, toys: Path, toy: Any) -> None:

@@ -22,6 +22,7 @@ from unistore.conversion.executors.local import Serial
 from unistore.conversion.lock import Lock
 from unistore.conversion.runner import run
 from unistore.errors import InputError, StoreError
+from unistore.report.blocks import plain
 from unistore.report.commands import convert_command
 from unistore.store.names import build_folder
 
@@ -104,7 +105,7 @@ def test_the_snippets_run_as_they_are(stores: dict[str, Path], tmp_path: Path) -
 
 
 def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
-    text = str(unistore.inspect(stores["point_cloud"]))
+    text = plain(unistore.inspect(stores["point_cloud"]).blocks, every=True)
     for expected in (
         "point cloud",
         "2 sources",

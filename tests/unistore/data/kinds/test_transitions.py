@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.errors import InputError
-from unistore.schemas.trajectory.fields import IMAGE_AXES
+from unistore.schemas.trajectory.fields import CHANNEL
 
 LENGTHS = (5, 1, 8, 3)
 FLAT_IMAGES = ("left_wrist_image", "right_image", "global_image")
@@ -73,7 +74,7 @@ def record(
         key: np.stack([columns[f"observation/{key}"][0] + 1 + e for e in range(len(LENGTHS))]) for key in keys
     }
     arrays: dict[str, Any] = {f"steps/{name}": values for name, values in columns.items()}
-    axes = {f"steps/observation/{name}": IMAGE_AXES for name in FLAT_IMAGES}
+    axes = {f"steps/observation/{name}": ("step", "y", "x", CHANNEL) for name in FLAT_IMAGES}
     following = {}
     if final:
         arrays |= {f"episodes/final_observation/{key}": values for key, values in last_seen.items()}
@@ -152,6 +153,17 @@ def test_only_valid_transitions_and_splits(make_store: Any) -> None:
     assert [int(sample["steps.step"]) for sample in kept] == [0, 1, 2, 3, 4, *range(6, 17)]
     train = unistore.Dataset(path, fields=["steps.step"], split="train")
     assert [int(sample["steps.step"]) for sample in train] == [0, 1, 2, 3, 4, *range(6, 14)]
+
+
+def test_no_valid_transition_is_an_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for number in range(3):  # one step each: nothing is observed after it
+            file[f"data/demo_{number}/actions"] = np.zeros((1, 2))
+            file[f"data/demo_{number}/obs/joint"] = np.zeros((1, 2))
+    unistore.convert(tmp_path / "a.hdf5", tmp_path / "a.zarr")
+    assert len(unistore.Dataset(tmp_path / "a.zarr")) == 3
+    with pytest.raises(InputError, match=r"none of 3 steps.*unistore\.Transitions\(\) has samples"):
+        len(unistore.Dataset(tmp_path / "a.zarr", unistore.Transitions(only_valid=True)))
 
 
 @pytest.mark.parametrize("pad", ["edge", "zero", "drop"])

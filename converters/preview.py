@@ -1,0 +1,85 @@
+"""What a family shows of the samples of a store: a picture of one, and numbers that tell them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.schemas.store_view import StoreView
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["Measure", "Preview", "bare", "evenly", "parts_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One number a sample, cheap to read: the points of each segment.
+
+    Attributes
+    ----------
+    name
+        What is counted or measured: ``"points"``.
+    values
+        (samples,), or (k,) where `samples` says which were looked at.
+    samples
+        (k,) numbers of the samples; None: all.
+    few
+        Samples below this are remarked on; 0: none.
+    cure
+        What to do about these.
+    """
+
+    name: str
+    values: NDArray[Any]
+    samples: NDArray[np.int64] | None = None
+    few: int = 0
+    cure: str = ""
+
+
+def _no_measures(_: StoreView) -> Iterable[Measure]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """How a family shows samples; samples are numbered as the rows of the store's sample table.
+
+    Attributes
+    ----------
+    draw
+        ``draw(store, sample, figure)`` draws one sample into an empty matplotlib figure of 10 × 3.2 inches,
+        whose size it may change. What it reads is bounded, whatever the size of the sample.
+    measures
+        ``measures(store)``: numbers that tell samples apart. Those with the largest and the smallest are
+        among the samples that are shown.
+    """
+
+    draw: Callable[[StoreView, int, Figure], None]
+    measures: Callable[[StoreView], Iterable[Measure]] = _no_measures
+
+
+def evenly(lo: int, hi: int, most: int) -> NDArray[np.int64]:
+    """At most `most` of the numbers ``lo:hi``, evenly spread, the first and the last among them."""
+    count = max(0, min(most, hi - lo))
+    return np.unique(np.linspace(lo, hi - 1, count).astype(np.int64))
+
+
+def parts_of(lo: int, hi: int, most: int, parts: int = 64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ranges inside ``lo:hi`` of `most` rows together: all of it, or `parts` runs that are evenly spread."""
+    if hi - lo <= most:
+        return np.array([lo]), np.array([hi])
+    first = evenly(lo, hi - most // parts + 1, parts)
+    return first, first + most // parts
+
+
+def bare(axes: Axes, title: str) -> None:
+    """Give an image its title, and take away its axes."""
+    axes.set_title(title)
+    axes.set_axis_off()

@@ -1,0 +1,133 @@
+"""Pictures of frames: blur, sharp, the sum of the spikes, a raster of one column, and voxel bins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.preview import Measure, Preview, bare, evenly
+from unistore.converters.spike.export import Frame
+from unistore.errors import StoreError
+from unistore.schemas.indices import whole
+from unistore.schemas.spike.bits import row_bytes, unpack, voxelize
+from unistore.schemas.spike.fields import (
+    FRAMES,
+    IMAGES,
+    SPIKE,
+    SPIKE_EXTENT,
+    SPIKE_LENGTH,
+    file_table_name,
+    voxel_bins,
+)
+from unistore.schemas.store_view import StoreView
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["PREVIEW"]
+
+_BINS = 5
+_BITS = 32 << 20
+"""Bytes of packed spikes that are read of a frame."""
+_MEASURED = 24
+_MEASURED_BITS = 1 << 20
+
+
+def draw(store: StoreView, sample: int, figure: Figure) -> None:
+    """Draw one frame."""
+    frame = Frame(store=store, number=sample, path=PurePosixPath(), how={})
+    packed = _spikes(store, sample, _BITS) if store.has(SPIKE) else None
+    width = frame.extent()[1]
+    bins, said = _bins(store, sample, packed, frame.extent())
+    shown: list[tuple[str, NDArray[Any]]] = [
+        (image, _image(frame, image))
+        for image in IMAGES
+        if store.has(f"{FRAMES}/{image}") or store.has(f"{file_table_name(image)}/data")
+    ]
+    if packed is not None:
+        steps = len(packed)
+        shown.append((f"sum of {steps} steps", voxelize(packed, width, 1)[0]))
+    else:
+        shown.append(("sum of bins", bins.sum(axis=0)))
+    at = evenly(0, len(bins), _BINS).tolist()
+    counts = [len(shown) + (packed is not None), max(1, len(at))]
+    tall = frame.extent()[0] / max(1, width)
+    heights = [float(np.clip(9.6 / count * tall, 1.4, 3.2)) + 0.6 for count in counts]
+    figure.set_size_inches(10, sum(heights) + 0.3)
+    above, below = figure.subfigures(2, 1, squeeze=False, height_ratios=heights)[:, 0]
+    panels = above.subplots(1, counts[0], squeeze=False)[0]
+    for axes, (title, values) in zip(panels, shown, strict=False):
+        bare(axes, title)
+        axes.imshow(values, cmap="gray")
+    if packed is not None:
+        axes = panels[-1]
+        axes.imshow(
+            unpack(packed, width)[:, :, width // 2].T, cmap="gray_r", aspect="auto", interpolation="nearest"
+        )
+        axes.set_title(f"spikes of column {width // 2}")
+        axes.set_xlabel("time step")
+        axes.set_ylabel("y")
+    for axes, number in zip(below.subplots(1, counts[1], squeeze=False)[0], at, strict=False):
+        bare(axes, f"bin {number} of {len(bins)}, {said}")
+        axes.imshow(bins[number], cmap="magma", vmin=0, vmax=max(float(bins.max()), 1e-6))
+    figure.suptitle(f"frame {sample}: {' × '.join(map(str, frame.extent()))} pixels")
+
+
+def measures(store: StoreView) -> Iterator[Measure]:
+    """Steps of every frame, and how many spikes a pixel fires in some."""
+    if not store.has(SPIKE):
+        return
+    yield Measure(name="time steps", values=whole(store, SPIKE_LENGTH))
+    samples = evenly(0, store.sample_count, _MEASURED)
+    rates = [_rate(store, sample) for sample in samples.tolist()]
+    yield Measure(name="spikes a pixel and step", values=np.array(rates), samples=samples)
+
+
+PREVIEW = Preview(draw=draw, measures=measures)
+
+
+def _rate(store: StoreView, sample: int) -> float:
+    packed = _spikes(store, sample, _MEASURED_BITS)
+    width = int(whole(store, SPIKE_EXTENT)[sample][1])
+    pixels = max(1, packed.shape[0] * packed.shape[1] * width)
+    return float(np.bitwise_count(packed).sum() / pixels)
+
+
+def _spikes(store: StoreView, sample: int, most: int) -> NDArray[np.uint8]:
+    """The packed spikes of a frame, (T, H, ⌈W/8⌉): its first steps where it has more than `most` bytes."""
+    height, width = whole(store, SPIKE_EXTENT)[sample].tolist()
+    row = row_bytes(width)
+    length = min(int(whole(store, SPIKE_LENGTH)[sample]), max(1, most // max(1, height * row)))
+    return np.asarray(store.array(SPIKE).read_box([sample, 0, 0, 0], [sample + 1, length, height, row])[0])
+
+
+def _bins(
+    store: StoreView, sample: int, packed: NDArray[np.uint8] | None, extent: tuple[int, int]
+) -> tuple[NDArray[Any], str]:
+    """The stored voxels of the fewest bins, or some counted from the spikes, (B, H, W)."""
+    stored = sorted(bins for path in store.paths() if (bins := voxel_bins(path)) is not None)
+    if not stored:
+        assert packed is not None  # a store has spikes or voxels
+        return voxelize(packed, extent[1], _BINS), "counted"
+    box = store.array(f"{FRAMES}/voxel/{stored[0]}").read_box(
+        [sample, 0, 0, 0], [sample + 1, stored[0], *extent]
+    )
+    return box[0], "stored"
+
+
+def _image(frame: Frame, image: str) -> NDArray[Any]:
+    """Blur or sharp as RGB."""
+    stored = frame.image(image)
+    if stored.ndim == 3:
+        return stored
+    import cv2
+
+    pixels: NDArray[Any] | None = cv2.imdecode(stored, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    if pixels is None:
+        msg = f"{frame.store.path}: the {image} image of frame {frame.number} cannot be decoded"
+        raise StoreError(msg)
+    return pixels[..., ::-1]

@@ -1,0 +1,29 @@
+"""Short forms of ``fuzz_sources.py`` and ``borders.py``."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="measures the memory of its children in /proc")
+@pytest.mark.parametrize(("program", "count", "seed"), [("fuzz_sources.py", 60, 3), ("borders.py", 80, 5)])
+def test_cases_are_refused_by_name_or_right(program: str, count: int, seed: int) -> None:
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name(program)),
+        "--count",
+        str(count),
+        "--seed",
+        str(seed),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = re.search(rf"^{count} cases: (\d+) accepted, (\d+) refused", done.stdout, re.MULTILINE)
+    assert counted, done.stdout
+    assert min(map(int, counted.groups())) >= count // 10

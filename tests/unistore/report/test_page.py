@@ -1,0 +1,281 @@
+"""The page of an inspection: alone, escaped, bounded, with the right samples; and where it is written."""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import unistore
+from unistore.cli.main import main
+from unistore.errors import InputError
+from unistore.pictures.draw import MARK
+from unistore.report.target import write_report
+
+pytest.importorskip("matplotlib", reason="matplotlib draws the pictures: pip install 'unistore[plot]'")
+
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=y>&\"'"
+DATA = Path(__file__).parents[2] / "data"
+VOID = {"meta", "img", "br", "rect"}
+
+
+class Page(HTMLParser):
+    """Elements, their attributes, text; whether every element is closed where it belongs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attributes)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def pictures(self) -> list[Any]:
+        sources = [found["src"] or "" for tag, found in self.elements if tag == "img"]
+        encoded = [source.removeprefix("data:image/webp;base64,") for source in sources]
+        return [
+            cv2.imdecode(np.frombuffer(base64.b64decode(one), np.uint8), cv2.IMREAD_COLOR) for one in encoded
+        ]
+
+
+@pytest.fixture(scope="module")
+def cloud(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cloud") / "a.zarr"
+    unistore.convert([DATA / "pointcloud" / "thin_a.h5"], path, "point_cloud", voxel_size=(20.0,))
+    return path
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Samples are chosen, and not drawn."""
+    monkeypatch.setattr("unistore.pictures.html.sample_picture", lambda *_: b"picture")
+
+
+def captions(text: str) -> list[str]:
+    return re.findall(r"<figcaption>(.*?)</figcaption>", text)
+
+
+def test_a_page_needs_nothing_beside_it(cloud: Path) -> None:
+    text = unistore.inspect(cloud).to_html()
+    page = Page(text)
+    assert not re.search(
+        r"https?:|//|@import|url\(", re.sub(r"base64,[^\"]*", "", text).replace(str(cloud), "")
+    )
+    assert not {tag for tag, _ in page.elements} & {"script", "link", "iframe", "object", "form"}
+    pictures = page.pictures()
+    assert len(pictures) == len(captions(text)) >= 4
+    assert all(picture.std() > 8 for picture in pictures)
+    for said in (
+        "points/classification",
+        "points per segment",
+        "unistore.Dataset(",
+        "thin_a.h5",
+        "bytes in shards",
+    ):
+        assert said in page.text
+    assert len(text) < 1_000_000
+
+
+def test_the_samples_that_stand_out(make_store: Any, cloud: Path, undrawn: None) -> None:
+    lengths = np.diff(np.asarray(unistore.open_zarr(cloud)["segments/offsets"]))
+    numbers = np.asarray(unistore.open_zarr(cloud)["segments/number"])
+    lengths = lengths[numbers != -1]
+    found = captions(unistore.inspect(cloud).to_html([3]))
+    assert found[0] == "segment 3"
+    assert "segment 0: first" in found
+    assert f"segment {lengths.argmax()}: points: {lengths.max()}, the largest" in found
+    assert any(each.startswith(f"segment {lengths.argmin()}: ") for each in found)
+    assert any(f"points: {lengths.min()}, the smallest" in each for each in found)
+
+
+def test_hostile_names_are_text(tmp_path: Path, make_store: Any, undrawn: None) -> None:
+    path = make_store(
+        "rows",
+        {f"rows/{HOSTILE.replace('/', '')}": np.arange(20), "sources/path": [f"{HOSTILE}\x1b[2J\u202e"]},
+        count=20,
+        splits={HOSTILE: range(20)},
+    )
+    text = unistore.inspect(path).to_html()
+    page = Page(text)
+    tags = {tag for tag, _ in page.elements}
+    assert "script" not in tags
+    assert not any("onerror" in attributes for _, attributes in page.elements)
+    assert HOSTILE in page.text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
+def test_samples_that_are_not_there(cloud: Path, tmp_path: Path) -> None:
+    found = unistore.inspect(cloud)
+    with pytest.raises(InputError, match=r"is 4000, and .* has samples 0 to"):
+        found.to_html([4000])
+    with pytest.raises(InputError, match="at most 24"):
+        found.to_html(range(25))
+    np.save(tmp_path / "a.npy", np.arange(5))
+    with pytest.raises(InputError, match="are those of a store"):
+        unistore.inspect(tmp_path / "a.npy").to_html([1])
+
+
+def test_sources_are_looked_at_by_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    np.save(tmp_path / "a.npy", np.random.default_rng(0).random((20, 8, 8)))
+    before = sorted(tmp_path.rglob("*"))
+    page = Page(unistore.inspect(tmp_path / "a.npy").to_html())
+    assert len(page.pictures()) == 3
+    assert "from a trial conversion" in page.text
+    assert "unistore convert rows" in page.text
+    assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.setattr("unistore.report.page._TRIAL", 100)
+    page = Page(unistore.inspect(tmp_path / "a.npy").to_html())
+    assert "no pictures of 10.4 kB of sources: convert them" in page.text
+    assert not page.pictures()
+
+
+def test_anything_else_has_a_page_without_pictures(tmp_path: Path) -> None:
+    (tmp_path / "a.h5").write_bytes(b"not HDF5")
+    page = Page(unistore.inspect(tmp_path).to_html())
+    assert "a.h5" in page.text
+    assert not page.pictures()
+
+
+def test_an_empty_and_an_unknown_store_have_pages(make_store: Any) -> None:
+    empty = make_store("rows", {"rows/x": np.empty((0, 4))}, count=0)
+    assert "none" in Page(unistore.inspect(empty).to_html()).text
+    foreign = make_store("sonar", {"rows/x": np.ones((9, 4))}, count=9)
+    assert "no pictures: family sonar: is not known" in Page(unistore.inspect(foreign).to_html()).text
+
+
+def test_many_samples_cost_no_more(tmp_path: Path, undrawn: None) -> None:
+    np.savez(
+        tmp_path / "a.npz",
+        data=np.random.default_rng(0).random((1_000_000, 8), np.float32),
+        label=np.arange(1_000_000) % 7,
+    )
+    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows")
+    began = time.process_time()
+    found = unistore.inspect(tmp_path / "a.zarr")
+    text = found.to_html()
+    assert time.process_time() - began < 5
+    assert len(text) < 100_000
+    values = {array["path"]: array["values"] for array in found.details["arrays"]}
+    assert values["rows/data"]["read"] * 4 <= 4 << 20
+    assert values["rows/data"]["of"] == 8_000_000
+    assert "~0.5" in str(found)
+
+
+def test_values_of_damaged_arrays_are_remarked(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", data=np.random.default_rng(0).random((500, 4)), label=np.arange(500) % 2)
+    unistore.convert(tmp_path / "a.npz", tmp_path / "a.zarr", "rows", codec="none")
+    shard = max((tmp_path / "a.zarr/rows/data").rglob("c/*/*"), key=lambda file: file.stat().st_size)
+    data = bytearray(shard.read_bytes())
+    data[100] ^= 255
+    shard.write_bytes(data)
+    found = unistore.inspect(tmp_path / "a.zarr")
+    assert any("rows/data" in remark and "unistore verify" in remark for remark in found.details["remarks"])
+    assert "label" in str(found)
+    text = found.to_html()
+    assert "row 0: first: no picture: " in text
+    assert "<figure" not in text
+
+
+def call(*words: object) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(["inspect", *map(str, words)])
+    assert isinstance(left.value.code, int)
+    return left.value.code
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_page_is_written_whole_and_over_reports_alone(cloud: Path, tmp_path: Path, capsys: Any) -> None:
+    page = tmp_path / "report.html"
+    assert call(cloud, "--html", page, "--samples", "3,1") == 0
+    assert capsys.readouterr().out == f"{page}: written; open it in a browser\n"
+    first = page.read_text()
+    assert captions(first)[:2] == ["segment 3", "segment 1"]
+    assert call(cloud, "--html", page) == 0, "a report of ours is replaced"
+    assert captions(page.read_text())[0] == "segment 0: first"
+    page.write_text("my thesis")
+    assert call(cloud, "--html", page) == 2
+    assert "is there, and is not a report (name another place, or --overwrite)" in capsys.readouterr().err
+    assert page.read_text() == "my thesis"
+    assert call(cloud, "--html", page, "--overwrite") == 0
+    assert MARK in page.read_text()
+    assert call(cloud, "--html", tmp_path, "--overwrite") == 2
+    assert "is not a plain file" in capsys.readouterr().err
+    assert call(cloud, "--html", cloud / "report.html") == 2
+    assert "is inside a store" in capsys.readouterr().err
+    assert call(cloud, "--html", tmp_path / "nowhere" / "a.html") == 2
+    assert "cannot be written (No such file or directory)" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "report.html"
+    write_report(str(page), f"{MARK} first".encode())
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        write_report(str(page), f"{MARK} second".encode())
+    assert page.read_text() == f"{MARK} first"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_one_sample_and_its_picture(cloud: Path, tmp_path: Path, capsys: Any) -> None:
+    assert call(cloud, "--sample", 2, "--plot", tmp_path / "a.png") == 0
+    out = capsys.readouterr().out
+    sample = unistore.Dataset(cloud)[2]
+    assert re.search(rf"xyz +{len(sample['xyz'])} × 3 +float32 +0 ", out)
+    assert re.search(r"from +thin_a.h5", out)
+    assert cv2.imread(str(tmp_path / "a.png")).std() > 8
+    assert call(cloud, "--sample", 9999) == 2
+    assert "has samples 0 to" in capsys.readouterr().err
+
+
+def test_steps_of_an_episode(tmp_path: Path, capsys: Any) -> None:
+    unistore.convert(DATA / "trajectory/robosuite100_lift_panda_demo.hdf5", tmp_path / "a.zarr")
+    assert call(tmp_path / "a.zarr", "--sample", 0) == 0
+    out = capsys.readouterr().out
+    assert "unistore.Transitions(), the first 32 of 412" in out
+    assert re.search(r"action +32 × 7", out)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--plot", "a.png"],
+        ["--samples", "1"],
+        ["--samples", "1,b", "--html", "a.html"],
+        ["--sample", "1", "--html", "a.html"],
+        ["--sample", "1", "--plot", "a.jpg"],
+    ],
+)
+def test_options_that_do_not_go_together(
+    cloud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(cloud, *words) == 2
+    assert capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

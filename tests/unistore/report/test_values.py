@@ -1,0 +1,107 @@
+"""Ranges, labels and remarks against numpy over the same values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import unistore
+from unistore.report.values import spark
+from unistore.store.reader import Store
+
+
+def values_of(path: Path) -> dict[str, Any]:
+    return {array["path"]: array["values"] for array in unistore.inspect(path).details["arrays"]}
+
+
+def test_ranges_means_and_labels(make_store: Any) -> None:
+    rng = np.random.default_rng(0)
+    data, label = rng.normal(size=(500, 3)), rng.integers(-2, 4, 500)
+    data[7] = [np.nan, np.inf, -np.inf]
+    path = make_store("rows", {"rows/data": data, "rows/label": label, "rows/flag": label > 1}, count=500)
+    found, finite = values_of(path), data[np.isfinite(data)]
+    assert found["rows/data"]["nan"] == 3
+    assert (found["rows/data"]["min"], found["rows/data"]["max"]) == (finite.min(), finite.max())
+    assert found["rows/data"]["mean"] == pytest.approx(finite.mean())
+    edges = np.linspace(finite.min(), finite.max(), len(found["rows/data"]["histogram"]) + 1)
+    assert found["rows/data"]["histogram"] == np.histogram(finite, edges)[0].tolist()
+    assert dict(map(tuple, found["rows/label"]["labels"])) == {
+        n: int((label == n).sum()) for n in range(-2, 4)
+    }
+    assert found["rows/flag"]["labels"][0] == [0, int((label <= 1).sum())]
+    assert "rows/data: 0.2 % are not finite" in unistore.inspect(path).details["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.full(20, np.nan), (None, None, None)),
+        (np.array([2**63 - 1, -(2**63)] * 10), (-(2**63), 0.0, 2**63 - 1)),
+        (np.array([1e308] * 20), (1e308, None, 1e308)),
+        (
+            np.array([1.5e-45] * 20, np.float32),
+            (1.401298464324817e-45, 1.401298464324817e-45, 1.401298464324817e-45),
+        ),
+    ],
+    ids=["nan", "int64", "overflow", "denormal"],
+)
+def test_values_at_the_edges(make_store: Any, values: Any, expected: Any) -> None:
+    path = make_store("rows", {"rows/x": values}, count=len(values))
+    found = values_of(path)["rows/x"]
+    assert (found["min"], found["mean"], found["max"]) == expected
+    assert "rows/x" in str(unistore.inspect(path))
+
+
+def test_small_segments_are_remarked_with_a_cure(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for axis in "xyz":
+            file[f"data/{axis}"] = np.linspace(0, 10, 100)
+        for segment, rows in enumerate((range(3), range(3, 10), range(10, 50), range(50, 100))):
+            file[f"segments/segment_{segment:04d}/indices"] = np.array(rows)
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "point_cloud")
+    found = unistore.inspect(tmp_path / "a.zarr").details
+    assert any(
+        remark.startswith("half of the segments have fewer than 16 points (larger windows")
+        for remark in found["remarks"]
+    )
+    (measured,) = found["measures"]
+    assert [measured[name] for name in ("min", "median", "max")] == [3, 40, 50]
+    assert (measured["smallest"], measured["largest"], measured["samples"]) == (0, 3, 4)
+
+
+def test_points_of_no_segment_are_not_measured(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for axis in "xyz":
+            file[f"data/{axis}"] = np.linspace(0, 10, 100)
+        file["segments/segment_0000/indices"] = np.arange(20)
+    unistore.convert(tmp_path / "a.h5", tmp_path / "a.zarr", "point_cloud")
+    assert len(Store(tmp_path / "a.zarr").array("segments/number")) == 2
+    (measured,) = unistore.inspect(tmp_path / "a.zarr").details["measures"]
+    assert (measured["samples"], measured["max"]) == (1, 20)
+
+
+def test_arrays_that_matter_come_first(make_store: Any) -> None:
+    path = make_store(
+        "rows",
+        {
+            "rows/a": np.arange(9),
+            "rows/z": np.ones((9, 50)),
+            "sources/path": ["x.h5"],
+            "sources/bytes": np.array([1]),
+        },
+        count=9,
+    )
+    text = str(unistore.inspect(path))
+    assert text.index("rows/z") < text.index("rows/a")
+    assert "sources/bytes" not in text
+    assert "+ storage of all 5 arrays: --all" in text
+
+
+def test_bars() -> None:
+    assert spark([0, 1, 8, 99]) == " ▁▁█"
+    assert spark([1, 2]) == ""
+    assert spark([]) == ""

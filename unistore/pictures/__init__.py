@@ -1,0 +1,1 @@
+"""Pictures of samples, and the HTML in which they are shown."""

@@ -1,0 +1,85 @@
+"""Pieces of HTML: everything that comes from a file is escaped here."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.preview import evenly
+from unistore.errors import InputError, StoreError, printable
+from unistore.pictures.draw import sample_picture
+from unistore.remote.redaction import redact_urls
+from unistore.schemas.store_view import StoreView
+
+__all__ = ["facts_html", "notebook_html", "pictures_html", "table_html", "text_html"]
+
+_LONGEST = 600
+_STORES, _SAMPLES = 2, 3
+"""Shown in a notebook: stores of a Dataset, and samples of each."""
+_IMAGE = "width:100%;min-width:560px;max-width:1100px"
+"""On narrow screens pictures are scrolled, not made illegible."""
+
+
+def text_html(text: str, longest: int = _LONGEST) -> str:
+    """Text, with its line breaks, without secrets of URLs; cut where it is longer than anybody reads."""
+    safe = "\n".join(printable(redact_urls(line)) for line in text.split("\n"))
+    return escape(safe if len(safe) <= longest else f"{safe[:longest]}…")
+
+
+def facts_html(facts: Iterable[tuple[str, str]]) -> str:
+    """Pairs of a name and a value."""
+    rows = "".join(f"<tr><th>{text_html(name)}</th><td>{text_html(value)}</td></tr>" for name, value in facts)
+    return f'<table class="facts">{rows}</table>'
+
+
+def table_html(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, wide ones to be scrolled."""
+    head = "".join(f"<th>{text_html(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{text_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def pictures_html(store: StoreView, shown: Iterable[tuple[int, str]]) -> str:
+    """Samples, each a number and a caption; where one cannot be drawn, why."""
+    parts = []
+    for sample, caption in shown:
+        try:
+            data = base64.b64encode(sample_picture(store, sample, "webp")).decode()
+        except InputError as error:  # as with all the others
+            return f"<p>{text_html(f'no pictures: {error}')}</p>"
+        except StoreError as error:
+            parts.append(f"<p>{text_html(f'{caption}: no picture: {error}')}</p>")
+            continue
+        image = f'<img style="{_IMAGE}" alt="{text_html(caption)}" src="data:image/webp;base64,{data}">'
+        below = f"<figcaption>{text_html(caption)}</figcaption>"
+        parts.append(
+            f'<figure style="margin:1em 0"><div style="overflow-x:auto">{image}</div>{below}</figure>'
+        )
+    return "".join(parts)
+
+
+def notebook_html(
+    title: str,
+    facts: Iterable[tuple[str, str]],
+    shown: Sequence[tuple[StoreView, NDArray[np.int64] | None]] = (),
+) -> str:
+    """What a notebook shows of an object: its facts, and a few samples.
+
+    Parameters
+    ----------
+    shown
+        Stores, and the numbers of their samples, None: all. The first, the middle and the last are shown.
+    """
+    figures = ""
+    for store, numbers in shown[:_STORES]:
+        count = store.sample_count if numbers is None else len(numbers)
+        places = evenly(0, count, _SAMPLES)
+        few = (places if numbers is None else numbers[places]).tolist()
+        figures += pictures_html(store, [(number, f"sample {number}") for number in few])
+    return (
+        f'<div style="max-width:900px"><strong>{text_html(title)}</strong>{facts_html(facts)}{figures}</div>'
+    )

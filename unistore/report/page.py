@@ -1,0 +1,210 @@
+"""An inspection as one page of HTML that holds everything it shows: no scripts, nothing from a network."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unistore.conversion.convert import convert
+from unistore.errors import InputError, Problem, UnistoreError
+from unistore.pictures.draw import MARK, check_sample
+from unistore.pictures.html import facts_html, pictures_html, table_html, text_html
+from unistore.report.blocks import Block
+from unistore.report.measures import chosen_samples, noun
+from unistore.report.sealed import describe_store
+from unistore.report.sealed_blocks import number
+from unistore.store.reader import Store
+from unistore.system.sizes import size
+
+__all__ = ["page"]
+
+_ASKED = 24
+"""Samples that may be asked for."""
+_CHARTS = 24
+_FEW = 12
+"""Values that a chart is drawn of, at least."""
+_TEXT = 20_000
+"""Characters of code, or of a line."""
+_TRIAL = 64 << 20
+"""Bytes of sources up to which they are converted to be looked at."""
+_STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;color:#1b1f24;background:#fff;max-width:1120px;margin:0 auto;
+  padding:1rem}
+h1{font-size:1.4rem;overflow-wrap:anywhere}
+h2{font-size:1.1rem;margin:2rem 0 .5rem;border-bottom:1px solid #d8dee4}
+table{border-collapse:collapse}
+th,td{text-align:left;vertical-align:top;padding:.15rem .8rem .15rem 0}
+.wide{overflow-x:auto}
+.wide td,.wide th{white-space:nowrap;font-size:.85rem}
+.wide tr:nth-child(even){background:#f6f8fa}
+.facts td,li{overflow-wrap:anywhere}
+.facts th{white-space:nowrap}
+li{white-space:pre-wrap}
+figcaption,.note{color:#59636e;font-size:.85rem;overflow-wrap:anywhere}
+pre{background:#f6f8fa;padding:.8rem;overflow-x:auto}
+.charts{display:grid;grid-template-columns:repeat(auto-fill,minmax(240px,1fr));gap:1rem}
+.chart b{display:block;font-size:.85rem;overflow-wrap:anywhere}
+svg{display:block;width:100%;height:64px}
+.ends{display:flex;justify-content:space-between;font-size:.8rem;color:#59636e}
+.bar{display:grid;grid-template-columns:minmax(4rem,45%) 1fr auto;gap:.5rem;align-items:center}
+.bar{font-size:.8rem}
+.bar span{overflow:hidden;text-overflow:ellipsis;white-space:nowrap}
+.bar i{height:.7rem;background:#4682b4;min-width:1px}
+"""
+
+
+def page(
+    kind: str, path: str, details: Mapping[str, Any], blocks: Sequence[Block], samples: Sequence[int] = ()
+) -> str:
+    """The page of an inspection.
+
+    Parameters
+    ----------
+    kind, path, details, blocks
+        Of the `unistore.report.inspection.Inspection`.
+    samples
+        Numbers of samples to be shown besides the first, middle, last and those that stand out.
+
+    Raises
+    ------
+    InputError
+        If there is no such sample, there are too many, or it is no store.
+    """
+    if len(samples) > _ASKED:
+        raise InputError(Problem("samples", f"are {len(samples)}, at most {_ASKED} are shown", kind="option"))
+    if samples and kind != "store":
+        raise InputError(Problem("samples", f"are those of a store, and {path} is none", kind="option"))
+    parts = [_block(block) for block in blocks]
+    if kind == "store":
+        parts[1:1] = _looks(Store(path), details, samples)
+    elif kind == "source" and "raw_bytes" in details:  # of one family, and nothing is wrong
+        parts[1:1] = _trial(path, details)
+    title = text_html(path.rstrip("/").rpartition("/")[2] or path)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="generator" content="{MARK}"><title>{title}</title><style>{_STYLE}</style></head>\n'
+        f"<body><h1>{title}</h1>\n{''.join(parts)}</body></html>\n"
+    )
+
+
+def _section(title: str, inner: str) -> str:
+    return f"<section><h2>{text_html(title)}</h2>{inner}</section>\n"
+
+
+def _block(block: Block) -> str:
+    inner = facts_html(block.facts) if block.facts else ""
+    inner += table_html(block.columns, block.rows) if block.rows else ""
+    if block.lines:
+        items = (text_html(line.removeprefix("- "), _TEXT) for line in block.lines)
+        inner += f"<ul>{''.join(f'<li>{item}</li>' for item in items)}</ul>"
+    inner += f"<pre>{text_html(block.code, _TEXT)}</pre>" if block.code else ""
+    if block.folded:
+        return f"<details><summary>{text_html(block.title)}</summary>{inner}</details>\n"
+    return _section(block.title, inner) if block.title else inner
+
+
+def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
+    """What small sources look like as a store: they are converted into a temporary one."""
+    held = max(about["raw_bytes"], about["sources"]["bytes"] or 0)
+    if held > _TRIAL:
+        return [
+            _block(
+                Block(lines=[f"no pictures of {size(held)} of sources: convert them, and inspect the store"])
+            )
+        ]
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Path(folder) / "trial.zarr"
+        try:
+            convert([path], trial, about["family"])
+        except UnistoreError as error:
+            return [_block(Block(title="a trial conversion fails", lines=[str(error)]))]
+        described = describe_store(trial)
+        remarks = Block(title="remarks", lines=described["remarks"])
+        told = Block(lines=["from a trial conversion by the command below, into a temporary folder"])
+        shown = [*_looks(Store(trial), described, ()), _block(told)]
+        return [_block(remarks), *shown] if remarks.lines else shown
+
+
+def _looks(store: Store, about: Mapping[str, Any], samples: Sequence[int]) -> list[str]:
+    """The contact sheet, and distributions."""
+    charts = "".join(_charts(about, noun(store.sample_table)))
+    return [
+        _sheet(store, about["measures"], samples),
+        _section("distributions", f'<div class="charts">{charts}</div>'),
+    ]
+
+
+def _sheet(store: Store, measures: Sequence[dict[str, Any]], samples: Sequence[int]) -> str:
+    """The contact sheet."""
+    for sample in samples:
+        check_sample(store, sample)
+    what, chosen = noun(store.sample_table), chosen_samples(store.sample_count, measures, samples)
+    shown = [
+        (sample, f"{what} {sample}{_split(store, sample)}{reason and f': {reason}'}")
+        for sample, reason in chosen.items()
+    ]
+    return _section("samples", pictures_html(store, shown) or "<p>none</p>")
+
+
+def _split(store: Store, sample: int) -> str:
+    if not store.has("splits/code") or not (names := store.split_names()):
+        return ""
+    code = int(store.array("splits/code").read(sample, sample + 1)[0])
+    return f" of {names[code]}" if code < len(names) else ""
+
+
+def _charts(about: Mapping[str, Any], what: str) -> Iterable[str]:
+    """Splits, what is measured of samples, labels and values of arrays, and where the bytes are."""
+    if about["splits"]:
+        yield _bars("splits", [(name, count, f"{count:,}") for name, count in about["splits"].items()])
+    for each in about["measures"]:
+        if each["samples"] >= _FEW:
+            yield _histogram(f"{each['name']} per {what}", each["histogram"], each["min"], each["max"])
+    valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= _FEW]
+    for array in sorted(valued, key=lambda array: (not array["values"]["labels"], -array["raw_bytes"]))[
+        :_CHARTS
+    ]:
+        values = array["values"]
+        if values["labels"]:
+            shares = [
+                (str(value), count, f"{100 * count / values['read']:.3g} %")
+                for value, count in values["labels"]
+            ]
+            yield _bars(array["path"], shares)
+        elif values["histogram"]:
+            yield _histogram(array["path"], values["histogram"], values["min"], values["max"])
+    stored = sorted(about["arrays"], key=lambda array: -(array["stored_bytes"] or 0))
+    shares = [
+        (array["path"], array["stored_bytes"], size(array["stored_bytes"]))
+        for array in stored
+        if array["stored_bytes"]
+    ]
+    yield _bars("bytes in shards", shares)
+
+
+def _bars(title: str, shares: Sequence[tuple[str, int, str]], most: int = 8) -> str:
+    """Counts by name, the first of them."""
+    longest = max((count for _, count, _ in shares), default=0) or 1
+    rows = "".join(
+        f'<div class="bar"><span>{text_html(name)}</span><i style="width:{100 * count / longest:.1f}%"></i>'
+        f"<span>{text_html(said)}</span></div>"
+        for name, count, said in shares[:most]
+    )
+    more = f'<div class="note">and {len(shares) - most} more</div>' if len(shares) > most else ""
+    return f'<div class="chart"><b>{text_html(title)}</b>{rows}{more}</div>'
+
+
+def _histogram(title: str, counts: Sequence[int], low: float, high: float) -> str:
+    """Counts of values between two ends."""
+    most, wide = max(counts), 100 / len(counts)
+    bars = "".join(
+        f'<rect x="{number_ * wide:.2f}" y="{60 - 58 * count / most:.2f}" width="{0.9 * wide:.2f}" '
+        f'height="{58 * count / most:.2f}" fill="#4682b4"/>'
+        for number_, count in enumerate(counts)
+    )
+    ends = f'<div class="ends"><span>{number(low)}</span><span>{number(high)}</span></div>'
+    svg = f'<svg viewBox="0 0 100 60" preserveAspectRatio="none">{bars}</svg>'
+    return f'<div class="chart"><b>{text_html(title)}</b>{svg}{ends}</div>'

@@ -1,0 +1,93 @@
+"""One sample: its keys as a batch has them, their shapes, dtypes and ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.data.kinds.protocol import SOURCE, Picks
+from unistore.data.packed import Packed
+from unistore.pictures.draw import check_sample
+from unistore.report.blocks import Block
+from unistore.report.measures import noun
+from unistore.report.sealed_blocks import number
+from unistore.report.suggestions import natural_suggestion
+from unistore.store.reader import Store
+
+__all__ = ["describe_sample", "sample_blocks"]
+
+_MOST = 32
+"""Natural samples that are read of one row of the sample table: steps of an episode."""
+
+
+def describe_sample(store: Store, sample: int) -> dict[str, Any]:
+    """Keys of the natural samples that a row of the sample table gives: shape, dtype, range. JSON values.
+
+    Raises
+    ------
+    InputError
+        If there is no such sample, or the store's family is not known here.
+    StoreError
+        If the store is damaged.
+    """
+    check_sample(store, sample)
+    units = np.array([sample])
+    found = natural_suggestion(store, units)
+    assert found.kind is not None  # the natural kind is one of ours
+    reader = found.kind.bind(store, (*found.kind.select(store, None), SOURCE), units)
+    count = min(len(reader), _MOST)
+    batch = reader.read(Picks(np.arange(count), np.zeros(count, np.int64)), np.empty) if count else {}
+    source = batch.pop(SOURCE, None)
+    return {
+        "sample": sample,
+        "of": noun(store.sample_table),
+        "kind": found.text,
+        "samples": len(reader),
+        "read": count,
+        "source": "" if source is None else str(source.values[0]),
+        "keys": [_described(key, packed, count) for key, packed in batch.items()],
+    }
+
+
+def _described(key: str, packed: Packed, count: int) -> dict[str, Any]:
+    values = packed.values
+    shape = values.shape if packed.shapes is None or count > 1 else tuple(packed.shapes[0].tolist())
+    if packed.offsets is None and count == 1:
+        shape = shape[1:]
+    low, high = _range(values)
+    return {"key": key, "shape": list(shape), "dtype": values.dtype.name, "min": low, "max": high}
+
+
+def _range(values: NDArray[Any]) -> tuple[Any, Any]:
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return (
+        (finite.min().item(), finite.max().item())
+        if finite.size and finite.dtype.kind in "biuf"
+        else (None, None)
+    )
+
+
+def sample_blocks(about: dict[str, Any]) -> list[Block]:
+    """What `describe_sample` gave, for people."""
+    several = "" if about["samples"] == 1 else f", the first {about['read']} of {about['samples']:,}"
+    facts = [
+        (about["of"], str(about["sample"])),
+        ("from", about["source"]),
+        ("samples", f"{about['kind']}{several}"),
+    ]
+    rows = [
+        (
+            each["key"],
+            " × ".join(map(str, each["shape"])) or "scalar",
+            each["dtype"],
+            number(each["min"]),
+            number(each["max"]),
+        )
+        for each in about["keys"]
+    ]
+    return [
+        Block(facts=[fact for fact in facts if fact[1]]),
+        Block(title="keys", columns=("key", "shape", "dtype", "min", "max"), rows=rows),
+    ]

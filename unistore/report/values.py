@@ -1,0 +1,99 @@
+"""Values of a store's arrays, from a bounded number of bytes: range, mean, labels, how they are spread."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.zarr3.array import Array
+
+__all__ = ["CHUNKS", "describe_values", "histogram", "spark"]
+
+ARRAY_BYTES = 4 << 20
+"""Decoded bytes that are read of one array; a single chunk may have more, up to `CHUNK_BYTES`."""
+CHUNK_BYTES = 32 << 20
+CHUNKS = 16
+"""Chunks that are read of an array, at most, evenly spread."""
+LABELS = 32
+"""A column of integers with at most as many different values is counted by value."""
+_MOST_CHUNKS = 1 << 53
+"""More than any store has, and than float64 tells apart."""
+_BINS = 24
+_FEW = 12
+"""Values whose spread is shown, at least."""
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def describe_values(array: Array, chunks: int = CHUNKS) -> dict[str, Any] | None:
+    """Range, mean and spread of an array's values as JSON; None where they are not looked at.
+
+    At most `chunks` of its chunks are read, where there are more than a few.
+
+    ``read`` of ``of`` values were read, ``nan`` of them are not finite and left out of the rest. ``labels``
+    are pairs of a value and its count, the most frequent first, of a column of few different integers; else
+    ``histogram`` counts values between ``min`` and ``max``.
+    """
+    size = math.prod(array.shape)
+    if array.dtype.kind not in "biuf" or not size:
+        return None
+    values = _read(array, chunks)
+    if values is None:
+        return None
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    about: dict[str, Any] = {"read": values.size, "of": size, "nan": values.size - finite.size}
+    about |= {"min": None, "max": None, "mean": None, "labels": None, "histogram": None}
+    if not finite.size:
+        return about
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(finite.mean(dtype=np.float64))
+    about |= {"min": finite.min().item(), "max": finite.max().item()}
+    about["mean"] = mean if math.isfinite(mean) else None
+    if finite.dtype.kind != "f" and len(array.shape) == 1:
+        found, counts = np.unique(finite, return_counts=True)
+        if len(found) <= LABELS:
+            pairs = sorted(zip(found.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])
+            about["labels"] = [[int(value), count] for value, count in pairs]
+            return about
+    about["histogram"] = histogram(finite)
+    return about
+
+
+def _read(array: Array, most: int) -> NDArray[Any] | None:
+    """All values, flat, or those of some chunks; None where even one chunk is too large."""
+    chunk_bytes = math.prod(array.chunk_shape) * array.dtype.itemsize
+    if math.prod(array.shape) * array.dtype.itemsize <= ARRAY_BYTES:
+        return array.read().reshape(-1)
+    grid = [-(-extent // step) for extent, step in zip(array.shape, array.chunk_shape, strict=True)]
+    if chunk_bytes > CHUNK_BYTES or math.prod(grid) > _MOST_CHUNKS:
+        return None
+    count, total = max(1, min(most, ARRAY_BYTES // chunk_bytes)), math.prod(grid)
+    numbers = np.unique((np.arange(count) + 0.5) * (total / count)).astype(np.int64)
+    parts = []
+    for place in zip(*np.unravel_index(numbers, grid), strict=True):
+        lo = [int(at) * step for at, step in zip(place, array.chunk_shape, strict=True)]
+        hi = [min(at + step, end) for at, step, end in zip(lo, array.chunk_shape, array.shape, strict=True)]
+        parts.append(array.read_box(lo, hi).reshape(-1))
+    return np.concatenate(parts)
+
+
+def histogram(values: NDArray[Any]) -> list[int]:
+    """How many values lie in each of equal parts between the smallest and the largest, all finite."""
+    wide = values.astype(np.float64)
+    low, high = float(wide.min()), float(wide.max())
+    if not math.isfinite(high - low) or high == low:
+        return [int(wide.size)]
+    places = ((wide - low) * (_BINS / (high - low))).astype(np.int64)
+    counts: list[int] = np.bincount(np.minimum(places, _BINS - 1), minlength=_BINS).tolist()
+    return counts
+
+
+def spark(counts: list[int], width: int = 12) -> str:
+    """Counts as a line of bars, neighbours put together."""
+    if len(counts) < 2 or sum(counts) < _FEW:
+        return ""
+    sums = [sum(part.tolist()) for part in np.array_split(np.array(counts), min(width, len(counts)))]
+    most = max(sums)
+    return "".join(" " if not each else _BARS[min(7, each * 8 // most)] for each in sums)
