@@ -15,7 +15,7 @@ __all__ = ["CHUNKS", "ChunkCache", "IndexCache"]
 
 
 MISSED = 4096
-"""Chunks that are remembered as missed, at least."""
+"""Chunks that are remembered as missed, at least, besides as many as are kept."""
 
 
 class ChunkCache:
@@ -65,7 +65,7 @@ class ChunkCache:
         if key in new or key in old:
             return True
         new.add(key)
-        if len(new) >= MISSED:
+        if len(new) >= MISSED + len(self._chunks):
             self._missed = set(), new
         return False
 

@@ -77,7 +77,8 @@ def gather(
         numbers, wanted = reader.numbers(axes), list(_places(groups, trailing))
     located = reader.locate(numbers)
     direct, plain = metadata.codecs.direct, reader.plain
-    keep = direct and CHUNKS.keeps(metadata.chunk_bytes)
+    keep = direct and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
+    room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
     rest: list[tuple[list[Place], Key | None]] = []  # what is copied out of a chunk, and its key if kept
@@ -93,7 +94,8 @@ def gather(
             if keep and (chunk := CHUNKS.get(key)) is not None:
                 _copy(chunk, places, out)
                 continue
-            kept = keep and CHUNKS.wanted(key)
+            kept = keep and room > 0 and CHUNKS.wanted(key)
+            room -= metadata.chunk_bytes * kept
             if kept and not plain:
                 target = np.empty(metadata.chunk_shape, metadata.dtype)
             parts = places, key if kept else None
