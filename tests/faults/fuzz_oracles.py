@@ -123,7 +123,7 @@ def _rows(
 
 
 def _points(
-    names: list[str], values: dict[str, Any], _: dict[str, Any], about: dict[str, Any], folder: Path
+    names: list[str], values: dict[str, Any], attributes: dict[str, Any], about: dict[str, Any], folder: Path
 ) -> None:
     layouts = [json.loads(text) for text in _texts(values, "sources/layout")]
     numbers, owner, offsets = (values[f"segments/{key}"] for key in ("number", "source", "offsets"))
@@ -132,11 +132,8 @@ def _points(
         xyz = values["points/xyz"][span]
         if xyz.dtype.kind == "i":
             scale, offset, whole = values["sources/scale"][at], values["sources/offset"][at], xyz.astype("f8")
-            xyz = (
-                whole * scale + offset
-                if layout["layout"] == "pointsuite_indices"
-                else (whole + offset) / scale
-            )
+            decimal = "decimal" in attributes["points/xyz"]
+            xyz = (whole + offset) / scale if decimal else whole * scale + offset
         with h5py.File(_find(folder, name)) as file:
             kind = layout["layout"]
 

@@ -131,11 +131,12 @@ def plain_sample(path: Path, family: str, sample: int) -> Iterator[tuple[str, np
         real = np.arange(every) if every == numbers.shape[0] else np.flatnonzero(numbers[...] != -1)
         segment = int(real[sample])
         lo, hi = np.asarray(array("segments/offsets")[segment : segment + 2]).tolist()
+        decimal = "decimal" in array("points/xyz").attrs
         xyz, origin = np.asarray(array("points/xyz")[lo:hi]), np.asarray(array("segments/origin")[segment])
         if xyz.dtype == np.int32:
             source = int(array("segments/source")[segment])
             scale, offset = (np.asarray(array(f"sources/{each}")[source]) for each in ("scale", "offset"))
-            xyz = xyz * scale + offset
+            xyz = (xyz + offset) / scale if decimal else xyz * scale + offset
         yield "xyz", (xyz - origin).astype(np.float32)
         yield "origin", origin
     elif family == "ct" and (path / "volumes/image").exists():

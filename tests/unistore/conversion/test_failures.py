@@ -68,7 +68,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_disk_for_real(small_disk: Path, toys: Path, toy: Any, whole: str) -> None:
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(40 << 10))
+    ballast.write_bytes(bytes(32 << 10))
     for _ in range(2):
         with (
             pytest.warns(UserWarning, match="the disk has room for .*; uncompressed, this takes up to"),

@@ -248,7 +248,7 @@ def test_the_guide_to_clusters(
     tmp_path: Path, sources: dict[str, list[Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first recipe: scan and all on a cluster of this machine, the bytes of one process."""
-    page = (Path(__file__).parents[3] / "docs" / "clusters.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "clusters.md").read_text()
     recipe = page.partition("```python\n")[2].partition("```")[0]
     (tmp_path / "episodes").mkdir()
     for number in range(40):
