@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["busy_seconds", "disk", "evict", "own_memory", "processor_seconds", "warm"]
+__all__ = ["busy_seconds", "bytes_read", "disk", "evict", "own_memory", "processor_seconds", "warm"]
 
 _MIB = 1 << 20
 
@@ -54,6 +54,22 @@ def processor_seconds(root: int) -> float:
             continue
         total += sum(map(int, fields[11:15]))
     return total / os.sysconf("SC_CLK_TCK")
+
+
+def bytes_read(root: int) -> int | None:
+    """Bytes that a process and its children had read from disks; None: the kernel does not count them."""
+    total = 0
+    for process in _processes(root):
+        try:
+            lines = Path(f"/proc/{process}/io").read_text().splitlines()
+        except FileNotFoundError:
+            if process == root:
+                return None
+            continue
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("read_bytes"))
+    return total
 
 
 def busy_seconds() -> float:

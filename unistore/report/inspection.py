@@ -12,14 +12,11 @@ from unistore.converters.files.paths import is_inside
 from unistore.converters.registry import families
 from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem
-from unistore.pictures.html import notebook_html
 from unistore.remote.storage import local_path
 from unistore.report.blocks import Block, count_of, plain
 from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
-from unistore.report.page import page
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
-from unistore.report.sources import describe_sources, problem_blocks, source_blocks
 from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
 from unistore.report.verdicts import verdict_blocks
 from unistore.store.names import REPAIR, build_folder
@@ -86,6 +83,8 @@ class Inspection:
         InputError
             If there is no such sample.
         """
+        from unistore.report.page import page
+
         return page(self.kind, self.path, self.details, self.blocks, samples)
 
     def __str__(self) -> str:
@@ -99,6 +98,8 @@ class Inspection:
         return f"Inspection({self.kind} {self.path!r}{''.join(f', {each}' for each in said)})"
 
     def _repr_html_(self) -> str:
+        from unistore.pictures.html import notebook_html
+
         remarks = [("", remark) for remark in self.details.get("remarks", ())]
         facts = [fact for block in self.blocks[:1] for fact in block.facts] + remarks
         if self.kind != "store":
@@ -138,6 +139,8 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         raise InputError(Problem(shown, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
         return _zarr(shown, target)
+    from unistore.report.sources import describe_sources, problem_blocks, source_blocks
+
     surveyed = survey([target])
     if surveyed.detected():
         details, problems = describe_sources(target, surveyed)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unistore.conversion.convert import convert
 from unistore.errors import InputError, Problem, UnistoreError
 from unistore.pictures.draw import MARK, check_sample
 from unistore.pictures.html import facts_html, pictures_html, table_html, text_html
@@ -115,6 +114,8 @@ def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
                 Block(lines=[f"no pictures of {size(held)} of sources: convert them, and inspect the store"])
             )
         ]
+    from unistore.conversion.convert import convert
+
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder) / "trial.zarr"
         try:

@@ -147,7 +147,7 @@ class Array:
             gather_scalar(self._reader, out)
         elif out.size:
             axes = [axis_pieces(a, b, step) for a, b, step in zip(low, high, self.chunk_shape, strict=True)]
-            gather(self._reader, [(chunk, [(src, dst)]) for chunk, src, dst in axes[0]], axes[1:], out)
+            gather(self._reader, [(chunk, [((src,), (dst,))]) for chunk, src, dst in axes[0]], axes[1:], out)
         return out
 
     def read_rows(self, rows: NDArray[Any] | Sequence[int], out: NDArray[Any] | None = None) -> NDArray[Any]:

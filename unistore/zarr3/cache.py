@@ -14,8 +14,15 @@ from unistore.zarr3.forks import renew_after_fork
 __all__ = ["CHUNKS", "ChunkCache", "IndexCache"]
 
 
+MISSED = 4096
+"""Chunks that are remembered as missed, at least, besides as many as are kept."""
+
+
 class ChunkCache:
     """Decoded chunks by key; the least recently used go first. Safe with threads and forks.
+
+    A chunk is kept when it is missed again: writing each into memory that is in no cache of the processor
+    would cost about half as much as decoding it.
 
     Parameters
     ----------
@@ -33,6 +40,7 @@ class ChunkCache:
         self._lock = threading.Lock()
         self._chunks: OrderedDict[Hashable, NDArray[Any]] = OrderedDict()
         self._bytes = 0
+        self._missed: tuple[set[Hashable], set[Hashable]] = set(), set()
 
     @property
     def nbytes(self) -> int:
@@ -50,6 +58,16 @@ class ChunkCache:
             if chunk is not None:
                 self._chunks.move_to_end(key)
             return chunk
+
+    def wanted(self, key: Hashable) -> bool:
+        """Whether a chunk that is missing was so not long ago, and should be kept now."""
+        new, old = self._missed
+        if key in new or key in old:
+            return True
+        new.add(key)
+        if len(new) >= MISSED + len(self._chunks):
+            self._missed = set(), new
+        return False
 
     def put(self, key: Hashable, chunk: NDArray[Any]) -> None:
         """Keep a chunk that nobody will write to."""

@@ -83,6 +83,8 @@ class ChunkReader:
         Of the array.
     token
         Number of this reader, unlike that of any other reader of the process.
+    plain
+        Whether chunks are stored as they are.
     row_stride
         Chunk number of a row over the row, where a chunk is one whole row.
     count
@@ -107,6 +109,7 @@ class ChunkReader:
         self.row_stride = math.prod(self._per_object[1:])
         self._decode = metadata.codecs.decoder(metadata.chunk_bytes)
         self._plain = metadata.codecs.plain(metadata.chunk_bytes)
+        self.plain = self._plain is not None
         self._keys: dict[int, str] = {}
         self._indexes = IndexCache(self._load_index)
         at_end = metadata.index is not None and metadata.index.location == "end"
@@ -142,9 +145,7 @@ class ChunkReader:
             sizes.append(index[at + 1])
         return Located(numbers, keys, offsets, sizes)
 
-    def decode(
-        self, located: Located, targets: Sequence[NDArray[Any] | None], *, fresh: bool = False
-    ) -> Iterator[NDArray[Any]]:
+    def decode(self, located: Located, targets: Sequence[NDArray[Any] | None]) -> Iterator[NDArray[Any]]:
         """Decode present chunks, one by one.
 
         Parameters
@@ -153,18 +154,17 @@ class ChunkReader:
             The chunks; all are asked for at once.
         targets
             For each, a C-contiguous array of the chunk's size that gets its elements as they are stored, or
-            None: what is yielded is the chunk, not to be written to.
-        fresh
-            Whether chunks without a target may be kept; else the next one may overwrite them.
+            None: what is yielded is the chunk, not to be written to, and valid until the next. Where chunks
+            are `plain` it stays valid.
         """
         if self.shared is None:
-            yield from self._decode_stored(located, targets, fresh=fresh)
+            yield from self._decode_stored(located, targets)
             return
         codecs, dtype, shape = self.metadata.codecs, self.metadata.dtype, self.metadata.chunk_shape
         kept = self.shared.find(located.numbers)
         missing = [at for at, chunk in enumerate(kept) if chunk is None]
         wanted = [targets[at] for at in missing]
-        stored = self._decode_stored(located.pick(missing), wanted, fresh=fresh)
+        stored = self._decode_stored(located.pick(missing), wanted)
         for number, found, target in zip(located.numbers, kept, targets, strict=True):
             if found is None:
                 chunk = next(stored)
@@ -177,7 +177,7 @@ class ChunkReader:
                 yield target
 
     def _decode_stored(
-        self, located: Located, targets: Sequence[NDArray[Any] | None], *, fresh: bool
+        self, located: Located, targets: Sequence[NDArray[Any] | None]
     ) -> Iterator[NDArray[Any]]:
         decode, plain, metadata, done = self._decode, self._plain, self.metadata, 0
         codecs, dtype, shape = metadata.codecs, metadata.dtype, metadata.chunk_shape
@@ -191,7 +191,7 @@ class ChunkReader:
                 elif plain is not None:
                     yield codecs.restore(plain.view(raw), dtype, shape)
                 else:
-                    if flat is None or fresh:
+                    if flat is None:
                         flat = np.empty(metadata.chunk_bytes // dtype.itemsize, dtype)
                     decode(raw, flat)
                     yield codecs.restore(flat, dtype, shape)

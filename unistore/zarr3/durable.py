@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -148,7 +147,7 @@ class Together:
             If it, or one before it, cannot be written.
         """
         path = Path(self._root, *key.split("/"))
-        name = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{PART_SUFFIX}")
+        name = path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}{PART_SUFFIX}")
         for waiting in self._parts[-_OPEN : -_OPEN + 1]:
             _settle(waiting)
         try:

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.cache import CHUNKS
 from unistore.zarr3.chunks import ChunkReader
-from unistore.zarr3.pieces import AxisPieces, Group
+from unistore.zarr3.pieces import AxisPieces, Group, Place
 from unistore.zarr3.sharding import EMPTY
 
 __all__ = ["gather", "gather_chunk_rows", "gather_scalar"]
 
-Index = tuple[Any, ...]
-Place = tuple[Index, Index]
-"""Positions in a chunk, and where they go in the output."""
+Key = tuple[int, int]
+"""A chunk in the cache: token of its reader, and its number."""
 
 _WHOLE: dict[int, np.dtype[Any]] = {2: np.dtype(np.uint16), 4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
 """Numbers that the last axis is copied as where it has so many bytes: numpy would loop over each row."""
@@ -63,7 +62,7 @@ def gather(
     reader
         Of the array.
     groups
-        Chunks along axis 0, each with one or more pairs of positions.
+        Chunks along axis 0, each with one or more places.
     trailing
         Pieces along each of the other axes.
     out
@@ -71,37 +70,45 @@ def gather(
     """
     metadata = reader.metadata
     if metadata.chunk_shape[1:] == metadata.shape[1:] == out.shape[1:]:  # chunks of whole rows
-        numbers, trailing = [chunk * reader.row_stride for chunk, _ in groups], ()
+        numbers = [chunk * reader.row_stride for chunk, _ in groups]
+        wanted = [places for _, places in groups]
     else:
         axes = [[chunk for chunk, _ in groups], *([chunk for chunk, _, _ in pieces] for pieces in trailing)]
-        numbers = reader.numbers(axes)
+        numbers, wanted = reader.numbers(axes), list(_places(groups, trailing))
     located = reader.locate(numbers)
-    keep = CHUNKS.keeps(metadata.chunk_bytes)
+    direct, plain = metadata.codecs.direct, reader.plain
+    keep = direct and reader.shared is None and CHUNKS.keeps(metadata.chunk_bytes)
+    room = CHUNKS.limit // 4  # bytes that one call keeps at most, however much it reads
     tasks: list[int] = []
     targets: list[NDArray[Any] | None] = []
-    rest: list[tuple[list[Place], bool]] = []  # what is copied out of each chunk, and whether to keep it
-    for task, places in enumerate(_places(groups, trailing)):
-        if located.offsets[task] == EMPTY:
+    rest: list[tuple[list[Place], Key | None]] = []  # what is copied out of a chunk, and its key if kept
+    for task, (number, places, offset) in enumerate(zip(numbers, wanted, located.offsets, strict=True)):
+        if offset == EMPTY:
             for _, place in places:
                 out[place] = metadata.fill_value
             continue
-        target = _whole_chunk(places, out, metadata.chunk_shape)
-        kept = keep and target is None
-        if kept and (chunk := CHUNKS.get((reader.token, numbers[task]))) is not None:
-            _copy(chunk, places, out)
-            continue
-        if target is not None and not (metadata.codecs.direct and target.flags.c_contiguous):
-            target = None
+        target = _whole_chunk(places, out, metadata.chunk_shape) if direct and len(places) == 1 else None
+        parts: tuple[list[Place], Key | None] = [], None
+        if target is None:
+            key = reader.token, number
+            if keep and (chunk := CHUNKS.get(key)) is not None:
+                _copy(chunk, places, out)
+                continue
+            kept = keep and room > 0 and CHUNKS.wanted(key)
+            room -= metadata.chunk_bytes * kept
+            if kept and not plain:
+                target = np.empty(metadata.chunk_shape, metadata.dtype)
+            parts = places, key if kept else None
         tasks.append(task)
         targets.append(target)
-        rest.append(([] if target is not None else places, kept))
+        rest.append(parts)
     if len(tasks) < len(numbers):
         located = located.pick(tasks)
-    decoded = reader.decode(located, targets, fresh=keep)
-    for number, chunk, (places, kept) in zip(located.numbers, decoded, rest, strict=True):
-        _copy(chunk, places, out)
-        if kept:
-            CHUNKS.put((reader.token, number), chunk)
+    for chunk, (places, kept_as) in zip(reader.decode(located, targets), rest, strict=True):
+        if places:
+            _copy(chunk, places, out)
+        if kept_as is not None:
+            CHUNKS.put(kept_as, chunk)
 
 
 def _places(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator[list[Place]]:
@@ -109,23 +116,23 @@ def _places(groups: Sequence[Group], trailing: Sequence[AxisPieces]) -> Iterator
     sources = itertools.product(*([piece[1] for piece in pieces] for pieces in trailing))
     targets = itertools.product(*([piece[2] for piece in pieces] for pieces in trailing))
     rest = list(zip(sources, targets, strict=True))
-    for _, pairs in groups:
+    for _, places in groups:
         for source, target in rest:
-            yield [((a, *source), (b, *target)) for a, b in pairs]
+            yield [(first + source, place + target) for first, place in places]
 
 
-def _whole_chunk(places: list[Place], out: NDArray[Any], chunk_shape: tuple[int, ...]) -> NDArray[Any] | None:
+def _whole_chunk(
+    places: Sequence[Place], out: NDArray[Any], chunk_shape: tuple[int, ...]
+) -> NDArray[Any] | None:
     """The part of `out` that gets all of a chunk, in its order; None where only parts of it are needed."""
-    if len(places) > 1:
-        return None
     source, place = places[0]
-    if not (isinstance(source[0], slice) and isinstance(place[0], slice)):
+    if type(source[0]) is not slice or type(place[0]) is not slice:
         return None
     target: NDArray[Any] = out[place]
-    return target if target.shape == chunk_shape else None
+    return target if target.shape == chunk_shape and target.flags.c_contiguous else None
 
 
-def _copy(chunk: NDArray[Any], places: list[Place], out: NDArray[Any]) -> None:
+def _copy(chunk: NDArray[Any], places: Sequence[Place], out: NDArray[Any]) -> None:
     for source, place in places:
         part = chunk[source]
         whole = _WHOLE.get(part.shape[-1] * part.itemsize) if part.ndim > 1 else None

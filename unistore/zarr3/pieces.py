@@ -8,16 +8,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AxisPieces", "Group", "Part", "axis_pieces", "groups_of_ranges", "groups_of_rows"]
+__all__ = ["AxisPieces", "Group", "Part", "Place", "axis_pieces", "groups_of_ranges", "groups_of_rows"]
 
 Part = slice | NDArray[np.int64]
 """Positions along one axis."""
 
+Place = tuple[tuple[Part, ...], tuple[Part, ...]]
+"""Positions in a chunk, and where they go in the output; an axis each, axis 0 first."""
+
 AxisPieces = list[tuple[int, slice, slice]]
 """Along one axis: number of the chunk, positions in the chunk, positions in the output."""
 
-Group = tuple[int, list[tuple[Part, Part]]]
-"""Along axis 0: number of the chunk, and all pairs of positions in the chunk and in the output."""
+Group = tuple[int, list[Place]]
+"""Along axis 0: number of the chunk, and the places of everything that is wanted of it."""
 
 
 def axis_pieces(lo: int, hi: int, step: int) -> AxisPieces:
@@ -38,7 +41,7 @@ def groups_of_rows(rows: NDArray[np.int64], step: int) -> list[Group]:
     starts = _starts(chunk)
     numbers = chunk[starts[:-1]].tolist()
     return [
-        (number, [(_part(inside[a:b]), _part(order[a:b]))])
+        (number, [((_part(inside[a:b]),), (_part(order[a:b]),))])
         for number, (a, b) in zip(numbers, pairwise(starts.tolist()), strict=True)
     ]
 
@@ -59,7 +62,7 @@ def groups_of_ranges(lo: NDArray[np.int64], hi: NDArray[np.int64], step: int) ->
     for chunk, inside, place, count in pieces:
         if not groups or groups[-1][0] != chunk:
             groups.append((chunk, []))
-        groups[-1][1].append((slice(inside, inside + count), slice(place, place + count)))
+        groups[-1][1].append(((slice(inside, inside + count),), (slice(place, place + count),)))
     return groups
 
 

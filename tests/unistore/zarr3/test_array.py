@@ -129,8 +129,31 @@ def test_partly_needed_chunks_are_kept(tmp_path: Path, write: Any, decoded: list
     box = [1, 2, 2], [2, 8, 10]
     for _ in range(3):
         np.testing.assert_array_equal(array.read_box(*box), VOLUMES[1:2, 2:8, 2:10])
-    assert len(decoded) == 6 + 1 + 1  # the one chunk that is needed whole is decoded every time
-    assert CHUNKS.nbytes == 5 * 4 * 4 * 4
+    assert len(decoded) == 6 + 6  # those that are missed again are kept
+    assert CHUNKS.nbytes == 6 * 4 * 4 * 4
+
+
+def test_one_read_keeps_a_part_of_the_cache_at_most(
+    tmp_path: Path, write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = volumes(write, tmp_path)
+    monkeypatch.setattr(CHUNKS, "limit", 8 * array.metadata.chunk_bytes)
+    CHUNKS.renew()
+    for _ in range(2):
+        np.testing.assert_array_equal(array.read_box([0, 1, 0], [3, 8, 12]), VOLUMES[:3, 1:])
+    assert CHUNKS.nbytes == 2 * array.metadata.chunk_bytes
+
+
+def test_chunks_seen_once_are_not_kept(tmp_path: Path, write: Any, decoded: list[int]) -> None:
+    array = write(tmp_path, np.arange(4000), (10,), (100,))
+    rows = np.arange(0, 4000, 10)
+    array.read_ranges(rows, rows + 5)
+    assert not CHUNKS.nbytes
+    array.read_ranges(rows[:3], rows[:3] + 5)
+    assert CHUNKS.nbytes == 3 * 10 * 8
+    decoded.clear()
+    np.testing.assert_array_equal(array.read_ranges([20, 0], [25, 3]), [20, 21, 22, 23, 24, 0, 1, 2])
+    assert not decoded
 
 
 def test_chunks_that_are_part_of_the_output_are_decoded_into_it(
