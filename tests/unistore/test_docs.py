@@ -20,6 +20,7 @@ from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
+GUIDES = sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w*)$")
 
 
@@ -123,7 +124,12 @@ def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
     run(ROOT / name, stores, PREAMBLES.get(name, ""))
 
 
-@pytest.mark.parametrize(("name", "least"), [("converting", 11), ("inspect", 6)])
+FAMILIES = {"rows": 2, "point-cloud": 3, "ct": 2, "spike": 2, "trajectory": 3}
+"""Pages of families, and how many commands each has at least."""
+COMMANDS = {"converting": 5, "inspect": 6} | {f"families/{name}": least for name, least in FAMILIES.items()}
+
+
+@pytest.mark.parametrize(("name", "least"), COMMANDS.items())
 def test_commands_of_a_guide(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -133,7 +139,7 @@ def test_commands_of_a_guide(
     least: int,
 ) -> None:
     document = ROOT / "docs" / f"{name}.md"
-    given = request.getfixturevalue("sources" if name == "converting" else "stores")
+    given = request.getfixturevalue("stores" if name == "inspect" else "sources")
     shutil.copytree(given, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     commands = [line for line in blocks(document, "console").splitlines() if line]
@@ -147,6 +153,13 @@ def test_commands_of_a_guide(
     run(document, tmp_path)
 
 
+def test_readme_is_short_and_its_picture_light() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+    picture = (ROOT / "docs" / "images" / "overview.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 150_000
+
+
 LINK = re.compile(r"\]\(([^)#\s]+)?(#[^)\s]+)?\)")
 
 
@@ -156,9 +169,7 @@ def anchors(document: Path) -> set[str]:
     return {"#" + re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize(
-    "document", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("document", [ROOT / "README.md", *GUIDES], ids=lambda p: p.name)
 def test_links_lead_somewhere(document: Path) -> None:
     wrong = []
     for path, anchor in LINK.findall(document.read_text()):
@@ -170,7 +181,7 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.stem)
 def test_files_that_a_guide_names_are_there(document: Path) -> None:
     named = re.findall(
         r"`((?:tests|benchmarks|examples|unistore|converters|schemas)/[\w./-]+)`", document.read_text()
