@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from unistore.cli.output import safe, say
+from unistore.cli.output import SHOWN, console, safe, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ def show(blocks: Sequence[Block], *, every: bool = False) -> None:
     """Print blocks; those that are folded where `every` one is asked for."""
     from unistore.report.blocks import plain, unfolded
 
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() or SHOWN.color == "always":
         _show(unfolded(blocks, every=every))
     else:
         say(plain(blocks, every=every))
@@ -30,16 +30,14 @@ def show(blocks: Sequence[Block], *, every: bool = False) -> None:
 
 def _show(blocks: Iterable[Block]) -> None:
     """Blocks on a terminal: aligned, wrapped to its width, in colour."""
-    from rich.console import Console
-
-    console = Console()
+    out = console()
     for number, block in enumerate(blocks):
         if number:
-            console.print()
-        for part in _parts(block, console.width):
-            console.print(part)
+            out.print()
+        for part in _parts(block, out.width):
+            out.print(part)
         if block.code:
-            console.print(_coloured("\n".join(map(safe, block.code.split("\n")))), soft_wrap=True)
+            out.print(_coloured("\n".join(map(safe, block.code.split("\n")))), soft_wrap=True)
 
 
 def _parts(block: Block, width: int) -> Iterable[RenderableType]:
