@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types check browser pictures clean
+.PHONY: demo test lint types check browser docs pictures clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -33,6 +33,11 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
+
+# The guides as a site in build/site, links checked; it needs the extra `docs`
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
 
 # What README.md and the guides show, drawn from the samples in tests/data
 pictures: $(READY)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import unistore
 from unistore.cli.main import main
@@ -35,8 +36,9 @@ def blocks(document: Path, language: str) -> str:
     return "\n".join(lines)
 
 
-def _synthetic() -> Any:
-    spec = importlib.util.spec_from_file_location("synthetic", ROOT / "examples" / "synthetic.py")
+def loaded(path: Path) -> Any:
+    """A module that is in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -54,7 +56,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(path, folder / name)
     (folder / "demos").mkdir()
     shutil.copy(DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5", folder / "demos")
-    synthetic = _synthetic()
+    synthetic = loaded(ROOT / "examples" / "synthetic.py")
     synthetic.spike_sequences(folder / "recordings")
     (folder / "episodes").mkdir()
     synthetic.robot_episodes(folder / "episodes" / "run.hdf5")
@@ -179,6 +181,27 @@ def test_links_lead_somewhere(document: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             wrong.append(path + anchor)
     assert not wrong
+
+
+def test_the_site_has_every_guide() -> None:
+    def pages(nav: Any) -> list[str]:
+        if isinstance(nav, str):
+            return [nav]
+        return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in pages(part)]
+
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    made = {"api.md", *loaded(ROOT / "mkdocs_pages.py").MOVED.values()}
+    assert sorted(listed) == sorted(made | {path.relative_to(ROOT / "docs").as_posix() for path in GUIDES})
+
+
+def test_links_of_the_site() -> None:
+    moved_links = loaded(ROOT / "mkdocs_pages.py").moved_links
+    readme, index, design = ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "design.md"
+    assert (
+        moved_links("[a](docs/format.md#b) [c](https://d)", readme, index)
+        == "[a](format.md#b) [c](https://d)"
+    )
+    assert moved_links("[a](../benchmarks/RESULTS.md) [b](#c)", design, design) == "[a](results.md) [b](#c)"
 
 
 @pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.stem)
