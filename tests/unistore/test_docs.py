@@ -126,6 +126,30 @@ def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
     run(ROOT / name, stores, PREAMBLES.get(name, ""))
 
 
+@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
+    """Blocks of ``py`` need a framework that is no dependency of the tests."""
+    pytest.importorskip(
+        framework, reason=f"{framework} is not installed: its example in training.md is not run"
+    )
+    found = re.findall(
+        r"^```py\n(.*?)^```$", (ROOT / "docs/training.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (code,) = [code for code in found if code.startswith(f"import {framework}\n")]
+    shutil.copytree(stores / "arrays.zarr", tmp_path / "arrays.zarr")
+    (tmp_path / "example.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "example.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 FAMILIES = {"rows": 2, "point-cloud": 3, "ct": 2, "spike": 2, "trajectory": 3}
 """Pages of families, and how many commands each has at least."""
 COMMANDS = {"converting": 5, "inspect": 6} | {f"families/{name}": least for name, least in FAMILIES.items()}
