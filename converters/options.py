@@ -32,7 +32,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from unistore.errors import InputError, Problem
-from unistore.system.arguments import Arguments, described, fits
+from unistore.system.arguments import Arguments, describe_type, matches_type
 
 __all__ = ["RESERVED", "Option", "Options", "declared", "option"]
 
@@ -171,12 +171,12 @@ class Options:
         check = Arguments()
         for each in declared(type(self)):
             value = each.given(getattr(self, each.name))
-            if not check.expect(each.flag, value, fits(value, each.hint), described(each.hint)):
+            if not check.expect(each.flag, value, matches_type(value, each.hint), describe_type(each.hint)):
                 continue
             value = each.settled(value)
             if check.expect(each.flag, value, each.within(value), each.bounds):
                 object.__setattr__(self, each.name, value)
-        check.settle()
+        check.raise_problems()
 
     def recorded(self) -> dict[str, Any]:
         """What a store records, as JSON: the options can be made again from it."""

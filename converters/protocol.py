@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import expand, relative_names
 from unistore.converters.parts import Candidate, Found, Part, Scanned, Verdict
-from unistore.converters.scan import Scan, Settled, Source
+from unistore.converters.scan import Scan, Settled, Source, Sources
 from unistore.schemas.tables import Table
+from unistore.system.packed import Packed
 
 __all__ = [
     "Candidate",
@@ -42,6 +43,7 @@ __all__ = [
     "Scanned",
     "Settled",
     "Source",
+    "Sources",
     "Verdict",
 ]
 
@@ -99,16 +101,16 @@ class Converter(Protocol):
             Files and folders as the user gave them.
         exclusion
             What is to be left out. Parts whose names it covers need not be left out here, but files that
-            are another family's (`Exclusion.is_apart`) are to be passed over.
+            are another family's (`Exclusion.is_other_family`) are to be passed over.
 
         Raises
         ------
         InputError
             If a path does not exist, holds nothing suitable, or leads elsewhere.
         """
-        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_apart(path)]
+        files = Packed(path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path))
         named = zip(relative_names(files), files, strict=True)
-        return Found(parts=[Part(name=name, files=(path,), roots=tuple(paths)) for name, path in named])
+        return Found(parts=Packed(Part(name=name, files=(path,), roots=tuple(paths)) for name, path in named))
 
     def scan(self, part: Part) -> Scanned:
         """What a source holds, without reading all values; in any order, in any process.
@@ -147,7 +149,7 @@ class Converter(Protocol):
 
         Here for families without any of both: each row of the main table is a sample.
         """
-        rows = np.array([source.rows[scan.main_table] for source in scan.sources], np.int64)
+        rows = np.array(scan.sources.rows(scan.main_table), np.int64)
         return Settled(
             arrays=(), samples=int(rows.sum()), sample_source=np.arange(len(rows)), sample_runs=rows
         )

@@ -98,7 +98,7 @@ class Family:
     rules: str = ""
     export: str = ""
     originals: str = ""
-    kind: str = "unistore.data.kinds.natural:rows"
+    kind: str = "unistore.data.kinds.defaults:rows"
     other_kinds: tuple[str, ...] = ()
     preview: str = ""
     config: str = ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.schemas.tables import Field, Table
+from unistore.system.packed import Packed
 
-__all__ = ["Scan", "Settled", "Source"]
+__all__ = ["Scan", "Settled", "Source", "Sources"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,47 @@ class Source:
     reading: int = 0
 
 
+class Sources(Packed[Source]):
+    """All sources of a scan, and in columns what is asked of all of them.
+
+    Attributes
+    ----------
+    names, splits
+        Of each source.
+    numbers
+        ``memory``, ``memory_in_core`` and ``reading`` of each source, (sources,) int64 each.
+    """
+
+    def __init__(self, items: Iterable[Source] = ()) -> None:
+        self.names: list[str] = []
+        self.splits: list[str | None] = []
+        self._numbers = {name: array("q") for name in ("memory", "memory_in_core", "reading")}
+        self._rows: dict[str, array[int]] = {}
+        super().__init__(items)
+
+    def append(self, item: Source) -> None:
+        """Add one more source."""
+        for name, values in self._numbers.items():
+            values.append(getattr(item, name))
+        for table, rows in item.rows.items():
+            column = self._rows.setdefault(table, array("q"))
+            column.extend([0] * (len(self.names) - len(column)))
+            column.append(rows)
+        self.names.append(item.name)
+        self.splits.append(item.split)
+        super().append(item)
+
+    @property
+    def numbers(self) -> dict[str, NDArray[np.int64]]:
+        """See above."""
+        return {name: np.array(values, np.int64) for name, values in self._numbers.items()}
+
+    def rows(self, table: str) -> list[int]:
+        """Rows of each source in a direct table."""
+        rows = self._rows.get(table, array("q")).tolist()
+        return rows + [0] * (len(self.names) - len(rows))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
     """What was found: sources in natural order, tables, options, and remarks for the user.
@@ -66,11 +109,12 @@ class Scan:
     made again from them, and in ``found`` what the sources decided where options left it open. ``notes`` are
     one-line remarks: what was taken, and why. ``estimated_rows`` guesses the rows of spilled tables for
     ``--dry-run``, and ``possible`` lists the tables that ``settle`` may add, each with the most rows that it
-    may have: what both take is estimated before anything is read.
+    may have: what both take is estimated before anything is read. ``shared`` is what ``derive`` and ``read``
+    need to know again of all sources together.
     """
 
     family: str
-    sources: tuple[Source, ...]
+    sources: Sources
     tables: tuple[Table, ...]
     sample_table: str
     main_table: str
@@ -80,6 +124,11 @@ class Scan:
     possible: tuple[tuple[Table, int], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
     needs_facts: bool = False
+    shared: Mapping[str, Any] = field(default_factory=dict)
+
+    def only(self, numbers: Collection[int]) -> Scan:
+        """The same for whoever looks at some sources alone, which keep their numbers."""
+        return replace(self, sources=self.sources.only(numbers), notes=(), left_out=())
 
     @property
     def is_derived(self) -> bool:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
-from unistore.converters.common.exclusion import Exclusion, about
+from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.paths import Listed, list_files, real_path, with_real_parents
+from unistore.converters.files.paths import PathListing, list_files, real_path, resolve_parents
 from unistore.converters.instead import nothing_found
 from unistore.converters.parts import Found, Part, Scanned
 from unistore.converters.protocol import Converter
@@ -19,17 +21,51 @@ from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, of_another, survey
 from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, printable
+from unistore.system.packed import Packed
 
-__all__ = ["scan_sources"]
+__all__ = ["LookAtAll", "Looked", "scan_here", "scan_part", "scan_sources"]
 
 _THREADS = 8
+_AHEAD = 1024
+"""Parts that threads may scan before the first of them is looked at."""
 _SHOWN = 5
 _REASONS = 8
 _BESIDE = "beside what is taken, and not needed"
 
 
+Looked = tuple[Scanned | None, Sequence[Problem]]
+"""What the scan of a part gives, and what is wrong with it."""
+LookAtAll = Callable[[Converter, Sequence[Part]], Iterable[Looked]]
+"""Scans every part, and yields what that gives in their order."""
+
+
+def scan_part(converter: Converter, part: Part) -> Looked:
+    """Scan one part."""
+    try:
+        with as_problem(part.name):
+            scanned = converter.scan(part)
+    except InputError as error:
+        return None, error.problems or [Problem(part.name, str(error))]
+    return scanned, scanned.problems
+
+
+def scan_here(converter: Converter, parts: Sequence[Part]) -> Iterator[Looked]:
+    """Scan all parts in this process: in threads, if they may be."""
+    one = partial(scan_part, converter)
+    if not converter.concurrent or len(parts) < 2:
+        yield from map(one, parts)
+        return
+    with ThreadPoolExecutor(_THREADS, "unistore-scan") as pool:
+        left = iter(parts)
+        while some := list(islice(left, _AHEAD)):
+            yield from pool.map(one, some)
+
+
 def scan_sources(
-    converter: Converter, paths: Sequence[Path], must_exclude: Collection[str] | None = None
+    converter: Converter,
+    paths: Sequence[Path],
+    must_exclude: Collection[str] | None = None,
+    scan_all: LookAtAll = scan_here,
 ) -> Scan:
     """Find the sources of a family, scan each, and bring them to one form.
 
@@ -41,6 +77,8 @@ def scan_sources(
         What to scan, and how.
     must_exclude
         Names that must leave something out; None: all that the converter excludes.
+    scan_all
+        Scans the parts: here, or in other processes.
 
     Raises
     ------
@@ -53,15 +91,16 @@ def scan_sources(
     apart = _of_others(listed.files, converter, owners)
     exclusion = Exclusion(converter.exclude, map(real_path, apart))
     found = _find(converter, paths, exclusion, apart)
-    parts = [part for part in found.parts if not exclusion.covers(part.name)]
+    parts = (
+        Packed(part for part in found.parts if not exclusion.covers(part.name)) if exclusion else found.parts
+    )
     problems = list(found.problems)
     left_out = list(_passed_by(found.left_out, owners))
-    given = set(with_real_parents([path for path in paths if not path.is_dir()]))
-    kept: list[Part] = []
-    sound: list[Scanned] = []
+    given = set(resolve_parents([path for path in paths if not path.is_dir()]))
+    kept, sound = Packed[Part](), Packed[Scanned]()
     plain: dict[Path, str] = {}
     of_plain: list[Problem] = []
-    for part, (scanned, wrong) in zip(parts, _scan_all(converter, parts), strict=True):
+    for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
         asked = scanned is None or (converter.by_content and not scanned.certain)
         asked = asked and given.isdisjoint(part.files)
         if asked and all(others := [owners.other(path) for path in part.files]):
@@ -70,12 +109,12 @@ def scan_sources(
         if scanned is not None:
             kept.append(part)
             sound.append(scanned)
-            exclusion.met(scanned.excluded)
+            exclusion.add_covered(scanned.excluded)
         if asked and scanned is None and all(others := [owners.another(path) for path in part.files]):
             plain |= dict(zip(part.files, others, strict=True))
-            of_plain += about(part.name, wrong)
+            of_plain += with_source(part.name, wrong)
         else:
-            problems += about(part.name, wrong)
+            problems += with_source(part.name, wrong)
     if kept:
         apart |= plain
     else:
@@ -90,19 +129,25 @@ def scan_sources(
             scan = converter.gather(kept, sound)
         except InputError as error:
             problems += error.problems or [Problem("sources", str(error))]
-    used = [path for source in scan.sources for path in source.files] if scan is not None else []
-    used += [path for path, _ in left_out]
-    names = {part.name for part in parts}
-    beside = {
-        path: _BESIDE if part.name in names else EXCLUDED for part in found.parts for path in part.files
-    }
+    used = {str(path) for path, _ in left_out}
+    if scan is not None:
+        used.update(str(path) for source in scan.sources for path in source.files)
+
+    def beside() -> dict[Path, str]:
+        names = {part.name for part in parts}
+        files = ((path, part.name) for part in found.parts for path in part.files)
+        reasons = {path: _BESIDE if name in names else EXCLUDED for path, name in files}
+        return reasons | {path: of_another(other) for path, other in apart.items()}
+
     listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
-    left_out += _unused(listed, folders, converter, used, owners, beside | _commands(apart), exclusion)
+    left_out += _unused(listed, folders, converter, used, owners, beside, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
-    problems += exclusion.unmet(must_exclude, [part.name for part in found.parts])
+    problems += exclusion.not_found(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
         asked_for = given | plain.keys()
-        named = {part.name: part.files[0] for part in parts if part.files[0] in asked_for}
+        named = (
+            {part.name: part.files[0] for part in parts if part.files[0] in asked_for} if asked_for else {}
+        )
         raise InputError([_with_command(each, named, owners) for each in problems])
     return replace(
         scan,
@@ -178,43 +223,27 @@ def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[P
     return Problem(listed, message, cure, "family")
 
 
-def _scan_all(
-    converter: Converter, parts: Sequence[Part]
-) -> Iterator[tuple[Scanned | None, Sequence[Problem]]]:
-    """What the scan of each part gives, or what is wrong with it."""
-
-    def one(part: Part) -> tuple[Scanned | None, Sequence[Problem]]:
-        try:
-            with as_problem(part.name):
-                scanned = converter.scan(part)
-        except InputError as error:
-            return None, error.problems or [Problem(part.name, str(error))]
-        return scanned, scanned.problems
-
-    if not converter.concurrent or len(parts) < 2:
-        yield from map(one, parts)
-        return
-    with ThreadPoolExecutor(_THREADS, "unistore-scan") as pool:
-        yield from pool.map(one, parts)
-
-
 def _unused(
-    listed: Listed,
+    listed: PathListing,
     folders: Sequence[Path],
     converter: Converter,
-    used: Iterable[Path],
+    used: set[str],
     owners: Owners,
-    reasons: Mapping[Path, str],
+    beside: Callable[[], Mapping[Path, str]],
     exclusion: Exclusion,
 ) -> list[tuple[Path, str]]:
     """What no source uses, and why: nothing is passed over without a word."""
     roots = [folder.resolve() for folder in folders]
-    known = {real_path(path) for path in used}
+    rest = [path for path in listed.files if str(path) not in used]
+    if not rest:
+        return [(path, why) for path, why in listed.skipped if str(path) not in used]
+    reasons, others = beside(), used.difference(map(str, listed.files))
+    known = {real_path(Path(path)) for path in others}
     folded = {path for path in known if path.is_dir()}
     found = []
-    for path in listed.files:
+    for path in rest:
         real = real_path(path) if path.is_symlink() else path
-        if real in known or not folded.isdisjoint(real.parents):
+        if str(real) in used or real in known or not folded.isdisjoint(real.parents):
             continue
         if any(exclusion.covers(name) for name in _names(path, roots)):
             reason = EXCLUDED
@@ -225,16 +254,14 @@ def _unused(
         else:
             reason = owners.why_unused(path)
         found.append((path, reason))
-    return found + [(path, why) for path, why in listed.passed_over if path not in known]
+    return found + [
+        (path, why) for path, why in listed.skipped if path not in known and str(path) not in used
+    ]
 
 
 def _names(path: Path, roots: Sequence[Path]) -> list[str]:
     """Names of a file below each of the given folders that it lies in."""
     return [printable(path.relative_to(root).as_posix()) for root in roots if path.is_relative_to(root)]
-
-
-def _commands(apart: Mapping[Path, str]) -> dict[Path, str]:
-    return {path: of_another(other) for path, other in apart.items()}
 
 
 def _named(left_out: Sequence[tuple[Path, str]]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,18 @@ class Count:
 
 def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
     """Count files, given with verdict and reason; taken ones come first, refused ones last."""
-    groups: dict[tuple[str, str], list[Path]] = {}
+    groups: dict[tuple[str, str], tuple[list[str], int]] = {}
     for verdict, why, path in files:
-        groups.setdefault((verdict, why), []).append(path)
+        examples, count = groups.get((verdict, why), ([], 0))
+        if count < _EXAMPLES:
+            examples.append(printable(path.name))
+        groups[verdict, why] = examples, count + 1
     order = (TAKEN, LEFT_OUT, REFUSED)
     return tuple(
-        Count(verdict, why, len(paths), tuple(printable(path.name) for path in paths[:_EXAMPLES]))
-        for (verdict, why), paths in sorted(groups.items(), key=lambda item: order.index(item[0][0]))
+        Count(verdict, why, count, tuple(examples))
+        for (verdict, why), (examples, count) in sorted(
+            groups.items(), key=lambda item: order.index(item[0][0])
+        )
     )
 
 
@@ -72,10 +78,21 @@ def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
 def counted_scan(scan: Scan) -> tuple[Count, ...]:
     """What a scan takes, each file once, and what it leaves out; sources that are skipped are refused."""
     family = scan.family.replace("_", " ")
-    taken = dict.fromkeys(path for source in scan.sources for path in source.files)
-    files = [(TAKEN, family, path) for path in taken]
     wrong = {entry["left_out"]: entry["reason"] for entry in reversed(scan.options.get("skipped", ()))}
-    for path, why in scan.left_out:
-        name = name_of(path, wrong) if wrong and why == EXCLUDED else None
-        files.append((LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path))
-    return counted(files)
+
+    def left_out() -> Iterator[tuple[str, str, Path]]:
+        for path, why in scan.left_out:
+            name = name_of(path, wrong) if wrong and why == EXCLUDED else None
+            yield (LEFT_OUT, why, path) if name is None else (REFUSED, wrong[name], path)
+
+    return counted(chain(((TAKEN, family, path) for path in _each_once(scan)), left_out()))
+
+
+def _each_once(scan: Scan) -> Iterator[Path]:
+    """Files of all sources."""
+    seen: set[int] = set()  # hashes alone: there are millions
+    for source in scan.sources:
+        for path in source.files:
+            if hash(path) not in seen:
+                seen.add(hash(path))
+                yield path

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-__all__ = ["Field", "Table"]
+__all__ = ["Field", "Table", "own_axes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class Field:
     row_shape
         Shape after axis 0: ``()`` for a column, ``(3,)`` for coordinates, ``(D, H, W)`` for volumes.
     axes
-        One name an axis, axis 0 included: ``("point", "coordinate")``.
+        One name an axis, axis 0 included: ``("point", "coordinate")``. Arrays of one group, and of the groups
+        above it, share a name where they share the axis: see `own_axes` for axes that they do not.
     unit
         Unit of the values (``"m"``, ``"HU"``, ``"s"``), or None.
     description
@@ -61,12 +62,24 @@ class Field:
         return self.path.rsplit("/", 1)[-1]
 
     @property
+    def described(self) -> dict[str, object]:
+        """Attributes of the array, beside its own the CF conventions' ``units`` and ``long_name``."""
+        names = {"units": self.unit, "long_name": self.description or None}
+        return {name: value for name, value in names.items() if value is not None} | dict(self.attributes)
+
+    @property
     def row_bytes(self) -> int:
         """Uncompressed bytes of one row."""
         count = 1
         for extent in self.row_shape:
             count *= extent
         return count * np.dtype(self.dtype).itemsize
+
+
+def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
+    """Names of axes that only one column has: ``("rgb_component",)``; numbered from 1 if several."""
+    name = f"{column.rpartition('/')[2]}_{axis}"
+    return (name,) if count == 1 else tuple(f"{name}_{number}" for number in range(1, count + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

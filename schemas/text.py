@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, own_axes
 
 __all__ = ["text_arrays", "text_values"]
 
 
 def text_arrays(
-    path: str, strings: Sequence[str], *, axis: str = "row", description: str = ""
+    path: str, strings: Iterable[str], *, axis: str = "row", description: str = ""
 ) -> list[tuple[Field, NDArray[Any]]]:
     """Store strings as ``path/data`` and ``path/offsets``.
 
@@ -35,17 +36,19 @@ def text_arrays(
         ``data`` u1 (bytes of all strings) and ``offsets`` i8 (n + 1): string *i* is
         ``data[offsets[i]:offsets[i + 1]]``.
     """
-    encoded = [string.encode("utf-8", "backslashreplace") for string in strings]
-    offsets = np.zeros(len(encoded) + 1, np.int64)
-    np.cumsum([len(item) for item in encoded], out=offsets[1:])
-    data = np.frombuffer(b"".join(encoded), np.uint8)
+    column = path.rpartition("/")[2]
+    encoded, bounds = bytearray(), array("q", [0])
+    for string in strings:
+        encoded += string.encode("utf-8", "backslashreplace")
+        bounds.append(len(encoded))
+    data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(bounds, np.int64)
     return [
         (
             Field(
                 path=f"{path}/data",
                 dtype="uint8",
-                axes=("byte",),
-                description=f"{description or path.rsplit('/', 1)[-1]}: UTF-8 text of all rows",
+                axes=own_axes(column, "byte", 1),
+                description=f"{description or column}: UTF-8 text of all rows",
             ),
             data,
         ),

@@ -262,7 +262,7 @@ def naive_frames(source: Path, destination: Path) -> None:
             arrays[image][number] = spike.image_of(folder / image / f"{name}.png")
 
 
-def datasets_of(file: h5py.File) -> list[str]:
+def dataset_paths(file: h5py.File) -> list[str]:
     """Paths of all datasets."""
     found: list[str] = []
     file.visititems(lambda name, item: found.append(name) if isinstance(item, h5py.Dataset) else None)
@@ -273,7 +273,7 @@ def read_episodes(source: Path) -> None:
     """Every dataset, 64 steps at a time."""
     for path in hdf5_files(source):
         with h5py.File(path, "r") as file:
-            for name in datasets_of(file):
+            for name in dataset_paths(file):
                 for lo in range(0, len(file[name]), 64):
                     file[name][lo : lo + 64]
 
@@ -285,7 +285,7 @@ def naive_episodes(source: Path, destination: Path) -> None:
     root = zarr.open_group(destination, mode="w")
     for path in hdf5_files(source):
         with h5py.File(path, "r") as file:
-            for name in datasets_of(file):
+            for name in dataset_paths(file):
                 dataset = file[name]
                 chunk = (1 if dataset.ndim == 4 else 1024, *dataset.shape[1:])
                 array = root.create_array(
@@ -301,7 +301,7 @@ def dask_episodes(source: Path, destination: Path) -> None:
 
     for path in hdf5_files(source):
         with h5py.File(path, "r") as file:
-            for name in datasets_of(file):
+            for name in dataset_paths(file):
                 dataset = file[name]
                 chunks = (16 if dataset.ndim == 4 else 1024, *dataset.shape[1:])
                 array = dask.array.from_array(dataset, chunks=chunks)

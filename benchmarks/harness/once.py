@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import resource
 import sys
 import threading
 import time
@@ -31,6 +32,8 @@ class Once:
         Processor seconds of the process and its children.
     peak
         Most MiB held above the imports (anonymous and shared memory).
+    own
+        Most MiB that were resident in the process itself, above the imports.
     others
         Share of the machine that other processes used meanwhile.
     failure
@@ -40,6 +43,7 @@ class Once:
     seconds: float = float("nan")
     cost: float = float("nan")
     peak: float = float("nan")
+    own: float = float("nan")
     others: float = 0.0
     failure: str = ""
 
@@ -69,6 +73,7 @@ def _run(
     for module in imports:
         importlib.import_module(module)
     before, most, done = own_memory(os.getpid()), [0.0], threading.Event()
+    resident = _most_resident()
 
     def watch() -> None:
         while not done.wait(0.05):
@@ -84,9 +89,15 @@ def _run(
         others = max(0.0, busy_seconds() - busy - used) / (elapsed * len(os.sched_getaffinity(0)))
         done.set()
         watcher.join()
-        connection.send(Once(elapsed if told is None else told, used, most[0] - before, others))
+        own = _most_resident() - resident
+        connection.send(Once(elapsed if told is None else told, used, most[0] - before, own, others))
     except BaseException as error:
         print(traceback.format_exc(), file=sys.stderr)
         connection.send(Once(failure=f"{type(error).__name__}: {error}".splitlines()[0]))
     finally:
         done.set()
+
+
+def _most_resident() -> float:
+    """Most MiB that were ever resident in this process."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

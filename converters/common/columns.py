@@ -1,12 +1,14 @@
-"""Columns of many sources brought to one form: same names, same row shapes, dtypes promoted without loss."""
+"""Merging the columns of many sources: same names, same row shapes, dtypes promoted without loss."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.options import Columns
 from unistore.errors import Problem, printable
@@ -22,19 +24,19 @@ __all__ = [
 ]
 
 _STORABLE = ("?", "u1", "i1", "u2", "i2", "f2", "u4", "i4", "f4", "u8", "i8", "f8")
-_MANTISSA = {2: 11, 4: 24, 8: 53}
-"""Significant bits of a float by its size in bytes, the implicit one included (IEEE 754, table 3.5)."""
-_SHOWN = 6
+_SIGNIFICANT_BITS = {2: 11, 4: 24, 8: 53}
+"""Of a float by its size in bytes, with the implicit bit (IEEE 754, table 3.5)."""
+_MAX_TABLE_COLUMNS = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Form of a column in one source.
+    """Dtype and row shape of a column in one source.
 
     Attributes
     ----------
     dtype
-        As numpy writes it, byte order included: ``">f4"``.
+        NumPy's dtype string, byte order included: ``">f4"``.
     row_shape
         Shape after axis 0.
     """
@@ -49,17 +51,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Form of a column in the store.
+    """Dtype and row shape of a column in the store.
 
     Attributes
     ----------
     dtype
-        numpy dtype name, native: the smallest that holds every source's values exactly.
+        NumPy dtype name, native: the smallest that represents every source's values exactly.
     row_shape
         Shape after axis 0, the same in every source.
     attributes
-        ``source_dtype``: the one dtype of all sources, or their indices by dtype; ``missing_in``: indices of
-        the sources that lack the column and are filled.
+        ``source_dtype``: the dtype in all sources, or the indices of the sources by dtype. ``missing_in``:
+        indices of the sources without the column, where it is filled.
     """
 
     dtype: str
@@ -69,27 +71,25 @@ class Merged:
 
 def storable(dtype: np.dtype[Any]) -> bool:
     """Whether values of a dtype can be stored: bool, integers and floats of up to 8 bytes."""
-    return dtype.kind in "biuf" and dtype.newbyteorder("=").str[1:] in {
-        np.dtype(d).str[1:] for d in _STORABLE
-    }
+    return dtype.kind in "biuf" and dtype.newbyteorder("=") in map(np.dtype, _STORABLE)
 
 
 def is_lossless(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether every value of `source` has an equal value in `target` (numpy's "safe" casts are laxer)."""
+    """Whether `target` represents every value of `source` exactly (stricter than NumPy's "safe" casts)."""
     if source.kind == "b" or target.kind == "b":
         return source.kind == "b"
     if source.kind == "f":
         return target.kind == "f" and target.itemsize >= source.itemsize
     bits = 8 * source.itemsize - (source.kind == "i")
     if target.kind == "f":
-        return bits <= _MANTISSA[target.itemsize]
+        return bits <= _SIGNIFICANT_BITS[target.itemsize]
     if source.kind == "i" and target.kind == "u":
         return False
     return bits <= 8 * target.itemsize - (target.kind == "i")
 
 
 def promote(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any] | None:
-    """Smallest storable dtype that holds all values of all `dtypes` exactly; None if there is none."""
+    """Smallest storable dtype that represents all values of all `dtypes` exactly, or None."""
     for candidate in map(np.dtype, _STORABLE):
         if all(is_lossless(dtype, candidate) for dtype in dtypes):
             return candidate
@@ -97,14 +97,14 @@ def promote(dtypes: Sequence[np.dtype[Any]]) -> np.dtype[Any] | None:
 
 
 def missing_value(dtype: str) -> float | bool:
-    """What stands where a source lacks a column: NaN for floats, else 0 or False."""
+    """Fill value where a source lacks a column: NaN for floats, else 0 or False."""
     return float("nan") if np.dtype(dtype).kind == "f" else 0
 
 
 def reconcile(
-    found: Sequence[tuple[str, Mapping[str, Column]]], mode: Columns
+    found: Iterable[tuple[str, Mapping[str, Column]]], mode: Columns
 ) -> tuple[dict[str, Merged], list[Problem]]:
-    """Bring the columns of all sources to one form.
+    """Merge the columns of all sources.
 
     Parameters
     ----------
@@ -116,68 +116,91 @@ def reconcile(
     Returns
     -------
     dict of Merged, list of Problem
-        Columns in the order of their first appearance; one Problem with a table column × source if they
-        cannot be reconciled.
+        Columns in the order of their first appearance; if they cannot be merged, one Problem with a table of
+        columns and sources.
     """
-    names = list(dict.fromkeys(name for _, columns in found for name in columns))
-    everywhere = [name for name in names if all(name in columns for _, columns in found)]
+    sets: dict[tuple[tuple[str, Column], ...], _ColumnSet] = {}
+    numbers = array("i")
+    for source, columns in found:
+        same = sets.setdefault(tuple(columns.items()), _ColumnSet(source, dict(columns), len(sets)))
+        same.count += 1
+        numbers.append(same.number)
+    column_sets = list(sets.values())
+    names = list(dict.fromkeys(name for each in column_sets for name in each.columns))
+    everywhere = [name for name in names if all(name in each.columns for each in column_sets)]
     if mode == "intersection":
         names = everywhere
     missing = [name for name in names if name not in everywhere] if mode == "exact" else []
     merged: dict[str, Merged] = {}
-    clashing: list[str] = []
+    incompatible: list[str] = []
     for name in names:
-        form = _merge([columns.get(name) for _, columns in found])
-        if form is None:
-            clashing.append(name)
+        column = _merge([each.columns.get(name) for each in column_sets], np.frombuffer(numbers, np.intc))
+        if column is None:
+            incompatible.append(name)
         else:
-            merged[name] = form
-    if not missing and not clashing:
+            merged[name] = column
+    if not missing and not incompatible:
         return merged, []
-    differing = [name for name in names if name in missing or name in clashing]
-    return merged, [_difference(found, differing, resolvable=not clashing)]
+    differing = [name for name in names if name in missing or name in incompatible]
+    return merged, [_columns_differ(column_sets, differing, len(numbers), resolvable=not incompatible)]
 
 
-def _merge(forms: Sequence[Column | None]) -> Merged | None:
-    present = [form for form in forms if form is not None]
-    dtype = promote([np.dtype(form.dtype) for form in present])
-    if dtype is None or len({form.row_shape for form in present}) > 1:
+@dataclass(slots=True)
+class _ColumnSet:
+    """Sources with the same columns: the first, and how many there are."""
+
+    source: str
+    columns: Mapping[str, Column]
+    number: int
+    count: int = 0
+
+
+def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merged | None:
+    """Merge a column, given as each set of columns has it; `numbers` are the sets of the sources."""
+    present = [column for column in columns if column is not None]
+    dtype = promote([np.dtype(column.dtype) for column in present])
+    if dtype is None or len({column.row_shape for column in present}) > 1:
         return None
-    kinds = list(dict.fromkeys(form.dtype for form in present))
-    attributes: dict[str, Any] = {"source_dtype": kinds[0]}
-    if len(kinds) > 1:
-        attributes["source_dtype"] = {
-            kind: [i for i, form in enumerate(forms) if form is not None and form.dtype == kind]
-            for kind in kinds
-        }
-    if len(present) < len(forms):
-        attributes["missing_in"] = [i for i, form in enumerate(forms) if form is None]
+
+    def sources(dtype: str | None) -> list[int]:
+        chosen = np.array([(None if column is None else column.dtype) == dtype for column in columns])
+        found: list[int] = np.flatnonzero(chosen[numbers]).tolist()
+        return found
+
+    dtypes = list(dict.fromkeys(column.dtype for column in present))
+    attributes: dict[str, Any] = {"source_dtype": dtypes[0]}
+    if len(dtypes) > 1:
+        attributes["source_dtype"] = {each: sources(each) for each in dtypes}
+    if len(present) < len(columns):
+        attributes["missing_in"] = sources(None)
     return Merged(dtype.name, present[0].row_shape, attributes)
 
 
-def _difference(
-    found: Sequence[tuple[str, Mapping[str, Column]]], names: Sequence[str], *, resolvable: bool
+def _columns_differ(
+    found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool
 ) -> Problem:
-    """One Problem holding a table: a line a column, one column for all sources that look alike."""
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for source, columns in found:
-        look = tuple(str(columns[name]) if name in columns else "-" for name in names)
-        alike.setdefault(look, []).append(source)
-    heads = [members[0] + (f" (+{len(members) - 1})" if members[1:] else "") for members in alike.values()]
+    """Problem with a table: a line for each column, one table column for all sources with equal cells."""
+    sources_by_cells: dict[tuple[str, ...], tuple[str, int]] = {}
+    for each in found:
+        cells = tuple(str(each.columns[name]) if name in each.columns else "-" for name in names)
+        first, others = sources_by_cells.get(cells, (each.source, -1))
+        sources_by_cells[cells] = first, others + each.count
+    heads = [first + (f" (+{others})" if others else "") for first, others in sources_by_cells.values()]
     lines = [
         ["column", *heads],
-        *([printable(name), *(look[i] for look in alike)] for i, name in enumerate(names)),
+        *([printable(name), *(cells[i] for cells in sources_by_cells)] for i, name in enumerate(names)),
     ]
-    shown = [line[: _SHOWN + 1] for line in lines]
+    shown = [line[: _MAX_TABLE_COLUMNS + 1] for line in lines]
     widths = [max(len(line[i]) for line in shown) for i in range(len(shown[0]))]
     table = "\n".join(
         "    " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in shown
     )
-    more = f"\n    and {len(heads) - _SHOWN} further combinations" if len(heads) > _SHOWN else ""
+    rest = len(heads) - _MAX_TABLE_COLUMNS
+    more = f"\n    and {rest} further combinations" if rest > 0 else ""
     cure = (
         "--columns union fills what is missing, --columns intersection takes what all have"
         if resolvable
         else "no one shape and dtype holds them all: convert them apart, or rename with --map"
     )
-    return Problem(f"{len(found)} sources", f"columns differ:\n{table}{more}\n   ", cure, "columns")
+    return Problem(f"{count} sources", f"columns differ:\n{table}{more}\n   ", cure, "columns")

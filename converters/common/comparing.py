@@ -1,4 +1,4 @@
-"""Values bit for bit: NaN equals NaN, and the sign of a zero counts."""
+"""Comparison of values bit for bit: NaN equals NaN, and 0 differs from -0."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ __all__ = ["blocks_difference", "difference"]
 
 
 def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str | None:
-    """Where two arrays differ; None: nowhere.
+    """Describe the first difference of two arrays; None if they are equal.
 
-    Values of different dtypes are compared in one that holds all values of both exactly.
+    Values of different dtypes are compared in a dtype that represents all values of both exactly.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def difference(stored: NDArray[Any], other: NDArray[Any], first: int = 0) -> str
 
 
 def blocks_difference(values: Values, read: Callable[[int, int], NDArray[Any]]) -> str | None:
-    """Where values differ from what ``read(lo, hi)`` gives for the same rows; None: nowhere.
+    """Describe the first difference of values and those that ``read(lo, hi)`` returns; None if equal.
 
     Stops at the first block with a difference.
     """
@@ -59,6 +59,6 @@ def blocks_difference(values: Values, read: Callable[[int, int], NDArray[Any]]) 
 
 
 def _bits(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Values as integers of the same bits, in C order and this machine's byte order."""
+    """Values in a dtype, viewed as unsigned integers of native byte order."""
     plain = np.ascontiguousarray(values, dtype.newbyteorder("="))
     return plain.view(f"u{plain.itemsize}")

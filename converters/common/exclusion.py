@@ -1,4 +1,4 @@
-"""Sources that are left out by name, and problems told apart by the source that they are about."""
+"""Leaving out sources by name, and collecting the problems of each source."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from pathlib import Path
 from unistore.converters.common.faults import as_problem
 from unistore.errors import InputError, Problem, printable
 
-__all__ = ["Collected", "Exclusion", "about"]
+__all__ = ["Exclusion", "ProblemCollector", "with_source"]
 
-_SHOWN = 5
+_LISTED = 5
 
 
 class Exclusion:
-    """Names that a scan leaves out, and which of them it met.
+    """Names that a scan leaves out. It records which of them were found.
 
     Parameters
     ----------
     names
-        Names as messages give them: of a source, of a folder that sources lie in, or of a part of a source
+        As in messages: of a source, of a folder with sources, or of a part of a source
         (``"a.hdf5: data/demo_3"``).
-    apart
-        Files to leave out whatever they are called, those of other families: with every link resolved.
+    other_families
+        Files of other families, with every link resolved; left out under any name.
     """
 
-    def __init__(self, names: Iterable[str], apart: Iterable[Path] = ()) -> None:
+    def __init__(self, names: Iterable[str], other_families: Iterable[Path] = ()) -> None:
         self._names = frozenset(name.rstrip("/") for name in names)
-        self._met: dict[str, None] = {}
-        self._apart = frozenset(apart)
+        self._found: dict[str, None] = {}
+        self._other_families = frozenset(other_families)
 
     def __bool__(self) -> bool:
         return bool(self._names)
@@ -43,46 +43,46 @@ class Exclusion:
             return False
         for each in (name, *_folders(name)):
             if each in self._names:
-                self._met[each] = None
+                self._found[each] = None
                 return True
         return False
 
-    def is_apart(self, path: Path) -> bool:
-        """Whether a file is one of another family."""
-        return bool(self._apart) and Path(os.path.realpath(path)) in self._apart
+    def is_other_family(self, path: Path) -> bool:
+        """Whether a file belongs to another family."""
+        return bool(self._other_families) and Path(os.path.realpath(path)) in self._other_families
 
     @property
     def covered(self) -> tuple[str, ...]:
-        """The names that were met so far, as they were given."""
-        return tuple(self._met)
+        """The names that were found so far, as they were given."""
+        return tuple(self._found)
 
-    def met(self, names: Iterable[str]) -> None:
-        """Note names that were left out elsewhere, with another `Exclusion` of the same names."""
-        self._met |= dict.fromkeys(names)
+    def add_covered(self, names: Iterable[str]) -> None:
+        """Add names that another `Exclusion` of the same names has found."""
+        self._found |= dict.fromkeys(names)
 
     def notes(self) -> list[str]:
-        """A remark on what was left out."""
-        return [f"left out: {_some(list(self._met))}"] if self._met else []
+        """A note on what was left out."""
+        return [f"left out: {_list_some(list(self._found))}"] if self._found else []
 
-    def unmet(self, asked: Iterable[str], there: Iterable[str]) -> list[Problem]:
-        """A Problem for each name that nothing has, naming what is near it.
+    def not_found(self, expected: Iterable[str], existing: Iterable[str]) -> list[Problem]:
+        """A Problem for each name that was not found, with similar names as a suggestion.
 
         Parameters
         ----------
-        asked
+        expected
             Names that must leave something out.
-        there
-            Names of what there is.
+        existing
+            Names of all sources and their parts.
         """
-        absent = sorted({name.rstrip("/") for name in asked} - set(self._met))
+        absent = sorted({name.rstrip("/") for name in expected} - set(self._found))
         if not absent:
             return []
-        names = list(dict.fromkeys(each for name in there for each in (name, *_folders(name))))
-        return [_absent(name, names) for name in absent]
+        names = list(dict.fromkeys(each for name in existing for each in (name, *_folders(name))))
+        return [_not_found(name, names) for name in absent]
 
 
-class Collected:
-    """Problems of several attempts: each may fail, and all that are wrong are told together.
+class ProblemCollector:
+    """Collects the problems of several attempts, so that all are raised together.
 
     Parameters
     ----------
@@ -95,16 +95,16 @@ class Collected:
 
     @contextmanager
     def attempt(self, location: str, source: str = "") -> Iterator[None]:
-        """Look at something of a source: what is raised is kept for later, see `as_problem`."""
+        """Collect what is raised inside as problems, see `as_problem`."""
         try:
             with as_problem(location):
                 yield
         except InputError as error:
             problems = error.problems or [Problem(location, str(error))]
-            self.problems += about(source, problems) if source else problems
+            self.problems += with_source(source, problems) if source else problems
 
     def check(self) -> None:
-        """Raise what was collected.
+        """Raise the collected problems.
 
         Raises
         ------
@@ -115,25 +115,24 @@ class Collected:
             raise InputError(self.problems)
 
 
-def about(source: str, problems: Iterable[Problem]) -> list[Problem]:
-    """Problems that are about one source, unless they already say which part of it."""
+def with_source(source: str, problems: Iterable[Problem]) -> list[Problem]:
+    """Problems with `Problem.source` set, unless it is already set (to a part of the source)."""
     return [replace(problem, source=problem.source or source) for problem in problems]
 
 
 def _folders(name: str) -> list[str]:
-    """Names of the folders above."""
-    return [name[:at] for at, letter in enumerate(name) if letter == "/"]
+    return [name[:index] for index, letter in enumerate(name) if letter == "/"]
 
 
-def _absent(name: str, there: Sequence[str]) -> Problem:
-    last = name.rsplit("/", 1)[-1]
-    near = [each for each in there if each.rsplit("/", 1)[-1].partition(".")[0] == last.partition(".")[0]]
-    near = near or difflib.get_close_matches(name, there, _SHOWN, cutoff=0.6)
-    cure = f"is it {_some(near)}? names are" if near else "names are"
+def _not_found(name: str, existing: Sequence[str]) -> Problem:
+    stem = name.rsplit("/", 1)[-1].partition(".")[0]
+    similar = [each for each in existing if each.rsplit("/", 1)[-1].partition(".")[0] == stem]
+    similar = similar or difflib.get_close_matches(name, existing, _LISTED, cutoff=0.6)
+    cure = f"is it {_list_some(similar)}? names are" if similar else "names are"
     message = "leaves nothing out: nothing here has this name"
     return Problem(f"--exclude {name}", message, f"{cure} as inspect and messages give them", "exclude")
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(printable(name) for name in names[:_SHOWN]) + more
+def _list_some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(printable(name) for name in names[:_LISTED]) + more

@@ -1,4 +1,4 @@
-"""What an exported file is: arrays that come in blocks, attributes, and a name; nothing of it is read yet."""
+"""Description of an exported file: name, arrays that are read lazily in blocks, and attributes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 __all__ = ["Blocks", "File", "Form", "Values", "array_values", "converted"]
 
 Blocks = Callable[[], Iterator[NDArray[Any]]]
-"""Gives the rows of an array from the first to the last, axis 0 first, as often as it is called."""
+"""Each call returns an iterator over all rows of an array, in blocks along axis 0."""
 
 Form = Literal["hdf5", "npy", "npz", "png", "raw"]
 
 
-_NUMBERS = "biufc"
-"""Kinds of dtype that a source's numbers have."""
+_NUMERIC_KINDS = "biufc"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +28,9 @@ class Values:
     Attributes
     ----------
     shape, dtype
-        In the file; the dtype's byte order included. ``object``: rows are byte strings of their own length.
+        In the file, byte order included. ``object``: rows are byte strings of variable length.
     blocks
-        Its rows, of that dtype or of one whose values it holds.
+        Its rows, of that dtype or one that casts to it without loss.
     """
 
     shape: tuple[int, ...]
@@ -40,7 +39,7 @@ class Values:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all values; of rows that are byte strings, their number."""
+        """Bytes of all values; for byte strings, the number of rows."""
         return prod(self.shape) * (1 if self.dtype.hasobject else self.dtype.itemsize)
 
     def whole(self) -> NDArray[Any]:
@@ -60,13 +59,13 @@ class File:
     Attributes
     ----------
     name
-        Path below the destination, with ``/``; as the store has it, so not yet to be trusted.
+        Path below the destination, with ``/``; from the store, so it must be checked before use.
     form
         ``"hdf5"``, ``"npy"``, ``"npz"``, ``"png"`` (RGB), or ``"raw"`` (the bytes themselves).
     source
-        Index in ``sources/`` of what it comes from.
+        Index of its source in ``sources/``.
     values
-        Arrays by path inside the file; the one array of the other forms is called ``""``.
+        Arrays by path inside the file; files of a single array have the path ``""``.
     attributes
         Attributes of HDF5 groups and datasets by path, ``""`` for the root.
     compressed
@@ -82,33 +81,33 @@ class File:
 
 
 def array_values(values: NDArray[Any]) -> Values:
-    """Values that are in memory already."""
+    """`Values` of an array in memory."""
     return Values(values.shape, values.dtype, lambda: iter([values]))
 
 
 def converted(values: Values, dtype: np.dtype[Any]) -> Values:
-    """The same rows in another dtype.
+    """The same values cast to another dtype.
 
     Raises
     ------
     ValueError
-        If it is no dtype of numbers or, as blocks are read, does not hold all values exactly.
+        If the dtype is not numeric or, when blocks are read, does not represent all values exactly.
     """
     if dtype == values.dtype:
         return values
-    if dtype.kind not in _NUMBERS:
+    if dtype.kind not in _NUMERIC_KINDS:
         msg = f"values of {values.dtype} cannot be given back as {dtype}"
         raise ValueError(msg)
-    return Values(values.shape, dtype, lambda: (_exactly(block, dtype) for block in values.blocks()))
+    return Values(values.shape, dtype, lambda: (_cast_exactly(block, dtype) for block in values.blocks()))
 
 
-def _exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _cast_exactly(block: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     with np.errstate(invalid="ignore", over="ignore"):
-        done = block.astype(dtype)
-        same = np.can_cast(block.dtype, dtype) or np.array_equal(
-            done.astype(block.dtype), block, equal_nan=block.dtype.kind in "fc"
+        cast = block.astype(dtype)
+        exact = np.can_cast(block.dtype, dtype) or np.array_equal(
+            cast.astype(block.dtype), block, equal_nan=block.dtype.kind in "fc"
         )
-    if not same:
+    if not exact:
         msg = f"{dtype} does not hold all values of {block.dtype} exactly"
         raise ValueError(msg)
-    return done
+    return cast

@@ -1,9 +1,8 @@
-"""The border to the libraries that read sources: whatever they raise is the source's Problem.
+"""Converting exceptions of libraries that read sources into problems of the source.
 
-h5py, zipfile, OpenCV, json and numpy raise many kinds of errors where a file is damaged, and no list of them
-is complete. So every look at a source stands inside `as_problem`, in the scan and in each later step. What is
-raised on purpose passes; the rest names the file, can be left out as any other Problem, and keeps its
-traceback for ``--debug``, since it may be a fault of ours.
+h5py, zipfile, OpenCV, json and NumPy raise many kinds of exceptions on damaged files, and no list of them
+is complete. So whatever reads a source, in the scan and later, runs inside `as_problem`. Our own errors pass
+unchanged. Any other exception becomes a Problem with its traceback for ``--debug``, since it may be our bug.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from unistore.errors import InputError, Problem, UnistoreError, printable
 
 __all__ = ["as_problem"]
 
-_LONGEST = 300
+_MAX_TEXT = 300
 
 
 @contextmanager
 def as_problem(location: str, source: str = "") -> Iterator[None]:
-    """Turn what a library raises while a source is read into an `InputError`.
+    """Convert what a library raises while it reads a source into an `InputError`.
 
     Parameters
     ----------
@@ -41,7 +40,7 @@ def as_problem(location: str, source: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         text = printable(" ".join(str(error).split()))
-        message = f"cannot be read: {type(error).__name__}{f': {text[:_LONGEST]}' if text else ''}"
+        message = f"cannot be read: {type(error).__name__}{f': {text[:_MAX_TEXT]}' if text else ''}"
         trace = "".join(format_exception(error))
         kind = "unreadable" if isinstance(error, OSError) else "damaged"
         problem = Problem(printable(location), message, _cure(error), kind, source, trace)

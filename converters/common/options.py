@@ -1,4 +1,4 @@
-"""Options that several families have: their types and help."""
+"""Types and help texts of options that several families have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The sources' own values, read with h5py, numpy and OpenCV alone, beside what the store gives back of them.
+"""Comparison of a store with its sources, which are read with h5py, NumPy and OpenCV alone.
 
-Nothing here reads a value through a converter: a converter's scan only tells which dataset of which file a
-column comes from. So a mistake in reading would show, unlike in a comparison of a converter with itself.
+Values are not read through a converter, so that its reading errors show. Only the scan of the converter is
+used: it says which dataset of which file a column comes from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Compared", "datasets_of", "open_plain", "summary"]
+__all__ = ["Compared", "dataset_paths", "names_without_numbers", "open_with_h5py"]
 
 _NUMBER = re.compile(r"[0-9]+")
 
@@ -29,9 +29,9 @@ class Compared:
     file
         The file.
     values
-        Values that were compared, each as it stands in the file.
+        Number of values that were compared.
     difference
-        Where it differs; None: nowhere.
+        Description of the first difference, or None.
     """
 
     location: str
@@ -41,8 +41,8 @@ class Compared:
 
 
 @contextmanager
-def open_plain(path: Path) -> Iterator[Any]:
-    """Open an HDF5 file with h5py alone, codecs of plugins included."""
+def open_with_h5py(path: Path) -> Iterator[Any]:
+    """Open an HDF5 file with h5py and the codecs of hdf5plugin."""
     import h5py
     import hdf5plugin  # noqa: F401  registers the codecs
 
@@ -50,20 +50,20 @@ def open_plain(path: Path) -> Iterator[Any]:
         yield file
 
 
-def datasets_of(file: Any) -> list[str]:
-    """Paths of all datasets of an open HDF5 file that stand in the file itself."""
+def dataset_paths(file: Any) -> list[str]:
+    """Paths of all datasets in an open HDF5 file, without linked ones."""
     import h5py
 
     found: list[str] = []
 
-    def note(name: str, item: Any) -> None:
+    def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             found.append(name)
 
-    file.visititems(note)
+    file.visititems(visit)
     return found
 
 
-def summary(names: Iterable[str]) -> list[str]:
-    """Names with their numbers taken out, each once: ``segments/segment_N/unique_labels``."""
+def names_without_numbers(names: Iterable[str]) -> list[str]:
+    """Names with ``N`` for each number, without duplicates: ``segments/segment_N/unique_labels``."""
     return list(dict.fromkeys(_NUMBER.sub("N", name) for name in names))

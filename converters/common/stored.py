@@ -1,4 +1,4 @@
-"""Reading a store for export: rows in blocks, whole index arrays, the sources' own description."""
+"""Reading a store for export: its sources, rows in blocks, dtypes of the sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BLOCK = 32 << 20
 
 
 class SourceRows(NamedTuple):
-    """A source: its number, its name, and its rows ``lo:hi`` of the main table."""
+    """Number and name of a source, and its rows ``lo:hi`` of the main table."""
 
     number: int
     name: str
@@ -38,7 +38,7 @@ def sources_of(store: StoreView) -> list[SourceRows]:
 
 
 def row_blocks(array: ArrayView, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-    """Rows ``lo:hi`` in blocks of about `BLOCK` bytes that end where chunks do."""
+    """Rows ``lo:hi`` in blocks of about `BLOCK` bytes, aligned with chunks."""
     row_bytes = max(1, prod(array.shape[1:]) * array.dtype.itemsize)
     chunk = array.chunk_shape[0]
     step = max(1, BLOCK // row_bytes)
@@ -57,9 +57,9 @@ def row_values(array: ArrayView, lo: int, hi: int) -> Values:
 def source_dtype(attributes: Mapping[str, Any], source: int, otherwise: np.dtype[Any]) -> np.dtype[Any]:
     """Dtype that a column had in a source, from the array's attribute ``source_dtype``.
 
-    The attribute is one dtype for all sources or, where they differed, the indices of the sources by dtype.
+    The attribute is the dtype in all sources or, where they differ, the indices of the sources by dtype.
     """
-    said = attributes.get("source_dtype")
-    if isinstance(said, Mapping):
-        said = next((dtype for dtype, sources in said.items() if source in sources), None)
-    return np.dtype(said) if isinstance(said, str) else otherwise
+    dtype = attributes.get("source_dtype")
+    if isinstance(dtype, Mapping):
+        dtype = next((each for each, sources in dtype.items() if source in sources), None)
+    return np.dtype(dtype) if isinstance(dtype, str) else otherwise

@@ -26,7 +26,7 @@ from unistore.converters.ct.settle import settle
 from unistore.converters.ct.tables import make_source, make_tables, possible_tables
 from unistore.converters.ct.volume import VolumeReader
 from unistore.converters.parts import Candidate, Found, Part, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Sources
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import parse_window
 
@@ -62,7 +62,7 @@ class CtConverter(CtOptions, Converter):
         ]
         return Scan(
             family=schema.FAMILY_NAME,
-            sources=tuple(
+            sources=Sources(
                 make_source(volume, part.name, part.roots, agreement)
                 for part, volume in zip(parts, scanned, strict=True)
             ),

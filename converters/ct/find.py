@@ -34,7 +34,7 @@ def find_volumes(
     known
         Names of windows besides the presets.
     exclusion
-        Its `is_apart` tells which files to pass over.
+        Its `is_other_family` tells which files to pass over.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def find_volumes(
     infos: set[Path] = set()
     for file in expand(paths, (*suffixes(), POINTS, INFO, _NAMED, *FOREIGN)):
         name = file.name.lower()
-        if exclusion is not None and exclusion.is_apart(file):
+        if exclusion is not None and exclusion.is_other_family(file):
             continue
         if format_of(file) or name.endswith(POINTS):
             arrays.append(file)

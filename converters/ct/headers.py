@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from unistore.converters.common.columns import storable
-from unistore.converters.common.exclusion import Collected
+from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.files import VolumeFiles, WindowFile, place_of
 from unistore.converters.ct.layouts import open_voxels
@@ -88,7 +88,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     """
     files: VolumeFiles = part.detail
     place = partial(place_of, volume=files.path, name=part.name)
-    collected = Collected([replace(problem, location=part.name) for problem in files.problems])
+    collected = ProblemCollector([replace(problem, location=part.name) for problem in files.problems])
     image: VoxelSource | None = None
     geometry: dict[str, list[float]] = {}
     stated_by: dict[str, str] = {}

@@ -23,7 +23,7 @@ from unistore.converters.ct.names import (
     window_of,
 )
 from unistore.converters.ct.source import Format, VoxelSource
-from unistore.converters.files.pairs import label_name, labels_of, owners_of, row_labels_of
+from unistore.converters.files.pairs import images_of_label, label_name, label_paths, row_label_paths
 from unistore.converters.files.paths import is_inside
 from unistore.converters.parts import Candidate, LeftOut, Taken, Verdict
 from unistore.errors import InputError, printable
@@ -102,13 +102,15 @@ def _as_label(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Verdict
     """Taken where the volume of a label is there; left out where what it labels is no volume."""
     if _in_case_labels(path, roots):
         return Taken("cases", "is a label of a case folder")
-    owners = owners_of(path.parent / stem_of(path), lambda bare: _file_of(bare, roots) is not None, WORDS)
+    owners = images_of_label(
+        path.parent / stem_of(path), lambda bare: _file_of(bare, roots) is not None, WORDS
+    )
     if owners is None:
         beside = label_name(stem_of(path)) is not None and _has_image(path.parent, roots)
         return Taken("cases", "is a label of a case folder") if beside else None
     image = _file_of(owners.images[0], roots)
     assert image is not None
-    one_a_row = path.parent / stem_of(path) in row_labels_of(image.parent / stem_of(image))
+    one_a_row = path.parent / stem_of(path) in row_label_paths(image.parent / stem_of(image))
     if len(source.shape) != 3 and (one_a_row or not owners.certain):
         return None
     taken = Taken("files", f"is the label of {printable(image.name)}")
@@ -127,11 +129,11 @@ def _as_label(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Verdict
 def _certain_label(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Path | None:
     """A label of three axes and the volume's shape whose name nothing else would have."""
     bare = path.parent / stem_of(path)
-    for label in labels_of(bare, WORDS):
+    for label in label_paths(bare, WORDS):
         file = _file_of(label, roots)
         if file is None:
             continue
-        owners = owners_of(label, lambda each: _file_of(each, roots) is not None, WORDS)
+        owners = images_of_label(label, lambda each: _file_of(each, roots) is not None, WORDS)
         if owners is not None and owners.certain and bare in owners.images:
             found = _opened(file)
             if found is not None and found.shape == source.shape:
@@ -141,7 +143,7 @@ def _certain_label(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Pa
 
 def _label_of_rows(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Path | None:
     """An array beside another that has one label for each of its rows."""
-    for label in row_labels_of(path.parent / stem_of(path)):
+    for label in row_label_paths(path.parent / stem_of(path)):
         file = _file_of(label, roots)
         found = None if file is None else _opened(file)
         if found is not None and len(found.shape) in (1, 2) and found.shape[0] == source.shape[0]:

@@ -16,7 +16,7 @@ from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.protocol import Facts, Scan, Settled
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, Table, own_axes
 from unistore.schemas.text import text_arrays
 
 __all__ = ["settle"]
@@ -158,7 +158,7 @@ def _column(
         path=f"{schema.VOLUMES}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("volume", "component")[: 1 + len(row_shape)],
+        axes=("volume", *own_axes(name, "component", len(row_shape))),
         unit=unit,
         description=description,
     )

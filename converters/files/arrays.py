@@ -1,7 +1,7 @@
-"""Files that hold named arrays (HDF5, ``.npy``, ``.npz``) behind one face: list them, read row ranges.
+"""One interface to files of named arrays (HDF5, ``.npy``, ``.npz``): list the arrays, read row ranges.
 
-Nothing is unpickled, and no array is read whole where a row range can be had: ``.npy`` files and stored
-``.npz`` members are read in place, compressed members are streamed past, HDF5 datasets are sliced.
+Nothing is unpickled. Row ranges are read without reading the whole array, except from compressed ``.npz``
+members, which are decompressed from the start.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ __all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "list_arrays", "open_arrays", "w
 
 SUFFIXES = (*hdf5.SUFFIXES, ".npy", ".npz")
 NPY_NAME = "data"
-"""Name of the one array of a ``.npy`` file, which has none of its own."""
+"""Name given to the array of a ``.npy`` file."""
 
 ReadRows = Callable[[str, int, int, NDArray[Any] | None], NDArray[Any]]
 """``read(array, lo, hi, out)``: rows of one array, in native byte order.
 
-``out`` is C-contiguous, (hi - lo, …), or None. Where its dtype is the array's, rows may be read straight into
-it: then it is what is returned.
+``out`` is C-contiguous, (hi - lo, …), or None. If it has the array's dtype, rows may be read into it; then it
+is returned.
 """
 
-_RECORDS = 8 << 20
+_RECORD_BLOCK = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """What a file holds.
+    """The arrays of a file.
 
     Attributes
     ----------
     arrays
-        Shape and dtype by name, in the file's order; names of HDF5 datasets hold slashes.
+        Shape and dtype by name, in the file's order; HDF5 datasets by their path.
     compressed
-        Arrays that can only be read by decompressing everything before the rows asked for.
+        Arrays that must be decompressed from the start to read any rows.
     files
-        Every file that is read for them.
+        All files that are read.
     steps
-        For arrays of records: rows to read at a time, so that their other fields take little memory.
+        For arrays of records: rows to read at a time, since all their fields are read.
     reading
-        Bytes held while rows are read, besides the rows.
+        Bytes of memory needed to read rows, besides the rows.
     problems
-        What is wrong; arrays named in problems are left out.
+        What is wrong; the arrays concerned are not in `arrays`.
     attributes
-        Of an HDF5 file, its groups and datasets, where they were asked for.
+        Attributes of an HDF5 file, if they were asked for.
     """
 
     arrays: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
@@ -72,7 +72,7 @@ class ArrayFile:
 
 
 def with_reversed_axes(listed: ArrayFile) -> ArrayFile:
-    """The same, the axes of HDF5 datasets reversed."""
+    """The same arrays, with the axes of HDF5 datasets reversed."""
     if format_of(listed.files[0]) != "hdf5":
         return listed
     return replace(
@@ -81,7 +81,7 @@ def with_reversed_axes(listed: ArrayFile) -> ArrayFile:
 
 
 def format_of(path: Path) -> str:
-    """Name of a file's format by its ending: ``"npy"``, ``"npz"``, or ``"hdf5"`` for all others."""
+    """Format of a file by its suffix: ``"npy"``, ``"npz"``, or ``"hdf5"`` for all others."""
     suffix = path.suffix.lower()
     return suffix[1:] if suffix in (".npy", ".npz") else "hdf5"
 
@@ -89,23 +89,24 @@ def format_of(path: Path) -> str:
 def list_arrays(
     path: Path, name: str, roots: Sequence[Path], attributes: Callable[[str], bool] | None = None
 ) -> ArrayFile:
-    """Look at a file without reading values.
+    """List the arrays of a file without reading values.
 
     Parameters
     ----------
     path
         The file.
     name
-        How messages call it.
+        What messages call it.
     roots
-        Where links inside HDF5 files may lead.
+        Folders that links inside HDF5 files may lead to.
     attributes
-        For which arrays of HDF5 files attributes are read, beside those of groups; None: none are read.
+        Whether to read the attributes of an HDF5 dataset, given its path. Attributes of groups are read, too,
+        unless this is None.
 
     Raises
     ------
     InputError
-        When the file as a whole cannot be read.
+        If the file as a whole cannot be read.
     """
     kind = format_of(path)
     if kind == "npy":
@@ -124,9 +125,9 @@ def list_arrays(
         found: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {}
         problems, reading = tree.problems, 0
         for key, dataset in tree.datasets.items():
-            wrong = hdf5.check_dataset(dataset, hdf5.place(name, key))
-            problems += wrong
-            if not wrong:
+            dataset_problems = hdf5.check_dataset(dataset, hdf5.location_of(name, key))
+            problems += dataset_problems
+            if not dataset_problems:
                 found[key] = (dataset.shape, dataset.dtype)
                 reading = max(reading, hdf5.chunk_memory(dataset))
         chunks = {key: (tree.datasets[key].chunks or (1,))[0] for key in found}
@@ -139,9 +140,9 @@ def list_arrays(
 
 
 def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, int]:
-    """Rows of about `_RECORDS` bytes, for the arrays whose elements are records."""
+    """Rows of about `_RECORD_BLOCK` bytes, for arrays of records."""
     return {
-        name: max(1, _RECORDS // max(1, math.prod(shape[1:]) * dtype.itemsize))
+        name: max(1, _RECORD_BLOCK // max(1, math.prod(shape[1:]) * dtype.itemsize))
         for name, (shape, dtype) in arrays.items()
         if dtype.names is not None
     }
@@ -149,19 +150,19 @@ def _steps(arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[
 
 @contextmanager
 def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterator[ReadRows]:
-    """Open a file to read row ranges of its arrays; nothing stays open afterwards.
+    """Open a file to read row ranges of its arrays.
 
     Parameters
     ----------
     path, name
-        The file, and how messages call it.
+        The file, and what messages call it.
     reverse_axes
-        Whether rows of HDF5 datasets are on the last axis.
+        Whether the rows of HDF5 datasets are on the last axis.
 
     Raises
     ------
     InputError
-        On opening or on reading, naming file and array.
+        If it cannot be opened or read.
     """
     kind = format_of(path)
     if kind == "npy":
@@ -173,9 +174,11 @@ def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterato
     else:
         with hdf5.open_hdf5(path, name) as file:
             if reverse_axes:
-                yield lambda key, lo, hi, _: hdf5.read_reversed(file[key], hdf5.place(name, key), lo, hi)
+                yield lambda key, lo, hi, _: hdf5.read_reversed(
+                    file[key], hdf5.location_of(name, key), lo, hi
+                )
                 return
-            yield lambda key, lo, hi, out: _hdf5_rows(file[key], hdf5.place(name, key), lo, hi, out)
+            yield lambda key, lo, hi, out: _hdf5_rows(file[key], hdf5.location_of(name, key), lo, hi, out)
 
 
 def _hdf5_rows(dataset: h5py.Dataset, where: str, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
@@ -198,7 +201,7 @@ def _npz_rows(
         return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
     if member.compressed:
         return _native(_streamed(path, member, name, lo, hi))
-    return _in_place(path, member.header, hdf5.place(name, member.name), lo, hi, out)
+    return _in_place(path, member.header, hdf5.location_of(name, member.name), lo, hi, out)
 
 
 def _in_place(
@@ -220,7 +223,7 @@ def _streamed(path: Path, member: NpzMember, name: str, lo: int, hi: int) -> NDA
         for run in member_runs(path, member, lo * width, hi * width, max(1, (hi - lo) * width), name):
             rows = run
     except InputError as error:
-        where, wrong = hdf5.place(name, member.name), error.problems[0]
+        where, wrong = hdf5.location_of(name, member.name), error.problems[0]
         message = f"rows {lo}:{hi} cannot be read: {wrong.message}"
         raise InputError(Problem(where, message, wrong.cure, wrong.kind)) from error
     return rows.reshape(shape)

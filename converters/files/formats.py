@@ -1,4 +1,4 @@
-"""Formats by name and by content: HDF5 of any ending, those that are not read, lists, texts about others."""
+"""File formats by name and content: HDF5 of any suffix, formats that are not supported, other files."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 __all__ = ["has_ending", "is_about", "unread_format", "why_left_out"]
 
-_ABOUT = re.compile(
+_DOCUMENT = re.compile(
     r"(readme|license|licence|copying|citation|changelog|notes?)\b.*|.*\.(md|rst)", re.IGNORECASE
 )
-_LIST = re.compile(r".*(files|file_?list)\.(txt|lst)|metadata\.(csv|json)", re.IGNORECASE)
+_FILE_LIST = re.compile(r".*(files|file_?list)\.(txt|lst)|metadata\.(csv|json)", re.IGNORECASE)
 
-_NAMES = {
+_FORMAT_NAMES = {
     ".nii": "NIfTI",
     ".nii.gz": "NIfTI",
     ".dcm": "DICOM",
@@ -58,35 +58,35 @@ _NAMES = {
     ".yml": "YAML",
     ".txt": "text",
 }
-"""By lower-case ending; the longest that fits counts."""
+"""By lower-case suffix; the longest one that matches counts."""
 
 
-_HDF5 = b"\x89HDF\r\n\x1a\n"
-_HDF5_ENDING = ".h5"
-_OFFSETS = (0, 512, 1024, 2048)
-"""Where HDF5 begins: behind a block that is the user's, as MATLAB's is."""
-_UNFINISHED = (".tmp", ".part", ".partial", ".crdownload", ".bak", ".old", ".orig", ".swp", "~")
-_NEVER = (
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_HDF5_SUFFIX = ".h5"
+_HDF5_OFFSETS = (0, 512, 1024, 2048)
+"""Offsets of the signature: behind a user block, such as that of MATLAB."""
+_COPIES = (".tmp", ".part", ".partial", ".crdownload", ".bak", ".old", ".orig", ".swp", "~")
+_NEVER_HDF5 = (
     *(".npy", ".npz", ".dat", ".png", ".jpg", ".jpeg", ".bmp", ".txt", ".json", ".yaml", ".yml", ".toml"),
     *(".md", ".rst", ".py", ".xml", ".html", ".log", ".pdf"),
 )
 
 
 def has_ending(path: Path, endings: Sequence[str]) -> bool:
-    """Whether a file is one of those that endings stand for: by its name, or as HDF5 by its content.
-
-    Copies that something is still writing, or has put aside, are known by their names alone.
+    """Whether a file name has one of the given suffixes, or the file is HDF5 under another suffix.
 
     Parameters
     ----------
+    path
+        The file. Unfinished downloads and backup copies are recognised by their names, never by content.
     endings
-        In lower case. Where ``.h5`` is among them, HDF5 files of endings that no other format has, such as
-        ``.mat``, ``.h5ad`` or ``.jld2``, are there, too.
+        Lower-case suffixes. If ``.h5`` is among them, HDF5 files with suffixes that no other format has, such
+        as ``.mat``, ``.h5ad`` or ``.jld2``, match too.
     """
     name = path.name.lower()
     if name.endswith(tuple(endings)):
         return True
-    if _HDF5_ENDING not in endings or name.endswith((*_UNFINISHED, *_NEVER, *_NAMES)):
+    if _HDF5_SUFFIX not in endings or name.endswith((*_COPIES, *_NEVER_HDF5, *_FORMAT_NAMES)):
         return False
     return _is_hdf5(path)
 
@@ -96,29 +96,29 @@ def _is_hdf5(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            head = file.read(_OFFSETS[-1] + len(_HDF5))
+            head = file.read(_HDF5_OFFSETS[-1] + len(_HDF5_SIGNATURE))
     except OSError:
         return False
-    return any(head.startswith(_HDF5, at) for at in _OFFSETS)
+    return any(head.startswith(_HDF5_SIGNATURE, offset) for offset in _HDF5_OFFSETS)
 
 
 def unread_format(path: Path) -> str:
-    """Name of a file's format by its ending: ``"NIfTI"``; empty if it is not in the table."""
+    """Name of an unsupported file's format by its suffix, ``"NIfTI"``; empty if it is not in the table."""
     name = path.name.lower()
-    endings = [ending for ending in _NAMES if name.endswith(ending)]
-    return _NAMES[max(endings, key=len)] if endings else ""
+    endings = [ending for ending in _FORMAT_NAMES if name.endswith(ending)]
+    return _FORMAT_NAMES[max(endings, key=len)] if endings else ""
 
 
 def is_about(path: Path) -> bool:
-    """Whether a file is a text about the others, by its name."""
-    return _ABOUT.fullmatch(path.name) is not None
+    """Whether a file documents the others, by its name."""
+    return _DOCUMENT.fullmatch(path.name) is not None
 
 
 def why_left_out(path: Path) -> str:
-    """Why a file that no family takes is none of its sources: ``"NIfTI, which is not read"``."""
+    """Why no family takes a file: ``"NIfTI, which is not read"``."""
     if is_about(path):
         return "a text about the others"
-    if _LIST.fullmatch(path.name):
+    if _FILE_LIST.fullmatch(path.name):
         return "a list of files"
     unread = unread_format(path)
     return f"{unread}, which is not read" if unread else "of no known format"

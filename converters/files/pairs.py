@@ -1,9 +1,9 @@
-"""Which files are labels of which images, by their names alone.
+"""Pairing of images and their label files, by names alone.
 
-Labels are called after their image (``img0_seg`` beside ``img0``, ``a_mask_1`` beside ``a``), like it but for
-a word (``seg0`` beside ``img0``, ``segmentation-3`` beside ``volume-3``, ``a_seg_1`` beside ``a_1``), or lie
-under its name in a folder of labels beside that of the images (``labelsTr/case`` and ``imagesTr/case_0000``)
-or beside the images themselves (``masks/a`` and ``a``).
+The name of a label adds a word to that of its image (``img0_seg`` of ``img0``, ``a_mask_1`` of ``a``), or
+replaces or inserts a word (``seg0`` of ``img0``, ``segmentation-3`` of ``volume-3``, ``a_seg_1`` of ``a_1``).
+Or it is the same name in a folder of labels, beside the folder of images (``labelsTr/case`` of
+``imagesTr/case_0000``) or beside the images (``masks/a`` of ``a``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Owners", "label_name", "labels_of", "owners_of", "row_labels_of"]
+__all__ = ["LabelMatch", "images_of_label", "label_name", "label_paths", "row_label_paths"]
 
 _LABELS = {
     "seg": "seg",
@@ -27,14 +27,26 @@ _LABELS = {
     "lbl": "label",
     "gt": "label",
 }
-"""What the word in a name is called as a field."""
-_IMAGES = ("image", "images", "img", "imgs", "imaging", "data", "volume", "volumes", "vol", "scan", "scans")
+"""Field name for each word in a file or folder name."""
+_IMAGE_WORDS = (
+    "image",
+    "images",
+    "img",
+    "imgs",
+    "imaging",
+    "data",
+    "volume",
+    "volumes",
+    "vol",
+    "scan",
+    "scans",
+)
 _MODALITIES = ("t1", "t1ce", "t1gd", "t1c", "t1n", "t2", "t2w", "t2f", "flair")
 _CHANNELS = (
     *(f"_{number:04d}" for number in range(10)),
     *(f"{by}{each}" for by in "_-" for each in _MODALITIES),
 )
-"""Endings of an image's channels where each is a file: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS."""
+"""Suffixes of the files of an image's channels: ``case_0000`` of nnU-Net, ``case_t1`` of BraTS."""
 _WORD = "|".join(sorted(_LABELS, key=len, reverse=True))
 _SUFFIX = re.compile(rf"(?P<base>.*[^-_. ])[-_. ](?P<word>{_WORD})", re.IGNORECASE)
 _PREFIX = re.compile(rf"(?P<word>{_WORD})(?P<rest>|[-_. ]?\d.*|[-_. ].+)", re.IGNORECASE)
@@ -46,18 +58,18 @@ _ROW_LABELS = ("label", "labels", "y", "Y", "target", "targets", "class", "class
 
 
 @dataclass(frozen=True, slots=True)
-class Owners:
-    """The images of a label.
+class LabelMatch:
+    """The image of a label.
 
     Attributes
     ----------
     name
-        What the label is called as a field: ``"seg"``, ``"mask"`` or ``"label"``.
+        Field name of the label: ``"seg"``, ``"mask"`` or ``"label"``.
     images
-        Their paths without ending; several where an image has a file for each channel.
+        Paths without suffix; several if the image has a file for each channel.
     certain
-        Whether no other data are named so: ``img0_seg``, ``labelsTr``; but ``image`` and ``label`` may be
-        any two arrays.
+        Whether the names leave no doubt, as ``img0_seg`` and ``labelsTr``; ``image`` and ``label`` may be any
+        two arrays.
     """
 
     name: str
@@ -65,63 +77,70 @@ class Owners:
     certain: bool
 
 
-def owners_of(label: Path, there: Callable[[Path], bool], words: Sequence[str] = ()) -> Owners | None:
-    """Images that a file is the label of; None if its name does not say so, or none is there.
+def images_of_label(
+    label: Path, exists: Callable[[Path], bool], words: Sequence[str] = ()
+) -> LabelMatch | None:
+    """Image that a file is the label of; None if its name is not that of a label, or no image exists.
 
     Parameters
     ----------
     label
-        Its path without ending.
-    there
-        Whether there is a file of a path without ending.
+        Path without suffix.
+    exists
+        Whether there is a file at a path without suffix.
     words
-        What images and their folders may be called besides.
+        Further words for images and their folders.
     """
-    for found in _rules(label, (*_IMAGES, *words)):
-        images = tuple(dict.fromkeys(image for image in found.images if image != label and there(image)))
+    for candidate in _candidates(label, (*_IMAGE_WORDS, *words)):
+        images = tuple(dict.fromkeys(image for image in candidate.images if image != label and exists(image)))
         if images:
-            return Owners(found.name, images, found.certain)
+            return LabelMatch(candidate.name, images, candidate.certain)
     return None
 
 
-def _rules(label: Path, words: Sequence[str]) -> Iterator[Owners]:
-    """Where the images of a label would be, the likeliest first: one each, or the channels of one."""
+def _candidates(label: Path, words: Sequence[str]) -> Iterator[LabelMatch]:
+    """Possible images of a label, the likeliest first."""
     folder = label.parent
-    yield from _named(folder, label.name, words)
-    for images, name, certain in _folders(folder, words):
-        yield from _each(images, (label.name,), name, certain=certain)
-        for found in _named(images, label.name, words):
-            yield Owners(found.name, found.images, found.certain or certain)
+    yield from _images_by_name(folder, label.name, words)
+    for images, name, certain in _image_folders(folder, words):
+        yield from _files_or_channels(images, (label.name,), name, certain=certain)
+        for found in _images_by_name(images, label.name, words):
+            yield LabelMatch(found.name, found.images, found.certain or certain)
 
 
-def _named(folder: Path, stem: str, words: Sequence[str]) -> Iterator[Owners]:
-    """Images in a folder whose names are like that of a label but for its word."""
+def _images_by_name(folder: Path, stem: str, words: Sequence[str]) -> Iterator[LabelMatch]:
+    """Possible images in a folder, from the file name of the label without its word."""
     if (suffix := _SUFFIX.fullmatch(stem)) is not None:
         base, name = suffix["base"], _LABELS[suffix["word"].lower()]
-        own = (base, *(f"{base}{stem[len(base)]}{word}" for word in words))
-        yield from _each(folder, own, name, certain=True)
+        stems = (base, *(f"{base}{stem[len(base)]}{word}" for word in words))
+        yield from _files_or_channels(folder, stems, name, certain=True)
     if (inside := _INSIDE.fullmatch(stem)) is not None:
         base, by, rest, name = inside["base"], inside["by"], inside["rest"], _LABELS[inside["word"].lower()]
         others = [f"{base}{by}{word}" for word in words]
-        yield from _each(folder, [f"{each}{rest}" for each in (base, *others)], name, certain=False)
-        yield from _each(folder, [base, *others], f"{name}_{rest[1:]}", certain=False)
+        yield from _files_or_channels(
+            folder, [f"{each}{rest}" for each in (base, *others)], name, certain=False
+        )
+        yield from _files_or_channels(folder, [base, *others], f"{name}_{rest[1:]}", certain=False)
     if (prefix := _PREFIX.fullmatch(stem)) is not None:
         word, rest = prefix["word"].lower(), prefix["rest"]
         certain = bool(rest) and word.startswith("seg")
-        yield from _each(folder, [f"{each}{rest}" for each in words], _LABELS[word], certain=certain)
+        stems = tuple(f"{each}{rest}" for each in words)
+        yield from _files_or_channels(folder, stems, _LABELS[word], certain=certain)
         if rest and not rest.strip("-_. ").isdigit():
-            yield from _each(folder, (rest.lstrip("-_. "),), _LABELS[word], certain=True)
+            yield from _files_or_channels(folder, (rest.lstrip("-_. "),), _LABELS[word], certain=True)
 
 
-def _each(folder: Path, stems: Sequence[str], name: str, *, certain: bool) -> Iterator[Owners]:
-    """Images of some names, or the channels of one."""
+def _files_or_channels(
+    folder: Path, stems: Sequence[str], name: str, *, certain: bool
+) -> Iterator[LabelMatch]:
+    """For each stem: one file, or a file for each channel."""
     for stem in stems:
-        yield Owners(name, (folder / stem,), certain)
-        yield Owners(name, tuple(folder / f"{stem}{each}" for each in _CHANNELS), certain)
+        yield LabelMatch(name, (folder / stem,), certain)
+        yield LabelMatch(name, tuple(folder / f"{stem}{each}" for each in _CHANNELS), certain)
 
 
-def _folders(folder: Path, words: Sequence[str]) -> Iterator[tuple[Path, str, bool]]:
-    """Where the images of a folder of labels are, what the labels are called, and whether that is certain."""
+def _image_folders(folder: Path, words: Sequence[str]) -> Iterator[tuple[Path, str, bool]]:
+    """Possible folders of the images for a folder of labels, the labels' field name, and certainty."""
     match = _FOLDER.fullmatch(folder.name)
     if match is not None:
         name, rest = _LABELS[match["word"].lower()], match["rest"]
@@ -137,12 +156,12 @@ def _folders(folder: Path, words: Sequence[str]) -> Iterator[tuple[Path, str, bo
             yield images, _LABELS[above["word"].lower()], False
 
 
-def labels_of(image: Path, words: Sequence[str] = ()) -> Iterator[Path]:
-    """Paths without ending at which a label of an image may be: `owners_of` tells whether it is one."""
+def label_paths(image: Path, words: Sequence[str] = ()) -> Iterator[Path]:
+    """Possible paths, without suffix, of the labels of an image; `images_of_label` checks a path."""
     folder, stem = image.parent, image.name
     channel = _CHANNEL.fullmatch(stem)
     stems = (stem,) if channel is None else (stem, channel["base"])
-    words = sorted((*_IMAGES, *words), key=len, reverse=True)
+    words = sorted((*_IMAGE_WORDS, *words), key=len, reverse=True)
     word = next((word for word in words if stem.lower().startswith(word)), "")
     for each in stems:
         for label in _LABELS:
@@ -159,7 +178,7 @@ def labels_of(image: Path, words: Sequence[str] = ()) -> Iterator[Path]:
 
 
 def label_name(stem: str) -> str | None:
-    """What a file is called as a label, whoever its image is: ``"mask_liver"`` for ``ct_mask_liver``."""
+    """Field name of a label file, whatever its image is: ``"mask_liver"`` for ``ct_mask_liver``."""
     for pattern in (_SUFFIX, _INSIDE, _PREFIX):
         if (match := pattern.fullmatch(stem)) is not None:
             rest = match.groupdict().get("rest", "").strip("-_. ")
@@ -167,8 +186,8 @@ def label_name(stem: str) -> str | None:
     return None
 
 
-def row_labels_of(data: Path) -> list[Path]:
-    """Paths without ending at which one label for each row of an array may be: ``label_0`` of ``data_0``."""
+def row_label_paths(data: Path) -> list[Path]:
+    """Possible paths, without suffix, of an array with a label for each row: ``label_0`` of ``data_0``."""
     match = _NUMBER.fullmatch(data.name)
     number = (match["number"] or "") if match is not None else ""
     stems = (*(f"{word}{number}" for word in _ROW_LABELS), *(f"{data.name}_{word}" for word in _ROW_LABELS))

@@ -1,7 +1,7 @@
-"""Which files the user's paths stand for, in which order, and how they are named in a store.
+"""Listing files under the paths that a user gives, in natural order, and their names in a store.
 
-Folders are searched without ever following a link out of what was given: a link whose target lies elsewhere
-is an error, not an invitation. Names go into stores, messages and terminals: control characters are escaped.
+A link whose target lies outside the given paths is an error: it is never followed. Control characters in
+names are escaped, since names go into stores, messages and terminals.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import NamedTuple
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
+from unistore.system.packed import Packed
 
 __all__ = [
-    "Listed",
+    "PathListing",
     "common_root",
     "expand",
     "is_inside",
-    "is_special",
+    "is_special_file",
     "is_store",
     "list_files",
     "natural_key",
     "real_path",
     "relative_names",
-    "special",
+    "resolve_parents",
+    "special_file_problem",
     "split_of",
-    "with_real_parents",
 ]
 
 _BUILD = ".unistore-build"
 _ZARR = ("zarr.json", ".zgroup", ".zarray")
-"""A folder with one of these is Zarr, of version 3 or 2."""
-
-NaturalKey = tuple[tuple[tuple[int, int, str], ...], str]
+"""A folder with one of these files is Zarr, of version 3 or 2."""
+_UNFINISHED = "an unfinished conversion"
 
 _DIGITS = re.compile(r"([0-9]+)")
 _SPLITS = {
@@ -51,26 +51,26 @@ _SPLITS = {
 }
 
 
-def natural_key(text: str) -> NaturalKey:
-    """Sort key in which ``demo_2`` comes before ``demo_10`` and a folder's content stays together.
+def natural_key(text: str) -> bytes:
+    """Sort key: ``demo_2`` comes before ``demo_10``, and the files of a folder stay together.
 
-    Runs of ASCII digits compare as numbers of any length; equal numbers written differently (``7``, ``07``)
-    fall back to the text itself, so the order is total.
+    ASCII digits compare as numbers of any length. Equal numbers written differently (``7``, ``07``) compare
+    as text, so that the order is total. A key is bytes, since millions are sorted.
     """
-    pieces: list[tuple[int, int, str]] = []
+    pieces = []
     for part in text.split("/"):
         for index, piece in enumerate(_DIGITS.split(part)):
             if index % 2:
                 digits = piece.lstrip("0")
-                pieces.append((1, len(digits), digits))
+                pieces.append(b"\2%b%b" % (len(digits).to_bytes(8), digits.encode()))
             elif piece:
-                pieces.append((2, 0, piece))
-        pieces.append((0, 0, ""))
-    return tuple(pieces), text
+                pieces.append(b"\3%b\0" % piece.encode("utf-8", "surrogatepass"))
+        pieces.append(b"\1")
+    return b"%b\0%b" % (b"".join(pieces), text.encode("utf-8", "surrogatepass"))
 
 
 def real_path(path: Path) -> Path:
-    """Absolute path with every link resolved; of a loop of links, as far as that goes."""
+    """Absolute path with every link resolved, except in a cycle of links."""
     return Path(os.path.realpath(path))
 
 
@@ -80,26 +80,26 @@ def is_inside(path: Path, roots: Sequence[Path]) -> bool:
     return any(real.is_relative_to(real_path(root)) for root in roots)
 
 
-def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
-    """Files that the given files and folders stand for, in natural order, each once.
+def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> Sequence[Path]:
+    """Given files, and files in given folders, in natural order, each once.
 
     Parameters
     ----------
     paths
-        Files (taken whatever their suffix) and folders (searched to any depth; hidden names are left out).
+        Files (of any suffix) and folders (searched recursively, without hidden names).
     suffixes
-        Lower-case endings to take from folders: ``(".h5", ".hdf5")``; see `has_ending`.
+        Lower-case suffixes of the files to take from folders: ``(".h5", ".hdf5")``; see `has_ending`.
 
     Returns
     -------
-    list of Path
-        Parents resolved, names as found.
+    sequence of Path
+        Links in their parent folders are resolved.
 
     Raises
     ------
     InputError
-        Naming every path that does not exist, every folder that holds nothing suitable, and every link that
-        leaves the given paths.
+        With every path that does not exist, every folder without a suitable file, and every link that leads
+        out of the given paths.
     """
     listed = list_files(paths, suffixes)
     if listed.problems:
@@ -107,179 +107,196 @@ def expand(paths: Sequence[Path], suffixes: Sequence[str]) -> list[Path]:
     return listed.files
 
 
-class Listed(NamedTuple):
-    """What lies under some paths.
+class PathListing(NamedTuple):
+    """Files under given paths.
 
     Attributes
     ----------
-    files
-        As `expand` gives them.
-    problems
-        What it raises.
-    passed_over
-        Files and folders that are never looked into, and why, in natural order: hidden ones, stores and other
-        Zarr hierarchies, unfinished conversions.
+    files, problems
+        What `expand` returns and raises.
+    skipped
+        Files and folders that are not read, and why, in natural order: hidden ones, stores and other Zarr
+        hierarchies, unfinished conversions.
     """
 
-    files: list[Path]
+    files: Sequence[Path]
     problems: list[Problem]
-    passed_over: list[tuple[Path, str]]
+    skipped: list[tuple[Path, str]]
 
 
-def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> Listed:
-    """List what lies under some paths, files with the given endings; see `expand`."""
+def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathListing:
+    """List the files with the given suffixes under some paths; see `expand`."""
     problems: list[Problem] = []
     found: list[Path] = []
-    passed: dict[Path, str] = {}
+    unique: dict[str, None] = {}
+    skipped: dict[Path, str] = {}
     for path in paths:
         location = printable(str(path))
         if path.is_dir():
-            listing = _search(path)
-            inside = [file for file in sorted(listing.files) if has_ending(file, suffixes)]
-            inside_links = [file for file in inside if file.is_symlink()]
-            leaving = [
-                link for link in [*inside_links, *sorted(listing.leaving)] if not is_inside(link, paths)
-            ]
-            passed |= dict(listing.passed)
-            problems += [*map(_leaving, leaving), *listing.closed]
-            if not inside and not listing.closed:
+            listing = _list_folder(path)
+            files = [file for file in listing.files if has_ending(Path(file), suffixes)]
+            links = [link for link in sorted(listing.links) if has_ending(link, suffixes)]
+            all_links = [*links, *sorted(listing.outside_links)]
+            outside = [link for link in all_links if not is_inside(link, paths)]
+            skipped |= dict(listing.skipped)
+            problems += [*map(_outside_problem, outside), *listing.problems]
+            if not files and not links and not listing.problems:
                 message = f"no {' or '.join(suffixes)} file in this folder".replace("no  file", "no file")
                 problems.append(Problem(location, message, kind="missing"))
-            found += [file for file in inside if file not in leaving]
+            unique |= dict.fromkeys(files)
+            found += [link for link in links if link not in outside]
         elif path.exists():
             found.append(path)
         else:
             cure = "the link's target is gone" if path.is_symlink() else "check the path"
             problems.append(Problem(location, "does not exist", cure, "missing"))
-    problems += [special(printable(str(path))) for path in found if is_special(path)]
-    absolute = set(with_real_parents([path for path in found if not is_special(path)]))
-    links = {path for path in absolute if path.is_symlink()}
-    real_first = sorted(absolute, key=lambda path: (path in links, natural_key(path.as_posix())))
-    unique = {real_path(path) if path in links else path: path for path in reversed(real_first)}
-    return Listed(
-        sorted(unique.values(), key=lambda path: natural_key(path.as_posix())),
+    problems += [special_file_problem(printable(str(path))) for path in found if is_special_file(path)]
+    absolute = set(resolve_parents([path for path in found if not is_special_file(path)]))
+    symlinks = [path for path in absolute if path.is_symlink()]
+    unique |= dict.fromkeys(str(path) for path in absolute.difference(symlinks))
+    targets: set[str] = set()
+    for link in sorted(symlinks, key=lambda path: natural_key(path.as_posix())):
+        target = str(real_path(link))
+        if target not in unique and target not in targets:
+            targets.add(target)
+            unique[str(link)] = None
+    return PathListing(
+        Packed(map(Path, sorted(unique, key=lambda path: natural_key(Path(path).as_posix())))),
         problems,
-        sorted(passed.items(), key=lambda item: natural_key(item[0].as_posix())),
+        sorted(skipped.items(), key=lambda item: natural_key(item[0].as_posix())),
     )
 
 
-def with_real_parents(files: Sequence[Path]) -> list[Path]:
-    """The same files, with the links of their folders resolved, each folder once."""
+def resolve_parents(files: Sequence[Path]) -> list[Path]:
+    """The same files, with links in their parent folders resolved (each folder once)."""
     parents = {parent: parent.resolve() for parent in {file.parent for file in files}}
     return [parents[file.parent] / file.name for file in files]
 
 
-def is_special(path: Path) -> bool:
-    """Whether a path is a pipe, a socket or a device: opening one may wait for ever."""
+def is_special_file(path: Path) -> bool:
+    """Whether a path is a pipe, a socket or a device, which may block when it is opened."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def special(location: str) -> Problem:
-    """What is said of such a path."""
+def special_file_problem(location: str) -> Problem:
+    """Problem: the path is a special file."""
     return Problem(location, "is a pipe, socket or device, not a file", "save its data as a file", "special")
 
 
 @dataclass(slots=True)
-class _Listing:
-    """Files below a folder, links to folders outside it, folders not to be listed, what is passed over."""
+class _FolderListing:
+    """Contents of a folder: `links` are links to files, and special files."""
 
-    files: list[Path] = field(default_factory=list)
-    leaving: list[Path] = field(default_factory=list)
-    closed: list[Problem] = field(default_factory=list)
-    passed: list[tuple[Path, str]] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    links: list[Path] = field(default_factory=list)
+    outside_links: list[Path] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    skipped: list[tuple[Path, str]] = field(default_factory=list)
 
 
-def _search(folder: Path) -> _Listing:
-    """What lies below a folder. Each real folder is entered once.
-
-    Stores, and the folders of unfinished conversions, are no sources: what lies in them is not looked at.
-    """
-    found = _Listing()
+def _list_folder(folder: Path) -> _FolderListing:
+    """List a folder recursively, each real folder once, without stores and unfinished conversions."""
+    found = _FolderListing()
     root = folder.resolve()
-    seen = {root}
+    visited = {root}
     stack = [root]
     while stack:
         current = stack.pop()
         try:
             if current != root and is_store(current):
-                found.passed.append((current, _zarr(current)))
+                unfinished = current.name.endswith(_BUILD)
+                found.skipped.append((current, _UNFINISHED if unfinished else "Zarr, which is no source"))
                 continue
             with os.scandir(current) as entries:
                 visible = [entry for entry in entries if not _is_hidden(entry, found)]
         except OSError as error:
             message = f"cannot be listed: {error.strerror}"
             problem = Problem(printable(str(current)), message, "check the rights", "unreadable")
-            found.closed.append(problem)
+            found.problems.append(problem)
             continue
         for entry in visible:
-            if not os.path.isdir(entry.path):  # noqa: PTH112  False where links lead in a circle, unlike entry.is_dir
-                found.files.append(Path(entry.path))
+            if entry.is_file(follow_symlinks=False):
+                found.files.append(entry.path)
                 continue
-            real = Path(entry.path).resolve()
+            path = Path(entry.path)
+            if not os.path.isdir(path):  # noqa: PTH112  False for cyclic links, unlike entry.is_dir
+                found.links.append(path)
+                continue
+            real = path.resolve()
             if not real.is_relative_to(root):
-                found.leaving.append(Path(entry.path))
-            elif real not in seen:
-                seen.add(real)
+                found.outside_links.append(path)
+            elif real not in visited:
+                visited.add(real)
                 stack.append(real)
     return found
 
 
-def _is_hidden(entry: os.DirEntry[str], found: _Listing) -> bool:
+def _is_hidden(entry: os.DirEntry[str], found: _FolderListing) -> bool:
     if entry.name.startswith("."):
-        found.passed.append((Path(entry.path), "hidden"))
+        found.skipped.append((Path(entry.path), "hidden"))
         return True
     return False
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder is Zarr or of an unfinished conversion: what lies in it is no source."""
+    """Whether a folder is Zarr or an unfinished conversion, so that its files are not sources."""
     return folder.name.endswith(_BUILD) or any((folder / name).exists() for name in _ZARR)
 
 
-def _zarr(folder: Path) -> str:
-    return "an unfinished conversion" if folder.name.endswith(_BUILD) else "Zarr, which is no source"
-
-
-def _leaving(path: Path) -> Problem:
+def _outside_problem(path: Path) -> Problem:
     target = printable(str(real_path(path)))
     cure = "give the folder of the target too, or copy the file"
     return Problem(printable(str(path)), f"is a link to {target}, outside the given paths", cure, "link")
 
 
 def common_root(files: Sequence[Path]) -> Path:
-    """Deepest folder that holds all files."""
+    """Deepest common folder of all files."""
     return Path(os.path.commonpath([parent.resolve() for parent in {file.parent for file in files}]))
 
 
 def relative_names(files: Sequence[Path]) -> list[str]:
-    """Printable names relative to the common root, with ``/``, in the order given; unique.
+    """Unique printable names relative to the common root, with ``/``, in the order given.
 
-    Two names that escaping makes equal get ``~2``, ``~3``, … so that a name always stands for one file.
+    Names that are equal after escaping get ``~2``, ``~3``, ….
     """
     if not files:
         return []
-    real = with_real_parents(files)
-    root = common_root(real)
+    parents: dict[str, str] = {}
     names: list[str] = []
-    taken: set[str] = set()
-    for file in real:
-        plain = printable(file.relative_to(root).as_posix())
-        name, number = plain, 1
-        while name in taken:
+    for file in files:
+        folder, name = os.path.split(file)
+        if folder not in parents:
+            parents[folder] = os.path.realpath(folder)
+        names.append(f"{parents[folder]}{os.sep}{name}")
+    root = os.path.commonpath(list(parents.values()))
+    cut = len(root.rstrip(os.sep)) + 1
+    escaped = False
+    for at, path in enumerate(names):
+        plain = path[cut:].replace(os.sep, "/")
+        names[at] = printable(plain)
+        escaped = escaped or names[at] != plain
+    return _numbered(names) if escaped else names
+
+
+def _numbered(plain: Sequence[str]) -> list[str]:
+    """Unique names: equal ones get ``~2``, ``~3``, …."""
+    names: dict[str, None] = {}
+    for each in plain:
+        name, number = each, 1
+        while name in names:
             number += 1
-            name = f"{plain}~{number}"
-        taken.add(name)
-        names.append(name)
-    return names
+            name = f"{each}~{number}"
+        names[name] = None
+    return list(names)
 
 
 def split_of(name: str) -> str | None:
-    """Split that a relative name tells: a folder called ``train``, or a file like ``ply_data_test0.h5``.
+    """Split named by a relative path: by a folder called ``train``, or a file like ``ply_data_test0.h5``.
 
     Returns
     -------
     str or None
-        ``"train"``, ``"val"`` or ``"test"``; the outermost part that names one decides.
+        ``"train"``, ``"val"`` or ``"test"``, from the outermost part of the path that names one.
     """
     *folders, file = name.lower().split("/")
     for folder in folders:

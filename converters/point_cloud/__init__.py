@@ -23,7 +23,7 @@ FAMILY = Family(
     rules="unistore.schemas.point_cloud.rules:RULES",
     export="unistore.converters.point_cloud.export:files",
     originals="unistore.converters.point_cloud.original:Originals",
-    kind="unistore.data.kinds.natural:segments",
+    kind="unistore.data.kinds.defaults:segments",
     preview="unistore.converters.point_cloud.preview:PREVIEW",
     other_kinds=("unistore.Segments(max_points=4096)",),
 )

@@ -8,8 +8,14 @@ from typing import Any
 
 import h5py
 
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts, decoded_attributes
-from unistore.converters.files.hdf5.attributes import Attributes, Entry, objects_of, read_attributes
+from unistore.converters.files.hdf5.attributes import (
+    Attributes,
+    Entry,
+    attribute_texts,
+    objects_of,
+    parse_attributes,
+    read_attributes,
+)
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.point_cloud.cloud import Cloud
 from unistore.converters.point_cloud.pointsuite import segment_number
@@ -116,7 +122,7 @@ def _member(group: h5py.h5g.GroupID, name: str) -> h5py.Group | h5py.Dataset | N
 def kept_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:
     """Attributes of a source as it had them, by path and name."""
     count = len(cloud.store.array("sources/rows"))
-    return decoded_attributes(attribute_texts(cloud.store, count)[cloud.source.number])
+    return parse_attributes(attribute_texts(cloud.store, count)[cloud.source.number])
 
 
 def pointsuite_attributes(cloud: Cloud) -> dict[str, dict[str, Any]]:

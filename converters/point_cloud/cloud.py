@@ -16,7 +16,7 @@ from unistore.converters.common.stored import SourceRows, sources_of
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.errors import StoreError
 from unistore.schemas.indices import contradiction, whole
-from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS
+from unistore.schemas.point_cloud.fields import DECIMAL, POINTS, SEGMENTS
 from unistore.schemas.store_view import StoreView
 
 __all__ = ["Cloud", "clouds", "hdf5_file", "late"]
@@ -42,6 +42,8 @@ class Cloud:
         (last - first,) numbers of its segments.
     quantum
         Scale and offset, (2, 3) f8, of quantised coordinates; None where they are floats.
+    decimal
+        Whether these are those of decimals.
     """
 
     store: StoreView
@@ -53,6 +55,7 @@ class Cloud:
     bounds: NDArray[np.int64]
     numbers: NDArray[np.int64]
     quantum: NDArray[np.float64] | None
+    decimal: bool
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
@@ -88,7 +91,8 @@ class Cloud:
         values = np.ascontiguousarray(self._stored("xyz")[:, axis])
         if self.quantum is not None:
             scale, offset = self.quantum[:, axis]
-            values = values.astype(np.float64) * scale + offset
+            exact = values.astype(np.float64)
+            values = (exact + offset) / scale if self.decimal else exact * scale + offset
         return self._in_order(values)
 
     def coordinate_dtype(self, axis: int) -> np.dtype[Any]:
@@ -126,7 +130,8 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
     sources = sources_of(store)
     headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(sources)
     owner, numbers, offsets = (whole(store, f"{SEGMENTS}/{name}") for name in ("source", "number", "offsets"))
-    quantised = store.array(f"{POINTS}/xyz").dtype.kind == "i"
+    xyz = store.array(f"{POINTS}/xyz")
+    quantised = xyz.dtype.kind == "i"
     scales = [whole(store, f"sources/{name}") for name in ("scale", "offset")] if quantised else []
     for source in sources:
         first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
@@ -147,6 +152,7 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
             bounds=bounds,
             numbers=numbers[first:last],
             quantum=np.stack([each[source.number] for each in scales]) if quantised else None,
+            decimal=DECIMAL in xyz.attributes,
         )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from unistore.converters.common.columns import Column, storable
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.cures import leaving_out, naming, renaming
 from unistore.converters.point_cloud.names import apart, is_coordinates, named_coordinates, unscaled
 from unistore.converters.point_cloud.source import ROLES
@@ -108,7 +108,7 @@ def choose(
     if missing:
         listed = printable(", ".join(own)) or "none"
         message = f"has no {', '.join(missing)}; columns: {listed}"
-        problems.append(Problem(place(name, group), message, naming(datasets), "missing"))
+        problems.append(Problem(location_of(name, group), message, naming(datasets), "missing"))
     xyz = ("xyz",) if "xyz" in stored else ROLES
     problems += name_problems(stored, xyz, name)
     if problems:
@@ -116,7 +116,9 @@ def choose(
     scalars = tuple(path for path in stored.values() if datasets[path].shape == ())
     used = {key: path for key, path in stored.items() if path not in scalars or key in xyz}
     if check is not None:
-        problems += [each for path in used.values() for each in check(datasets[path], place(name, path))]
+        problems += [
+            each for path in used.values() for each in check(datasets[path], location_of(name, path))
+        ]
     if not problems:
         problems += _form_problems_of(used, xyz, datasets, name)
     whole = datasets[used[xyz[0]]]
@@ -198,12 +200,12 @@ def _add_features(
     """Make a column of what follows x, y, z in their dataset."""
     if not wide or whole.shape[1] < 3:
         message = f"has shape {whole.shape}, expected (N, 3) for coordinates"
-        return [Problem(place(name, path), message, "save it as (N, 3)", "shape")]
+        return [Problem(location_of(name, path), message, "save it as (N, 3)", "shape")]
     if any(key.lower() == FEATURES for key in columns):
         message = (
             f"has shape {whole.shape}: what follows x, y, z would be stored as {FEATURES!r}, which is there"
         )
-        return [Problem(place(name, path), message, renaming(path), "ambiguous")]
+        return [Problem(location_of(name, path), message, renaming(path), "ambiguous")]
     columns[FEATURES] = (path, Column(whole.dtype.str, (whole.shape[1] - 3,)))
     notes.append(f"{printable(path)} {whole.shape}: the first three are x, y, z, the others {FEATURES}")
     return []
@@ -237,7 +239,7 @@ def _named(
         taken = stored.get(role) or mapped.get(role)
         if taken is not None:
             message = f"would be stored as {role!r}, as {printable(taken)} is"
-            problems.append(Problem(place(name, path), message, renaming(path), "ambiguous"))
+            problems.append(Problem(location_of(name, path), message, renaming(path), "ambiguous"))
         stored.setdefault(role, path)
     return {**stored, **mapped}, problems
 
@@ -262,7 +264,7 @@ def name_problems(stored: Mapping[str, str], coordinates: Sequence[str], name: s
         reason = "this name is kept for something else" if taken else name_problem(key)
         if reason is not None or "/" in key:
             message = f"cannot be stored as {key!r}: {reason or 'it holds a slash'}"
-            problems.append(Problem(place(name, stored[key]), message, renaming(stored[key]), "name"))
+            problems.append(Problem(location_of(name, stored[key]), message, renaming(stored[key]), "name"))
     for keys in alike.values():
         if len(keys) > 1:
             message = f"holds both {printable(' and '.join(keys))}"
@@ -277,11 +279,11 @@ def _form_problems_of(
     for key, path in used.items():
         shape, dtype = datasets[path].shape, datasets[path].dtype
         form = Column(dtype.str, shape[1:])
-        problems += form_problems(form, place(name, path), coordinate=key in xyz)
+        problems += form_problems(form, location_of(name, path), coordinate=key in xyz)
         if key in xyz and len(shape) != (2 if xyz == ("xyz",) else 1):
             message = f"has shape {shape}, expected {'(N, 3)' if xyz == ('xyz',) else '(N,)'} for coordinates"
             others = {each: datasets[each] for each in datasets if each != path}
-            problems.append(Problem(place(name, path), message, naming(others), "shape"))
+            problems.append(Problem(location_of(name, path), message, naming(others), "shape"))
     problem = lengths_problem({path: datasets[path].shape for path in used.values()}, name)
     return problems if problem is None else [*problems, problem]
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import reconcile
+from unistore.converters.common.columns import Column, reconcile
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.common.faults import as_problem
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
+from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import TWO_FAMILIES, Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
 from unistore.converters.point_cloud.arrays import column_files, coordinate_file, coordinate_word
 from unistore.converters.point_cloud.buckets import Read
 from unistore.converters.point_cloud.classes import class_notes, folder_classes, labelled
-from unistore.converters.point_cloud.coordinates import dequantise
+from unistore.converters.point_cloud.coordinates import dequantise, quantise_decimals
 from unistore.converters.point_cloud.derive import derive_points
 from unistore.converters.point_cloud.layouts import arrays
 from unistore.converters.point_cloud.lists import Listed, Lists, read_lists, room_names
@@ -40,10 +42,11 @@ from unistore.converters.point_cloud.settle import (
 from unistore.converters.point_cloud.source import LABEL, Layout, Match, to_json
 from unistore.converters.point_cloud.windows import by_windows
 from unistore.converters.point_cloud.workspace import Workspace
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
 from unistore.errors import InputError, Problem, printable
-from unistore.schemas.point_cloud.fields import FAMILY_NAME, POINTS, SEGMENTS, voxel_group
+from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
+from unistore.system.packed import Packed, view
 
 __all__ = ["PointCloudConverter"]
 
@@ -99,9 +102,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         classes = folder_classes(kept) if self.segment is None else [None] * len(kept)
 
         return Found(
-            parts=[
+            parts=Packed(
                 replace(part, detail=listed(part, each)) for part, each in zip(kept, classes, strict=True)
-            ],
+            ),
             left_out=left_out,
             notes=lists.notes,
             problems=lists.problems,
@@ -115,32 +118,27 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Bring the columns of all files to one form, and name the rooms that lists tell."""
-        found = labelled(
-            [each.layout for each in scanned], [part.detail.of_class for part in parts], self.map
+        found = Packed(
+            labelled([each.layout for each in scanned], [part.detail.of_class for part in parts], self.map)
         )
-        named = list(zip([part.name for part in parts], found, strict=True))
-        of_points = [(name, {key: form for key, (_, form) in each.columns.items()}) for name, each in named]
-        of_segments = [
-            (name, {key: form for key, (_, form) in each.segment_columns.items()}) for name, each in named
-        ]
-        merged, differing = reconcile(of_points, self.columns)
+        of_points, differing = reconcile(_forms(parts, found, attrgetter("columns")), self.columns)
+        _, of_segments = reconcile(_forms(parts, found, attrgetter("segment_columns")), self.columns)
         lists = Lists()
-        files = [part.files[0] for part in parts]
-        rows = {path: each.segments for path, each in zip(files, found, strict=True) if each.listed}
+        rows = {part.files[0]: each.segments for part, each in zip(parts, found, strict=True) if each.listed}
         room_names(lists, rows, parts[0].roots)
-        if problems := [*differing, *reconcile(of_segments, self.columns)[1], *lists.problems]:
+        if problems := [*differing, *of_segments, *lists.problems]:
             raise InputError(problems)
-        points = [each.points for each in found]
-        run = max(1, sum(points) // max(1, sum(each.segments for each in found)))
-        texts = AttributeTexts()
-        sources = tuple(
+        points = sum(each.points for each in found)
+        run = max(1, points // max(1, sum(each.segments for each in found)))
+        texts = AttributeCollector()
+        sources = Sources(
             self._source(part, each, lists, texts) for part, each in zip(parts, found, strict=True)
         )
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
             tables=tables(
-                column_fields(merged, run),
+                column_fields(of_points, run),
                 self.voxel_size,
                 xyz_dtype="float32" if all(each.xyz_dtype == "float32" for each in found) else "float64",
                 unit=_unit(sources),
@@ -151,18 +149,19 @@ class PointCloudConverter(PointCloudOptions, Converter):
             main_table=POINTS,
             options=self.recorded(),
             notes=(
-                *self._notes(named, sources),
-                *class_notes([source.detail for source in sources]),
+                *self._notes(parts, found, sources),
+                *class_notes(view(sources, attrgetter("detail"))),
                 *texts.notes(),
                 *lists.notes,
             ),
             estimated_rows={
-                POINTS: sum(points),
-                **{voxel_group(size): sum(points) for size in self.voxel_size},
+                POINTS: points,
+                **{voxel_group(size): points for size in self.voxel_size},
             },
+            shared={"segment_columns": segment_columns(sources, self.columns)},
         )
 
-    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeTexts) -> Source:
+    def _source(self, part: Part, layout: Layout, lists: Lists, texts: AttributeCollector) -> Source:
         path = part.files[0]
         memory = partial(
             derive_memory,
@@ -187,12 +186,12 @@ class PointCloudConverter(PointCloudOptions, Converter):
             memory_in_core=memory(in_core=True),
         )
 
-    def _notes(self, named: Sequence[tuple[str, Layout]], sources: Sequence[Source]) -> list[str]:
-        kinds = [each.format for _, each in named]
-        counted = ", ".join(f"{kinds.count(kind)} of layout {kind}" for kind in dict.fromkeys(kinds))
-        stored = sum(each.segments for _, each in named if each.segmented)
-        notes = [f"point cloud: {len(named)} file(s), {counted}; {stored} segments of their own"]
-        uncut = [name for name, each in named if not each.segmented]
+    def _notes(self, parts: Sequence[Part], found: Sequence[Layout], sources: Sources) -> list[str]:
+        kinds = Counter(each.format for each in found)
+        counted = ", ".join(f"{count} of layout {kind}" for kind, count in kinds.items())
+        stored = sum(each.segments for each in found if each.segmented)
+        notes = [f"point cloud: {len(parts)} file(s), {counted}; {stored} segments of their own"]
+        uncut = [part.name for part, each in zip(parts, found, strict=True) if not each.segmented]
         others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
         if uncut and self.segment is None:
             notes.append(
@@ -202,11 +201,13 @@ class PointCloudConverter(PointCloudOptions, Converter):
             notes.append(f"{uncut[0]}{others}: no segments, so cut by {self.segment}")
         elif self.segment is not None:
             notes.append(f"every file has segments of its own, so nothing is cut by {self.segment}")
-        remarks = [f"{name}: {note}" for name, each in named for note in each.notes]
+        remarks = [
+            f"{part.name}: {note}" for part, each in zip(parts, found, strict=True) for note in each.notes
+        ]
         notes += remarks[:_NOTES]
         if len(remarks) > _NOTES:
             notes.append(f"and {len(remarks) - _NOTES} further remarks of this kind")
-        splits = sorted({source.split for source in sources if source.split is not None})
+        splits = sorted({split for split in sources.splits if split is not None})
         if splits:
             notes.append(f"splits: {', '.join(splits)}")
         return notes
@@ -216,7 +217,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
         return derive_points(
             scan.sources[source],
             point_columns(scan),
-            segment_columns(scan, self.columns),
+            scan.shared["segment_columns"],
             self.voxel_size,
             self._cut,
             emit,
@@ -231,16 +232,28 @@ class PointCloudConverter(PointCloudOptions, Converter):
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of segments and voxels, and the dtype of the coordinates."""
-        return settle_points(scan, facts, self.voxel_size, self.columns, _unit(scan.sources))
+        return settle_points(scan, facts, self.voxel_size, _unit(scan.sources))
 
     def pack(
         self, scan: Scan, table: Table, column: str, source: int, rows: NDArray[Any], out: NDArray[Any]
     ) -> None:
-        """Copy spilled rows; coordinates that were quantised become floats where not all could be."""
-        if column == "xyz" and rows.dtype.kind == "i" and out.dtype.kind == "f":
+        """Copy spilled rows; coordinates become floats, or decimals, where not all sources were quantised."""
+        decimal = table.columns()[column].attributes.get(DECIMAL) if column == "xyz" else None
+        if column == "xyz" and rows.dtype.kind == "i" and (decimal is not None or out.dtype.kind == "f"):
             detail = scan.sources[source].detail
             rows = dequantise(rows, np.array(detail["scale"]), np.array(detail["offset"]))
+        if isinstance(decimal, Mapping):
+            quantise_decimals(rows, decimal, out)
+            return
         np.copyto(out, rows, casting="same_kind")
+
+
+def _forms(
+    parts: Sequence[Part], found: Sequence[Layout], columns: Callable[[Layout], Mapping[str, Any]]
+) -> Iterator[tuple[str, dict[str, Column]]]:
+    """Name of each file, and the forms of its columns."""
+    for part, each in zip(parts, found, strict=True):
+        yield part.name, {key: form for key, (_, form) in columns(each).items()}
 
 
 def _has_class(part: Part, layout: Layout) -> bool:
@@ -263,13 +276,15 @@ def _owner(path: Path, roots: Sequence[Path]) -> Path | None:
             return owner
 
 
-def _clouds(parts: Sequence[Part], paths: Sequence[Path]) -> tuple[list[Part], list[tuple[Path, str]]]:
+def _clouds(parts: Sequence[Part], paths: Sequence[Path]) -> tuple[Sequence[Part], list[tuple[Path, str]]]:
     """Parts that are clouds, with the files beside them; and arrays that are none, and why.
 
     Arrays of which neither name nor shape says so are clouds only if no other file is one, or if given.
     """
     given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
     plain = [part for part in parts if part.files[0].name.lower().endswith(arrays.SUFFIXES)]
+    if not plain:
+        return parts, []
     matches = {part.name: _match(part) for part in plain}
     unsure = [part for part in plain if matches[part.name] is not Match.CERTAIN]
     owned = {part.name for part in unsure if _owner(part.files[0], paths) is not None}

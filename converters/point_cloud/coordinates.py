@@ -1,20 +1,36 @@
-"""Exact coordinates: quantised to int32 only where the source's own scale and offset reproduce every bit."""
+"""Exact coordinates: quantised to int32 only where that reproduces every bit.
+
+Either by the source's own scale and offset, or as decimals: whole numbers divided by a power of ten.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem
+from unistore.schemas.point_cloud.fields import Decimal
 
-__all__ = ["Finite", "bounds_of", "dequantise", "ends_of", "quantise"]
+__all__ = [
+    "Decimals",
+    "Finite",
+    "bounds_of",
+    "decimal_of",
+    "dequantise",
+    "ends_of",
+    "quantise",
+    "quantise_decimals",
+]
 
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
+_MOST_PLACES = 9
+_MOST_WHOLE = 2.0**50
+"""Below it, rounding finds the whole number of every decimal, and a quarter is left for errors."""
 _STEP = 1 << 14
 """Values worked on at a time: they stay in the cache."""
 
@@ -50,6 +66,65 @@ def quantise(xyz: NDArray[Any], scale: Sequence[float], offset: Sequence[float])
                     return None
                 out[lo : lo + _STEP, axis] = integers
     return out
+
+
+class Decimals:
+    """The fewest decimal places that every coordinate is written with, whatever the blocks.
+
+    A float64 that is the nearest one to a decimal of few places is that of more places, too, as long as they
+    are less than `_MOST_WHOLE` together: so the places that all need are the most that one needs.
+    """
+
+    def __init__(self) -> None:
+        self.places = 0
+        """-1: there are coordinates that are no decimals."""
+
+    def look(self, xyz: NDArray[Any]) -> None:
+        """Look at more coordinates, (n, 3)."""
+        if xyz.dtype != np.float64:
+            self.places = -1
+        for lo in range(0, len(xyz), _STEP):
+            part = np.ascontiguousarray(xyz[lo : lo + _STEP])
+            while self.places >= 0 and not _is_decimal(part, 10.0**self.places):
+                self.places = self.places + 1 if self.places < _MOST_PLACES else -1
+
+
+def _is_decimal(values: Floats, scale: float) -> bool:
+    with np.errstate(all="ignore"):
+        whole = np.rint(values * scale)
+    if not (np.abs(whole) < _MOST_WHOLE).all():
+        return False
+    restored = whole.astype(np.int64) / scale
+    return np.array_equal(restored.view(np.int64), values.view(np.int64))
+
+
+def decimal_of(places: Sequence[int], least: Floats, most: Floats) -> Decimal | None:
+    """How decimals of so many places are quantised; None: they are not, or their range is beyond int32.
+
+    Parameters
+    ----------
+    places
+        Of every source, -1 where it has other coordinates.
+    least, most
+        (3,) f8: of all coordinates.
+    """
+    scale = 10.0 ** max(places)
+    low, high = np.rint(least * scale), np.rint(most * scale)
+    if min(places) < 0 or max(abs(low).max(), abs(high).max()) >= _MOST_WHOLE:
+        return None
+    near = (low >= _INT32.min) & (high <= _INT32.max)
+    offset = np.where(near, 0.0, np.floor((low + high) / 2))
+    if ((low - offset < _INT32.min) | (high - offset > _INT32.max)).any():
+        return None
+    x, y, z = offset.tolist()
+    return Decimal(scale, (x, y, z))
+
+
+def quantise_decimals(xyz: Floats, decimal: Mapping[str, Any], out: NDArray[np.int32]) -> None:
+    """``out = xyz * scale - offset``, whole numbers; both (n, 3)."""
+    for lo in range(0, len(xyz), _STEP):
+        whole = np.rint(xyz[lo : lo + _STEP] * decimal["scale"])
+        out[lo : lo + _STEP] = whole - np.array(decimal["offset"])
 
 
 def dequantise(integers: NDArray[np.int32], scale: float | Floats, offset: float | Floats) -> Floats:

@@ -14,10 +14,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import datasets_of, open_plain, summary
+from unistore.converters.common.originals import dataset_paths, names_without_numbers, open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.attribute_texts import source_text
-from unistore.converters.files.hdf5.file import names_in, place
+from unistore.converters.files.hdf5.attributes import attribute_text
+from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.parts import Candidate
@@ -130,7 +130,7 @@ def header_of(file: h5py.File, name: str) -> dict[str, Any]:
     group = file.get("header")
     if group is None:
         return {}
-    return {key: _plain(group.attrs[key]) for key in names_in(group.attrs, place(name, "header"))}
+    return {key: _plain(group.attrs[key]) for key in names_in(group.attrs, location_of(name, "header"))}
 
 
 def count_notes(group: h5py.Group | None, attribute: str, found: int, what: str) -> tuple[str, ...]:
@@ -173,7 +173,12 @@ class Datasets(PointSource):
         self.rows = self._count()
 
     def _count(self) -> int:
-        return int(self._file[self._detail["xyz"][0]].shape[0])
+        return int(self._dataset(self._detail["xyz"][0]).shape[0])
+
+    def _dataset(self, path: str) -> h5py.Dataset:
+        if path not in self._datasets:
+            self._datasets[path] = hdf5.member(self._file, path)
+        return self._datasets[path]
 
     def block(self, columns: Sequence[str], lo: int, hi: int) -> list[NDArray[Any]]:
         """Rows ``lo:hi`` of some columns."""
@@ -184,9 +189,7 @@ class Datasets(PointSource):
 
         Small ones are in the cache that HDF5 has for a dataset as long as it is open.
         """
-        if path not in self._datasets:
-            self._datasets[path] = self._file[path]
-        dataset, location = self._datasets[path], place(self._name, path)
+        dataset, location = self._dataset(path), location_of(self._name, path)
         chunk = dataset.chunks[0] if hdf5.chunk_memory(dataset) else 0
         if 4 * chunk <= hi - lo:
             return hdf5.read_rows(dataset, location, lo, hi)
@@ -227,7 +230,7 @@ def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
 def open_original(source: Source) -> Iterator[Original]:
     """Read the datasets with h5py alone."""
     paths = column_paths(source.detail)
-    with open_plain(source.path) as file:
+    with open_with_h5py(source.path) as file:
         yield Original(
             lambda key: part_of(paths, key, file[paths[key]][()]),
             left_out=plain_left_out(file, source.detail),
@@ -245,7 +248,7 @@ def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = 
     def is_column(name: str) -> bool:
         return name in taken or (in_segments and name.rpartition("/")[2] in taken)
 
-    found = [name for name in datasets_of(file) if not is_column(name) and not name.endswith("/indices")]
+    found = [name for name in dataset_paths(file) if not is_column(name) and not name.endswith("/indices")]
 
     def counted(path: str, item: Any, name: Any) -> bool:
         """An export counts the points of every segment again."""
@@ -254,4 +257,6 @@ def plain_left_out(file: Any, detail: Mapping[str, Any], *, in_segments: bool = 
         first = next(iter(item.values()), None)
         return getattr(first, "shape", ())[:1] == (item.attrs[name],)
 
-    return summary([*found, *attributes_left_out(file, source_text(detail), is_column, counted)])
+    return names_without_numbers(
+        [*found, *attributes_left_out(file, attribute_text(detail), is_column, counted)]
+    )

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.buckets import reader
-from unistore.converters.point_cloud.coordinates import bounds_of, quantise
+from unistore.converters.point_cloud.coordinates import Decimals, bounds_of, quantise
 from unistore.converters.point_cloud.recognise import format_named
 from unistore.converters.point_cloud.segments import Partition, blocks
 from unistore.converters.point_cloud.source import PointSource, segment_values
@@ -76,7 +76,9 @@ def derive_points(
     opened = format_named(source.detail["layout"]).open_points(source)
     with opened as points, Workspace(folder) as work:
         if not points.rows:
-            raise InputError(Problem(place(source.name), "holds no points", "leave the file out", "empty"))
+            raise InputError(
+                Problem(location_of(source.name), "holds no points", "leave the file out", "empty")
+            )
         stored = StoredPoints(points, source, columns, cut, work)
         clouds = _Clouds(stored, source, voxel_sizes, emit, work)
         clouds.emit_all()
@@ -107,18 +109,20 @@ class _Clouds:
         self._emit, self._work = emit, work
         self._scale, self._offset = source.detail["scale"], source.detail["offset"]
         self._quantised = self._scale is not None and self._offset is not None
+        self._decimals = Decimals()
         partition = stored.partition
         self._bounds = np.zeros((len(partition.lengths), 2, 3))
         self._voxels = {size: np.zeros(len(partition.lengths), np.int64) for size in sizes}
 
     @property
     def facts(self) -> dict[str, NDArray[Any]]:
-        """``lengths``, ``numbers``, ``bounds``, ``quantised``, ``voxels/<size>``."""
+        """``lengths``, ``numbers``, ``bounds``, ``quantised``, ``places``, ``voxels/<size>``."""
         return {
             "lengths": self._stored.partition.lengths,
             "numbers": self._stored.partition.numbers,
             "bounds": self._bounds,
             "quantised": np.array(self._quantised),
+            "places": np.array(self._decimals.places),
             **{voxel_group(size): voxels for size, voxels in self._voxels.items()},
         }
 
@@ -173,6 +177,7 @@ class _Clouds:
         xyz = self._stored.xyz(lo, hi)
         exact = quantise(xyz, self._scale, self._offset) if self._quantised else None
         self._quantised = exact is not None
+        self._decimals.look(xyz)
         self._emit(POINTS, _XYZ, xyz if exact is None else exact)
         return xyz
 
@@ -182,7 +187,7 @@ class _Clouds:
             if cells >= 1 << 31:
                 message = f"a segment is {cells:.3g} voxels of {size:g} wide, more than int32 can count"
                 raise InputError(
-                    Problem(place(self._source.name), message, "give a larger voxel size", "voxel")
+                    Problem(location_of(self._source.name), message, "give a larger voxel size", "voxel")
                 )
 
 

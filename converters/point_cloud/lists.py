@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["Listed", "Lists", "read_lists", "room_names"]
@@ -78,7 +78,7 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
                 before = lists.splits.setdefault(file, split)
                 if before != split:
                     message = f"is in the lists of {before} and of {split}"
-                    lists.problems.append(Problem(place(str(file)), message, f"fix {path}", "split"))
+                    lists.problems.append(Problem(location_of(str(file)), message, f"fix {path}", "split"))
     if lists.splits:
         counted = ", ".join(
             f"{list(lists.splits.values()).count(split)} {split}"
@@ -137,7 +137,9 @@ def _lines(path: Path) -> list[str]:
     """Lines of a list that are not empty."""
     with as_problem(str(path)):
         if path.stat().st_size > _LARGEST:
-            raise InputError(Problem(place(str(path)), "is too long for a list of files", kind="format"))
+            raise InputError(
+                Problem(location_of(str(path)), "is too long for a list of files", kind="format")
+            )
         text = path.read_text(encoding="utf-8", errors="replace")
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -160,7 +162,7 @@ def _matched(path: Path, files: Sequence[Path], lists: Lists) -> list[Path]:
         if len(alike) > 1:
             message = f"{line!r} may be {' or '.join(str(file) for file in alike)}"
             lists.problems.append(
-                Problem(place(str(path)), message, "write paths relative to the list", "split")
+                Problem(location_of(str(path)), message, "write paths relative to the list", "split")
             )
         elif alike:
             matched.append(alike[0])

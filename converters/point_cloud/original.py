@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import difference
 from unistore.converters.common.originals import Compared
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts
-from unistore.converters.files.hdf5.original_attributes import compared_attributes
+from unistore.converters.files.hdf5.attributes import attribute_texts
+from unistore.converters.files.hdf5.original_attributes import compare_attributes
 from unistore.converters.point_cloud.cloud import Cloud, clouds
 from unistore.converters.point_cloud.recognise import format_named
 from unistore.converters.point_cloud.source import Original, coordinate_names, segment_values
@@ -53,7 +53,7 @@ class Originals:
                 values = segment_values(detail, name, original.segment_column)
                 yield compared(path, stored, values.reshape(stored.shape))
             yield from _indices(original, cloud, compared)
-        yield from compared_attributes(source.name, source.path, self._attributes[number])
+        yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
         """What a source holds that the store does not, or makes again from others."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import names_in, place
+from unistore.converters.files.hdf5.file import location_of, names_in
 from unistore.converters.files.hdf5.tree import follow
 from unistore.errors import InputError, Problem
 
@@ -37,7 +37,7 @@ _LARGEST = (1 << 63) - 1
 
 def segment_names(group: h5py.Group, name: str) -> list[str]:
     """Names of the segments in a group, by number: ``segment_9999`` before ``segment_10000``."""
-    names = names_in(group, place(name, "segments"))
+    names = names_in(group, location_of(name, "segments"))
     return sorted((key for key in names if _SEGMENT.fullmatch(key)), key=segment_number)
 
 
@@ -53,8 +53,8 @@ def segment_problems(group: h5py.Group, name: str) -> list[Problem]:
     """
     problems = []
     first: dict[int, str] = {}
-    for key in names_in(group, place(name, "segments")):
-        location = place(name, f"segments/{key}")
+    for key in names_in(group, location_of(name, "segments")):
+        location = location_of(name, f"segments/{key}")
         if _SEGMENT.fullmatch(key):
             number = segment_number(key)
             other = first.setdefault(number, key)
@@ -113,11 +113,11 @@ class Segments:
         """Path and group of one segment."""
         key = self.keys[number]
         path = f"segments/{key}"
-        group = follow(self._parent, key, place(self.name, path), self._roots)
+        group = follow(self._parent, key, location_of(self.name, path), self._roots)
         if isinstance(group, Problem):
             raise InputError(group)
         if not isinstance(group, h5py.Group):
-            raise InputError(Problem(place(self.name, path), "is no group", CURE, "format"))
+            raise InputError(Problem(location_of(self.name, path), "is no group", CURE, "format"))
         return path, group
 
     def member(self, number: int, key: str) -> h5py.Dataset | Problem:
@@ -130,7 +130,7 @@ class Segments:
                 item = h5py.h5o.open(self._parent.id, inside)
                 if isinstance(item, h5py.h5d.DatasetID):
                     dataset = h5py.Dataset(item)
-                    location = place(self.name, f"segments/{self.keys[number]}/{key}")
+                    location = location_of(self.name, f"segments/{self.keys[number]}/{key}")
                     problems = hdf5.check_dataset(dataset, location)
                     return problems[0] if problems else dataset
         path, group = self.group(number)
@@ -138,7 +138,7 @@ class Segments:
 
     def dataset(self, group: h5py.Group, path: str, key: str) -> h5py.Dataset | Problem:
         """A dataset of a segment, if it is there and its values can be read."""
-        location = place(self.name, f"{path}/{key}")
+        location = location_of(self.name, f"{path}/{key}")
         if key not in group:
             return Problem(location, "is missing", CURE, "missing")
         item = follow(group, key, location, self._roots)
@@ -154,5 +154,7 @@ def raise_first(found: Iterable[Problem], name: str) -> None:
     if not problems:
         return
     rest = len(problems) - _SHOWN
-    more = [Problem(place(name), f"{rest} further segments have problems like these")] if rest > 0 else []
+    more = (
+        [Problem(location_of(name), f"{rest} further segments have problems like these")] if rest > 0 else []
+    )
     raise InputError([*problems[:_SHOWN], *more])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.common.options import Columns
-from unistore.converters.files.hdf5.attribute_texts import attribute_arrays
+from unistore.converters.files.hdf5.attributes import attribute_arrays
+from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL
 from unistore.converters.protocol import Facts, Scan, Settled, Source
@@ -21,6 +23,7 @@ from unistore.schemas.point_cloud.fields import (
     NO_SEGMENT,
     POINTS,
     SEGMENTS,
+    Decimal,
     point_field,
     scale_fields,
     segment_field,
@@ -33,6 +36,7 @@ from unistore.schemas.point_cloud.fields import (
 )
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
+from unistore.system.packed import view
 
 __all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
 
@@ -54,6 +58,7 @@ def tables(
     unit: str | None,
     run: int,
     voxel_runs: Sequence[int],
+    decimal: Decimal | None = None,
 ) -> tuple[Table, ...]:
     """``points`` and one table a voxel grid, all spilled.
 
@@ -67,12 +72,14 @@ def tables(
         Of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
+    decimal
+        How decimals are quantised.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
     ]
     points = (
-        xyz_field(xyz_dtype, run, unit),
+        xyz_field(xyz_dtype, run, unit, decimal),
         *(replace(field, run=run) for field in columns),
         source_row_field(run),
         *(point_voxel for _, _, point_voxel in grids),
@@ -96,11 +103,11 @@ def point_columns(scan: Scan) -> dict[str, Field]:
     }
 
 
-def segment_columns(scan: Scan, mode: Columns) -> dict[str, Field]:
+def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field]:
     """Fields of the segments' own columns, by name."""
-    forms = [(source.name, _forms(source.detail["segment_columns"])) for source in scan.sources]
+    forms = ((source.name, _forms(source.detail["segment_columns"])) for source in sources)
     merged, _ = reconcile(forms, mode)
-    classes = dict(sorted(source.detail["class"] for source in scan.sources if "class" in source.detail))
+    classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
         key: segment_field(key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})})
@@ -112,9 +119,7 @@ def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
     return {key: Column(dtype, tuple(row_shape)) for key, (_, dtype, row_shape) in columns.items()}
 
 
-def settle_points(
-    scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], mode: Columns, unit: str | None
-) -> Settled:
+def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None) -> Settled:
     """Index arrays and the final tables.
 
     Parameters
@@ -123,8 +128,6 @@ def settle_points(
         Of all sources.
     sizes
         Edges of the voxel grids.
-    mode
-        What was done with columns that some sources lack.
     unit
         Of the coordinates.
 
@@ -143,12 +146,16 @@ def settle_points(
     run = _typical(lengths[real])
     voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
     dtype = _xyz_dtype(scan.sources, facts)
+    decimal = _decimal(facts, lengths) if dtype == "float64" else None
+    dtype = dtype if decimal is None else "int32"
     columns = [_described(key, field, facts) for key, field in point_columns(scan).items()]
-    arrays = _segment_arrays(scan, facts, mode, unit)
+    arrays = _segment_arrays(scan, facts, unit)
     arrays += [
         (voxel_offsets_field(size), _offsets(counts)) for size, counts in zip(sizes, voxels, strict=True)
     ]
-    arrays += _source_arrays(scan.sources, quantised=dtype == "int32")
+    arrays += _source_arrays(scan.sources)
+    if dtype == "int32":
+        arrays += _quantum_arrays(scan.sources, decimal)
     return Settled(
         arrays=arrays,
         spilled=tables(
@@ -158,6 +165,7 @@ def settle_points(
             unit=unit,
             run=run,
             voxel_runs=[_typical(counts[real]) for counts in voxels],
+            decimal=decimal,
         ),
         samples=int(np.count_nonzero(real)),
         sample_source=of_source[real].astype(np.int64),
@@ -165,7 +173,7 @@ def settle_points(
     )
 
 
-def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str | None) -> Arrays:
+def _segment_arrays(scan: Scan, facts: Sequence[Facts], unit: str | None) -> Arrays:
     fields = segment_fields(unit)
     bounds = np.concatenate([each["bounds"] for each in facts])
     counts = [len(each["numbers"]) for each in facts]
@@ -177,7 +185,7 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str
         "number": np.concatenate([each["numbers"] for each in facts]),
     }
     arrays: Arrays = [(fields[name], values[name]) for name in fields]
-    for key, field in segment_columns(scan, mode).items():
+    for key, field in scan.shared["segment_columns"].items():
         joined = np.concatenate([each[f"{SEGMENTS}/{key}"].astype(field.dtype) for each in facts])
         arrays.append((field, joined))
     if any("names" in source.detail for source in scan.sources):
@@ -190,20 +198,26 @@ def _segment_arrays(scan: Scan, facts: Sequence[Facts], mode: Columns, unit: str
     return arrays
 
 
-def _source_arrays(sources: Sequence[Source], *, quantised: bool) -> Arrays:
-    """What each file's layout was, scale and offset where coordinates are quantised, and the headers."""
+def _quantum_arrays(sources: Sequence[Source], decimal: Decimal | None) -> Arrays:
+    """Scale and offset of each file's quantised coordinates."""
+    if decimal is None:
+        own = [[source.detail[name] for source in sources] for name in ("scale", "offset")]
+    else:
+        own = [[[decimal.scale] * 3] * len(sources), [list(decimal.offset)] * len(sources)]
+    return [(field, np.array(values, np.float64)) for field, values in zip(scale_fields(), own, strict=True)]
+
+
+def _source_arrays(sources: Sequence[Source]) -> Arrays:
+    """What each file's layout was, and the headers."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
-    layouts = [json.dumps({name: source.detail[name] for name in kept}) for source in sources]
+    layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
     arrays: Arrays = [
         *text_arrays("sources/layout", layouts, axis="source", description="layout of the file, JSON")
     ]
-    if quantised:
-        for field, name in zip(scale_fields(), ("scale", "offset"), strict=True):
-            arrays.append((field, np.array([source.detail[name] for source in sources], np.float64)))
     if any(source.detail["header"] for source in sources):
-        texts = [json.dumps(source.detail["header"], sort_keys=True) for source in sources]
+        texts = (json.dumps(source.detail["header"], sort_keys=True) for source in sources)
         arrays += text_arrays("sources/header", texts, axis="source", description="header of the file, JSON")
-    return [*arrays, *attribute_arrays([source.detail for source in sources])]
+    return [*arrays, *attribute_arrays(view(sources, attrgetter("detail")))]
 
 
 def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:
@@ -213,6 +227,13 @@ def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:
         for source, each in zip(sources, facts, strict=True)
     }
     return kinds.pop() if len(kinds) == 1 else "float64"
+
+
+def _decimal(facts: Sequence[Facts], lengths: NDArray[np.int64]) -> Decimal | None:
+    """How the coordinates of all sources are quantised as decimals; None where they cannot be."""
+    bounds = np.concatenate([each["bounds"] for each in facts])[lengths > 0]
+    places = [int(each["places"]) for each in facts]
+    return decimal_of(places, bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
 
 
 def _described(key: str, field: Field, facts: Sequence[Facts]) -> Field:

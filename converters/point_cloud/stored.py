@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.point_cloud.buckets import Read, reader
 from unistore.converters.point_cloud.coordinates import Finite
 from unistore.converters.point_cloud.order import gather
@@ -103,7 +103,7 @@ class _SourcePoints:
 
     def __init__(self, points: PointSource, source: Source, work: Workspace) -> None:
         paths = source.detail["xyz"]
-        places = [place(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
+        places = [location_of(source.name, path) for path in (paths if len(paths) == 3 else paths * 3)]
         self.finite = Finite(places, points.rows)
         self._points, self._work = points, work
         self._names = coordinate_names(source.detail)

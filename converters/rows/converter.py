@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,18 +28,18 @@ from unistore.converters.files.arrays import (
     with_reversed_axes,
 )
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.hdf5.attribute_texts import AttributeTexts, attribute_arrays
-from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.files.hdf5.file import place
-from unistore.converters.files.npy.parts import FileGroup, parts_of
+from unistore.converters.files.hdf5.attributes import AttributeCollector, Attributes, attribute_arrays
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.files.npy.grouping import FileGroup, group_files
 from unistore.converters.files.paths import expand, relative_names, split_of
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Taken, Verdict
-from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Facts, Scan, Settled, Source, Sources
 from unistore.converters.rows.forms import common_length, fields_of, form_problems, nesting
 from unistore.converters.rows.options import RowsOptions
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
+from unistore.system.packed import Packed, view
 
 __all__ = ["RowsConverter"]
 
@@ -85,13 +86,13 @@ class RowsConverter(RowsOptions, Converter):
         return Taken("arrays", f"holds arrays ({', '.join(map(printable, list(listed.arrays)[:3]))})")
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
-        """Files as they are; ``.npy`` files of one folder may be arrays side by side, see `parts_of`."""
-        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_apart(path)]
+        """Files as they are; ``.npy`` files of one folder may be arrays side by side, see `group_files`."""
+        files = [path for path in expand(paths, self.suffixes) if not exclusion.is_other_family(path)]
         named = [
             each for each in zip(relative_names(files), files, strict=True) if not exclusion.covers(each[0])
         ]
-        groups, problems = parts_of(named)
-        parts = [
+        groups, problems = group_files(named)
+        parts = Packed(
             Part(
                 name=group.name,
                 files=tuple(path for _, path in group.files),
@@ -99,7 +100,7 @@ class RowsConverter(RowsOptions, Converter):
                 detail=group,
             )
             for group in groups
-        ]
+        )
         return Found(parts=parts, problems=problems)
 
     def scan(self, part: Part) -> _Found:
@@ -118,7 +119,7 @@ class RowsConverter(RowsOptions, Converter):
             each
             for file in listed
             for each in file.problems
-            if not self.map or each.location in {place(part.name, key) for key in self.map.values()}
+            if not self.map or each.location in {location_of(part.name, key) for key in self.map.values()}
         ]
         shapes = {key: listed[arrays[key].file].arrays[arrays[key].array][0] for key in wanted.values()}
         rows, differing = common_length(shapes, part.name)
@@ -131,7 +132,7 @@ class RowsConverter(RowsOptions, Converter):
         for column, key in wanted.items():
             shape, dtype = listed[arrays[key].file].arrays[arrays[key].array]
             for name, form, inner in fields_of(column, dtype, shape[1:]):
-                problems += form_problems(name, form, place(part.name, key))
+                problems += form_problems(name, form, location_of(part.name, key))
                 columns[name] = form
                 steps = listed[arrays[key].file].steps
                 origins[name] = arrays[key]._replace(field=inner, step=steps.get(arrays[key].array, 0))
@@ -159,7 +160,7 @@ class RowsConverter(RowsOptions, Converter):
             listed = printable(", ".join(present)) or "none"
             raise InputError(
                 [
-                    Problem(place(name, key), f"is not there; arrays: {listed}", kind="missing")
+                    Problem(location_of(name, key), f"is not there; arrays: {listed}", kind="missing")
                     for key in absent
                 ]
             )
@@ -167,7 +168,7 @@ class RowsConverter(RowsOptions, Converter):
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Found]) -> Scan:
         """Bring the columns of all parts to one form; see `reconcile`."""
-        named = [(part.name, each.columns) for part, each in zip(parts, scanned, strict=True)]
+        named = ((part.name, each.columns) for part, each in zip(parts, scanned, strict=True))
         merged, problems = reconcile(named, self.columns)
         if not problems and not sum(each.rows for each in scanned):
             names = ", ".join(part.name for part in parts[:5]) + (", …" if len(parts) > 5 else "")
@@ -176,8 +177,8 @@ class RowsConverter(RowsOptions, Converter):
             problems.append(Problem("files", "have no array in common", "convert them apart", "columns"))
         if problems:
             raise InputError(problems)
-        texts = AttributeTexts()
-        sources = tuple(
+        texts = AttributeCollector()
+        sources = Sources(
             Source(
                 path=part.files[0],
                 name=part.name,
@@ -212,7 +213,7 @@ class RowsConverter(RowsOptions, Converter):
 
     def _matlab_notes(self, parts: Sequence[Part]) -> list[str]:
         """Remark on files of MATLAB, whose axes are taken as HDF5 has them."""
-        files = [] if self.reverse_axes else [part.files[0] for part in parts]
+        files = () if self.reverse_axes else (part.files[0] for part in parts)
         written = [file for file in files if file.suffix.lower() == ".mat" and _by_matlab(file)]
         if not written:
             return []
@@ -245,7 +246,7 @@ class RowsConverter(RowsOptions, Converter):
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """One sample a row; the attributes of the files."""
-        arrays = attribute_arrays([source.detail for source in scan.sources])
+        arrays = attribute_arrays(view(scan.sources, attrgetter("detail")))
         return replace(super().settle(scan, facts), arrays=arrays)
 
 
@@ -272,17 +273,21 @@ def _notes(
     parts: Sequence[Part],
     scanned: Sequence[_Found],
     merged: Mapping[str, Merged],
-    sources: Sequence[Source],
+    sources: Sources,
 ) -> list[str]:
-    total, files = sum(each.rows for each in scanned), sum(len(part.files) for part in parts)
+    files = alone = 0
+    compressed = []
+    for part, each in zip(parts, scanned, strict=True):
+        files += len(part.files)
+        alone += part.detail.arrays == (NPY_NAME,)
+        compressed += [part.name] * each.compressed
+    total = sum(sources.rows(TABLE))
     notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {files} file(s)"]
-    alone = [part for part in parts if part.detail.arrays == (NPY_NAME,)]
-    if len(alone) > 1:
-        notes.append(f"{len(alone)} .npy files of like rows: parts of one array, one after the other")
-    splits = sorted({source.split for source in sources if source.split is not None})
+    if alone > 1:
+        notes.append(f"{alone} .npy files of like rows: parts of one array, one after the other")
+    splits = sorted({split for split in sources.splits if split is not None})
     if splits:
         notes.append(f"splits taken from folder and file names: {', '.join(splits)}")
-    compressed = [part.name for part, each in zip(parts, scanned, strict=True) if each.compressed]
     if compressed:
         others = " and others" if len(compressed) > 1 else ""
         notes.append(

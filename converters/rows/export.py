@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, converted
 from unistore.converters.common.stored import SourceRows, row_values, source_dtype, sources_of
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts, decoded_attributes
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView
 
@@ -36,7 +36,7 @@ def files(store: StoreView) -> Iterator[File]:
                 values = row_values(array, source.lo, source.hi)
                 dtype = source_dtype(array.attributes, source.number, array.dtype)
                 held[path.removeprefix(f"{TABLE}/")] = converted(values, dtype)
-        attributes = decoded_attributes(texts[source.number])
+        attributes = parse_attributes(texts[source.number])
         yield from _files(source, _unmapped(held, mapping), attributes, reverse_axes=reverse_axes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from unistore.converters.common.columns import Column, storable
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.errors import Problem, printable
 from unistore.schemas.arrays import name_problem
 
@@ -77,7 +77,7 @@ def nesting(columns: Sequence[str], name: str) -> list[Problem]:
     inner = [(column, outer) for column in columns for outer in columns if column.startswith(f"{outer}/")]
     return [
         Problem(
-            place(name, column),
+            location_of(name, column),
             f"lies inside the array {outer!r}",
             _renaming(column),
             "name",

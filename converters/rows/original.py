@@ -13,10 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import blocks_difference
-from unistore.converters.common.originals import Compared, datasets_of, open_plain, summary
+from unistore.converters.common.originals import (
+    Compared,
+    dataset_paths,
+    names_without_numbers,
+    open_with_h5py,
+)
 from unistore.converters.common.stored import row_values, sources_of
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts
-from unistore.converters.files.hdf5.original_attributes import attributes_left_out, compared_attributes
+from unistore.converters.files.hdf5.attributes import attribute_texts
+from unistore.converters.files.hdf5.original_attributes import attributes_left_out, compare_attributes
 from unistore.converters.protocol import Scan
 from unistore.schemas.rows.fields import TABLE
 from unistore.schemas.store_view import StoreView
@@ -46,7 +51,7 @@ class Originals:
                     whole = opened[()].T
                 found = blocks_difference(values, partial(_rows, whole, inner))
             yield Compared(f"{source.name}: {array}", path, prod(values.shape), found)
-        yield from compared_attributes(source.name, source.path, self._attributes[number])
+        yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
         """Datasets and attributes of a source that the store does not hold."""
@@ -56,11 +61,11 @@ class Originals:
         for file, path in enumerate(source.files[: len(source.detail["files"])]):
             if not _is_hdf5(path):
                 continue
-            with open_plain(path) as opened:
+            with open_with_h5py(path) as opened:
                 arrays = {name for each, name in taken if each == file}
-                found += [name for name in datasets_of(opened) if name not in arrays]
+                found += [name for name in dataset_paths(opened) if name not in arrays]
                 found += attributes_left_out(opened, self._attributes[number], arrays.__contains__)
-        return summary(found)
+        return names_without_numbers(found)
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -77,7 +82,7 @@ def _opened(path: Path, array: str) -> Iterator[Any]:
         with np.load(path, allow_pickle=False) as members:
             yield members[array]
     else:
-        with open_plain(path) as file:
+        with open_with_h5py(path) as file:
             yield file[array]
 
 

@@ -23,7 +23,7 @@ FAMILY = Family(
     rules="unistore.schemas.spike.rules:RULES",
     export="unistore.converters.spike.export:files",
     originals="unistore.converters.spike.original:Originals",
-    kind="unistore.data.kinds.natural:clips",
+    kind="unistore.data.kinds.defaults:clips",
     preview="unistore.converters.spike.preview:PREVIEW",
     other_kinds=("unistore.Clips(length=5, crop=256)",),
     config="unistore.converters.spike.config:CONFIG",

@@ -1,7 +1,7 @@
-"""Spike cameras: headerless ``.dat`` streams or arrays of spikes, with blur and sharp frames beside them.
+"""Spike cameras: headerless ``.dat`` streams or arrays of spikes, with their blur and sharp frames.
 
 Sources are folders ``<root>/{train,test}/<sequence>/{blur,sharp,spike,spike_vox}/NNN.*``, or spike files
-alone. One spike file is one frame and one sample; a folder's frames are a sequence.
+alone. One spike file is one frame and one sample; the frames of a folder are a sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, Part, Verdict
 from unistore.converters.protocol import Converter, Facts, Scan, Settled
 from unistore.converters.spike.folders import find_recordings
-from unistore.converters.spike.frames import ROLES, Place, common_roles, suffixes_of
+from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
 from unistore.converters.spike.gather import gather_frames
 from unistore.converters.spike.index import index_arrays, sequence_of_frames
 from unistore.converters.spike.left_out import find_left_out
@@ -41,28 +41,27 @@ class SpikeConverter(SpikeOptions, Converter):
         return recognise(file.path, self._folders())
 
     def find(self, paths: Sequence[Path], exclusion: Exclusion) -> Found:
-        """One part a frame; its detail is its `Place`."""
+        """One part for each frame, with a `FrameInfo` as its detail."""
         folders = self._folders()
         found = find_recordings(paths, folders, exclusion)
         roles, differing = common_roles(found.recordings, folders, self.columns)
         problems = [*found.problems, *differing]
         if not {"spike", "voxel"}.intersection(*(each.roles for each in found.recordings)):
             return Found(parts=(), notes=found.notes, problems=problems)
-        places = [
-            Place(frame, each.name, each.sequence, each.split, tuple(r for r in roles if r in each.roles))
+        frames = [
+            FrameInfo(frame, each.name, each.sequence, each.split, tuple(r for r in roles if r in each.roles))
             for each in found.recordings
             for frame in each.frames
         ]
         parts = [
-            Part(name=place.frame.name, files=place.files, roots=tuple(paths), detail=place)
-            for place in places
+            Part(name=info.frame.name, files=info.files, roots=tuple(paths), detail=info) for info in frames
         ]
         used = [file for part in parts for file in part.files]
         left_out = find_left_out(found, used, roles, folders, exclusion)
         return Found(parts=parts, left_out=left_out, notes=found.notes, problems=problems)
 
     def scan(self, part: Part) -> ScannedFrame:
-        """Look at one frame's files: headers, sizes, and whether arrays hold spikes; see `Converter.scan`."""
+        """Read headers and sizes of one frame's files, and check arrays; see `Converter.scan`."""
         return scan_frame(part.detail, convert_images=self.convert_images)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFrame]) -> Scan:
@@ -85,10 +84,10 @@ class SpikeConverter(SpikeOptions, Converter):
         read_file_bytes(scan.sources[source], image, lo, hi, out["data"])
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
-        """Extents, sequences, and where kept images begin. One sample a frame.
+        """Extents, sequences, and offsets of kept images; one sample for each frame.
 
-        ``sample_source`` is the first frame of each frame's sequence, so that shares of ``--split`` deal out
-        whole sequences.
+        ``sample_source`` is the first frame of each frame's sequence, so that ``--split`` never divides a
+        sequence.
         """
         return Settled(
             arrays=index_arrays(scan.sources),
@@ -111,5 +110,5 @@ class SpikeConverter(SpikeOptions, Converter):
         }
 
     def _upside_down(self, scan: Scan) -> bool:
-        """Whether voxels that came with the spikes were turned over."""
+        """Whether existing voxels were flipped."""
         return any(source.detail.get("voxel", {}).get("upside_down", False) for source in scan.sources)

@@ -1,4 +1,4 @@
-"""Spike recordings given back: streams in their own bit order and orientation, frames as images."""
+"""Export of spike recordings: streams in their own layout and orientation, arrays, images."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class Frame:
     Attributes
     ----------
     store, number
-        Where it is: row of ``frames``.
+        The store, and the row of ``frames``.
     path
-        Its spike (or voxel) file below the sources' common root, as the store has it.
-    how
-        Attributes of ``frames``: how it was made from its source.
+        Its spike (or voxel) file relative to the sources' common root, from the store.
+    attributes
+        Attributes of the group ``frames``, among them the layout of the sources.
     """
 
     store: StoreView
     number: int
     path: PurePosixPath
-    how: Mapping[str, Any]
+    attributes: Mapping[str, Any]
 
     @property
     def is_stream(self) -> bool:
@@ -59,11 +59,8 @@ class Frame:
         """Its spikes as packed bits, (T, H, ⌈W/8⌉) u1, row 0 = top."""
         length = self._row(SPIKE_LENGTH)
         height, width = self.extent()
-        corner = (length, height, row_bytes(width))
-        box = self.store.array(SPIKE).read_box(
-            [self.number, 0, 0, 0], [self.number + 1, *(int(extent) for extent in corner)]
-        )
-        return np.asarray(box[0])
+        end = [self.number + 1, int(length), height, row_bytes(width)]
+        return np.asarray(self.store.array(SPIKE).read_box([self.number, 0, 0, 0], end)[0])
 
     def extent(self) -> tuple[int, int]:
         """Height and width of its spikes and voxels."""
@@ -73,9 +70,9 @@ class Frame:
     def stream(self) -> NDArray[np.uint8]:
         """The bytes of its stream."""
         packed = self.packed()
-        if self.how["source_rows"] == "bottom first":
+        if self.attributes["source_rows"] == "bottom first":
             packed = packed[:, ::-1]
-        layout = self.how["source_layout"]
+        layout = self.attributes["source_layout"]
         if layout == "packed":
             return np.ascontiguousarray(packed).reshape(-1)
         pixels = unpack(np.ascontiguousarray(packed), self.extent()[1]).reshape(-1)
@@ -86,11 +83,15 @@ class Frame:
         return unpack(self.packed(), self.extent()[1])
 
     def voxels(self, path: str) -> NDArray[Any]:
-        """A set of voxels as its source had it, (B, H, W)."""
+        """A voxel set in the orientation of its source, (B, H, W)."""
         array = self.store.array(path)
         height, width = self.extent()
         box = array.read_box([self.number, 0, 0, 0], [self.number + 1, array.shape[1], height, width])[0]
-        return np.ascontiguousarray(box[:, ::-1]) if self.how["existing_voxels"] == "bottom first" else box
+        return (
+            np.ascontiguousarray(box[:, ::-1])
+            if self.attributes["existing_voxels"] == "bottom first"
+            else box
+        )
 
     def image(self, image: str) -> NDArray[np.uint8]:
         """A blur or sharp frame: pixels (H, W, 3) u1 RGB, or the bytes (n,) of its file."""
@@ -102,8 +103,8 @@ class Frame:
         array = self.store.array(f"{FRAMES}/{image}")
         return np.asarray(array.read_box([self.number, 0, 0, 0], [self.number + 1, height, width, 3])[0])
 
-    def beside(self, folder: str) -> str:
-        """Its place in another folder of the sequence, without an ending."""
+    def path_in(self, folder: str) -> str:
+        """Path of its file in another folder of the sequence, without suffix."""
         return (self.path.parent.parent / folder / stem_of(self.path)).as_posix()
 
     def _row(self, path: str) -> Any:
@@ -112,9 +113,9 @@ class Frame:
 
 def frames(store: StoreView) -> Iterator[Frame]:
     """Every frame of a spike store."""
-    how = store.group(FRAMES)
+    attributes = store.group(FRAMES)
     for number, path in enumerate(store.text("sources/path")):
-        yield Frame(store=store, number=number, path=PurePosixPath(path), how=how)
+        yield Frame(store=store, number=number, path=PurePosixPath(path), attributes=attributes)
 
 
 def files(store: StoreView) -> Iterator[File]:
@@ -130,8 +131,8 @@ def files(store: StoreView) -> Iterator[File]:
         if store.has(SPIKE):
             yield _spikes(frame)
         for path in existing:
-            beside = PurePosixPath(f"{frame.beside(options['voxel_dir'])}{ARRAY_SUFFIX}")
-            yield _array(frame, beside if store.has(SPIKE) else frame.path, "voxel", frame.voxels(path))
+            name = PurePosixPath(f"{frame.path_in(options['voxel_dir'])}{ARRAY_SUFFIX}")
+            yield _array(frame, name if store.has(SPIKE) else frame.path, "voxel", frame.voxels(path))
         for image in images:
             yield _image(frame, image, options[f"{image}_dir"])
 
@@ -145,7 +146,7 @@ def _spikes(frame: Frame) -> File:
 
 
 def _array(frame: Frame, name: PurePosixPath, key: str, values: NDArray[Any]) -> File:
-    """An array in a file of its own format, or, where that is not written, in a ``.npy`` file."""
+    """An array in a file of its own format or, if that cannot be written, in a ``.npy`` file."""
     form = format_of(name).form
     if form not in ("npy", "npz"):
         name, form = _renamed(name, ARRAY_SUFFIX), "npy"
@@ -160,8 +161,8 @@ def _renamed(name: PurePosixPath, suffix: str) -> PurePosixPath:
 def _image(frame: Frame, image: str, folder: str) -> File:
     pixels = frame.image(image)
     values: Mapping[str, Values] = {"": array_values(pixels)}
-    place = frame.beside(folder)
+    path = frame.path_in(folder)
     if pixels.ndim == 3:
-        return File(name=f"{place}.png", form="png", source=frame.number, values=values)
+        return File(name=f"{path}.png", form="png", source=frame.number, values=values)
     ending = "png" if pixels[:4].tobytes() == _PNG else "jpg"
-    return File(name=f"{place}.{ending}", form="raw", source=frame.number, values=values)
+    return File(name=f"{path}.{ending}", form="raw", source=frame.number, values=values)

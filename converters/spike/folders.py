@@ -1,12 +1,11 @@
-"""Which recordings the given paths hold.
+"""Finding recordings under the given paths.
 
-A recording is a folder with a ``spike/`` or ``spike_vox/`` folder inside (and perhaps ``blur/`` and
-``sharp/``), or spike files alone: those named by numbers in one folder are one recording in their order,
-every other file is a recording of its own.
+A recording is a folder with a ``spike/`` or ``spike_vox/`` folder (and perhaps ``blur/`` and ``sharp/``), or
+spike files alone: the numbered files of a folder are one recording, any other file is a recording of its own.
 
-Folders are often links made by preparation scripts: links are followed when they stay inside the given paths.
-A given path into which links of another one lead holds targets only: it is not searched for recordings of its
-own. Files that are reached by several names are taken once.
+Folders are often links made by preparation scripts. Links are followed if they stay inside the given paths.
+A given path that links of another one lead into is not searched itself. A file with several names is used
+once.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from unistore.converters.spike.frames import Recording, suffixes_of
 from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
 
-__all__ = ["Recordings", "find_recordings", "real_files"]
+__all__ = ["Recordings", "find_recordings", "resolve_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recordings:
-    """What was found under some paths.
+    """Recordings under the given paths.
 
     Attributes
     ----------
     recordings
         In natural order.
     problems, notes
-        What is wrong, and remarks.
+        What is wrong, and notes for the user.
     base
         Folder that names are relative to.
     searched, followed
-        Paths that were searched for recordings, and those that are only targets of links.
+        Given paths that were searched for recordings, and those that are only targets of links.
     """
 
     recordings: tuple[Recording, ...]
@@ -52,20 +51,19 @@ class Recordings:
 def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion: Exclusion) -> Recordings:
     """Search the given files and folders.
 
-    A recording from which a frame is left out goes on behind the gap as one of its own, so that no clip
-    jumps over it.
+    A recording is split where a frame is left out, so that no clip crosses the gap.
 
     Parameters
     ----------
     paths
-        Files and folders as the user gave them.
+        As given by the user.
     folders
-        Name of the folder of each role: ``{"spike": "spike", "voxel": "spike_vox", …}``.
+        Folder name of each role: ``{"spike": "spike", "voxel": "spike_vox", …}``.
     exclusion
         Frames, recordings and folders to leave out.
     """
     roots = list(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100  keeps links
-    base = _base(roots)
+    base = _common_base(roots)
     searches = [Search(number, roots, base, folders, exclusion) for number in range(len(roots))]
     for search in searches:
         search.run()
@@ -75,11 +73,11 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
         f"{printable(str(roots[number]))}: only followed from links, not searched for recordings"
         for number in sorted(targets)
     ]
-    recordings, doubles = _each_file_once([each for search in taken for each in search.recordings])
+    recordings, doubles = _drop_duplicates([each for search in taken for each in search.recordings])
     if doubles:
         notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
     files = (file for each in recordings for frame in each.frames for file in frame.files.values())
-    used = {real.parent for real in real_files(files)}
+    used = {real.parent for real in resolve_files(files)}
     problems = [problem for search in taken for problem in search.problems]
     problems += [p for search in taken for p, holding in search.without_spikes if not holding & used]
     if not recordings and not problems and exclusion:
@@ -98,8 +96,8 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
     )
 
 
-def real_files(files: Iterable[Path]) -> list[Path]:
-    """Files with every link resolved; those above a folder once for all that is in it."""
+def resolve_files(files: Iterable[Path]) -> list[Path]:
+    """Files with every link resolved (each folder once)."""
     folders: dict[Path, Path] = {}
     found: list[Path] = []
     for path in files:
@@ -112,15 +110,14 @@ def real_files(files: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _base(roots: Sequence[Path]) -> Path:
-    """Folder that names are relative to: the one given folder, or the deepest common one."""
+def _common_base(roots: Sequence[Path]) -> Path:
     if len(roots) == 1 and roots[0].is_dir():
         return roots[0]
     return Path(os.path.commonpath([root if root.is_dir() else root.parent for root in roots]))
 
 
-def _each_file_once(recordings: Sequence[Recording]) -> tuple[list[Recording], list[str]]:
-    """Recordings in natural order, without those that share a file with a fuller one; the others' names."""
+def _drop_duplicates(recordings: Sequence[Recording]) -> tuple[list[Recording], list[str]]:
+    """Drop recordings that share a file with one of more roles; returns the rest, and the dropped names."""
 
     def fullest(recording: Recording) -> tuple[int, bool]:
         return -len(recording.roles), recording.split is None
@@ -129,7 +126,7 @@ def _each_file_once(recordings: Sequence[Recording]) -> tuple[list[Recording], l
     taken: set[Path] = set()
     kept, doubles = [], []
     for recording in sorted(ordered, key=fullest):
-        files = set(real_files(next(iter(frame.files.values())) for frame in recording.frames))
+        files = set(resolve_files(next(iter(frame.files.values())) for frame in recording.frames))
         if files & taken:
             doubles.append(recording.name)
         else:

@@ -1,4 +1,4 @@
-"""One recording: which spike, voxel, blur and sharp files belong to the same frame, and its place."""
+"""Frames of a recording: the spike, voxel, blur and sharp files that belong together."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ __all__ = [
     "IMAGE_ROLES",
     "ROLES",
     "Frame",
-    "Place",
+    "FrameInfo",
     "Recording",
     "common_roles",
     "file_name",
-    "is_known",
-    "is_of",
-    "pair",
-    "runs_of",
+    "has_known_suffix",
+    "has_role_suffix",
+    "pair_files",
+    "split_at_gaps",
     "suffixes_of",
 ]
 
 ROLES = ("spike", "voxel", "blur", "sharp")
-"""What a file of a frame is; the first one present names the frame."""
+"""Roles of the files of a frame; the first file present names the frame."""
 IMAGE_ROLES = ("blur", "sharp")
 _LISTED = 4
 
 
 def suffixes_of(role: str) -> tuple[str, ...]:
-    """Lower-case endings of the files of a role."""
+    """Lower-case suffixes of the files of a role."""
     if role in IMAGE_ROLES:
         return IMAGE_SUFFIXES
     return spike_suffixes() if role == "spike" else voxel_suffixes()
 
 
-def is_of(path: Path, role: str) -> bool:
-    """Whether a file's name has an ending of a role."""
+def has_role_suffix(path: Path, role: str) -> bool:
+    """Whether a file name has a suffix of a role."""
     return path.name.lower().endswith(suffixes_of(role))
 
 
-def is_known(path: Path) -> bool:
-    """Whether a file's name has an ending of any role."""
-    return any(is_of(path, role) for role in ROLES)
+def has_known_suffix(path: Path) -> bool:
+    """Whether a file name has a suffix of any role."""
+    return any(has_role_suffix(path, role) for role in ROLES)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame: its name (of the spike or voxel file, relative to the common root) and its files by role."""
+    """Name of a frame (its first file, relative to the common root), and its files by role."""
 
     name: str
     files: Mapping[str, Path]
@@ -63,9 +63,9 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Consecutive frames: a folder of them, or one file. ``roles`` are those that every frame has.
+    """Consecutive frames: a folder of them, or one file. Every frame has all ``roles``.
 
-    Where a frame was left out, what is behind it is a recording of the same name and the next ``part``.
+    The frames behind one that is left out are a recording of the same name with the next ``part``.
     """
 
     name: str
@@ -76,24 +76,24 @@ class Recording:
 
     @property
     def sequence(self) -> str:
-        """Name in the store."""
+        """Name of the sequence in the store."""
         return self.name if self.part == 1 else f"{self.name}~{self.part}"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What names tell of one frame.
+class FrameInfo:
+    """A frame with its recording, split and the roles to convert.
 
     Attributes
     ----------
     frame
         Its name and all its files by role.
     recording, sequence
-        Name of its recording, and of the recording's part that it is in, see `Recording.sequence`.
+        `Recording.name` and `Recording.sequence` of its recording.
     split
         Name of the split, or None.
     roles
-        Those of its files that are to be converted, in the order of `ROLES`.
+        Roles to convert, in the order of `ROLES`.
     """
 
     frame: Frame
@@ -108,36 +108,37 @@ class Place:
         return tuple(self.frame.files[role] for role in self.roles)
 
 
-def pair(
+def pair_files(
     files: Mapping[str, Mapping[str, Path]],
     folders: Mapping[str, str],
     name: Callable[[Path], str],
-    gone: Collection[str] = (),
+    excluded: Collection[str] = (),
 ) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
-    """Make frames from files of the same stem, or, where stems differ, of the same last number.
+    """Make frames from files of the same stem or, if stems differ between roles, of the same last number.
 
     Parameters
     ----------
     files
         By role, in the order of `ROLES`: files by stem.
     folders
-        Place of each role's folder, for messages: ``"train/a/blur"``.
+        Name of each role's folder for messages: ``"train/a/blur"``.
     name
-        Gives a file's printable name.
-    gone
-        Stems of files that are left out, and with each the whole frame.
+        Returns a file's printable name.
+    excluded
+        Stems of files that are left out; each leaves out its whole frame.
 
     Returns
     -------
     list of tuple of Frame, list of Problem
-        In natural order, cut where a frame is left out; no frames if any role lacks or has too many.
+        Runs of consecutive frames in natural order, split where a frame is left out; empty if any role has
+        missing or extra files.
     """
-    keyed: dict[str, Mapping[str, Path]] = {role: _without(each, gone) for role, each in files.items()}
+    keyed: dict[str, Mapping[str, Path]] = {role: _drop_keys(each, excluded) for role, each in files.items()}
     if len({frozenset(each) for each in keyed.values()}) > 1:
         numbered = {role: _by_number(each) for role, each in files.items()}
         if all(len(numbered[role]) == len(files[role]) for role in files):
-            gone = {number for stem in gone if (number := _number(stem)) is not None}
-            keyed.update({role: _without(each, gone) for role, each in numbered.items()})
+            excluded = {number for stem in excluded if (number := _number(stem)) is not None}
+            keyed.update({role: _drop_keys(each, excluded) for role, each in numbered.items()})
     first = next(iter(keyed))
     wanted = keyed[first]
     problems = []
@@ -146,8 +147,8 @@ def pair(
         extra = [each[key].name for key in each if key not in wanted]
         if lacking or extra:
             message = f"{len(each)} files beside {len(wanted)} in {folders[first]}"
-            message += f"; none for {_some(lacking)}" if lacking else ""
-            message += f"; too many: {_some(extra)}" if extra else ""
+            message += f"; none for {_list_some(lacking)}" if lacking else ""
+            message += f"; too many: {_list_some(extra)}" if extra else ""
             cure = "every frame needs one file of each, of the same name or number"
             problems.append(Problem(folders[role], message, cure, "count"))
     if problems:
@@ -156,12 +157,12 @@ def pair(
         key: Frame(name(wanted[key]), {role: keyed[role][key] for role in keyed})
         for key in sorted(wanted, key=lambda key: natural_key(stem_of(wanted[key])))
     }
-    return runs_of(frames, gone), []
+    return split_at_gaps(frames, excluded), []
 
 
-def runs_of(frames: Mapping[str, Frame], gone: Collection[str]) -> list[tuple[Frame, ...]]:
-    """Frames in order, cut where one of the keys in `gone` would stand among theirs."""
-    breaks = sorted(natural_key(key) for key in gone)
+def split_at_gaps(frames: Mapping[str, Frame], excluded: Collection[str]) -> list[tuple[Frame, ...]]:
+    """Runs of consecutive frames, split where an excluded key lies between theirs in natural order."""
+    breaks = sorted(natural_key(key) for key in excluded)
     runs: dict[int, list[Frame]] = {}
     for key, frame in frames.items():
         runs.setdefault(bisect_left(breaks, natural_key(key)), []).append(frame)
@@ -171,7 +172,7 @@ def runs_of(frames: Mapping[str, Frame], gone: Collection[str]) -> list[tuple[Fr
 def common_roles(
     recordings: Sequence[Recording], folders: Mapping[str, str], mode: Columns
 ) -> tuple[tuple[str, ...], list[Problem]]:
-    """Roles to convert: those that all recordings have, or one Problem with a table if they differ.
+    """Roles to convert: those that all recordings have; if they differ in mode "exact", one Problem.
 
     Parameters
     ----------
@@ -192,7 +193,7 @@ def common_roles(
 
 
 def file_name(frame: Frame, role: str) -> str:
-    """What messages call a frame's file: the frame's name for the file it is named after."""
+    """What messages call a frame's file: the frame's name, or that with another folder and file."""
     if role == next(iter(frame.files)):
         return frame.name
     path = frame.files[role]
@@ -201,7 +202,7 @@ def file_name(frame: Frame, role: str) -> str:
 
 
 def _by_number(files: Mapping[str, Path]) -> dict[str, Path]:
-    """Files by the last number of their stem; those without one, or with one that is taken, are left out."""
+    """Files by the last number of their stem, without files that have no number or a duplicate one."""
     numbered: dict[str, Path] = {}
     for stem, path in files.items():
         number = _number(stem)
@@ -215,10 +216,10 @@ def _number(stem: str) -> str | None:
     return numbers[-1].lstrip("0") if numbers else None
 
 
-def _without(files: Mapping[str, Path], gone: Collection[str]) -> dict[str, Path]:
-    return {key: path for key, path in files.items() if key not in gone}
+def _drop_keys(files: Mapping[str, Path], excluded: Collection[str]) -> dict[str, Path]:
+    return {key: path for key, path in files.items() if key not in excluded}
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(printable(name) for name in names[:_LISTED]) + more

@@ -1,19 +1,18 @@
-"""All frames brought to one form: extents of the streams, what voxels are, tables, and remarks."""
+"""Bringing all frames together: extents of streams, orientation of voxels, tables, notes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from unistore.converters.protocol import Scan, Source
-from unistore.converters.spike.comparing import compare
-from unistore.converters.spike.existing import existing_orientation
+from unistore.converters.protocol import Scan, Source, Sources
+from unistore.converters.spike.existing_voxels import compare_with_spikes, detect_orientation
 from unistore.converters.spike.frames import ROLES
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.rows import frame_detail
+from unistore.converters.spike.resolve_streams import ResolvedStreams, resolve_streams
+from unistore.converters.spike.rows import source_detail
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.shaped import ShapedStream
 from unistore.converters.spike.source import Extent, FrameSource, StreamSource
-from unistore.converters.spike.streams import Resolved, resolve_streams
+from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.converters.spike.tables import (
     frame_sizes,
     image_bytes,
@@ -30,45 +29,45 @@ __all__ = ["gather_frames"]
 
 
 def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan:
-    """Bring frames to one form; those of roles that all have are converted.
+    """Make the scan of all frames; only roles that all frames have are converted.
 
     Parameters
     ----------
     frames
-        At least one, in order; all with spikes, or all with voxels. Where some have problems, their streams
-        are compared with the others, and the scan is empty.
+        At least one, in order; all with spikes, or all with voxels. If some have problems, the streams are
+        still compared, and the scan is empty.
     options
         Of the conversion.
 
     Raises
     ------
     InputError
-        With everything that they do not agree on, and streams whose layout or resolution is not known.
+        With every disagreement between frames, and streams of unknown layout or resolution.
     """
-    roles = tuple(role for role in ROLES if all(role in each.place.roles for each in frames))
+    roles = tuple(role for role in ROLES if all(role in each.info.roles for each in frames))
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options.flip)
     extents = {name: each.extent for name, each in spikes.items()}
-    problems = [*resolved.problems, *compare(frames, extents)]
+    problems = [*resolved.problems, *compare_with_spikes(frames, extents)]
     if options.voxel_bins and "spike" not in roles:
         message = "cannot be counted: there are no spikes, only existing voxels"
         problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
     if problems:
         raise InputError(problems)
     if any(each.problems for each in frames):
-        return Scan(family=FAMILY_NAME, sources=(), tables=(), sample_table=FRAMES, main_table=FRAMES)
-    upside_down, remarks = False, list[str]()
+        return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=FRAMES)
+    upside_down, notes = False, list[str]()
     if "voxel" in roles:
-        upside_down, remarks = _existing(frames, spikes, options)
-    sources = tuple(
+        upside_down, notes = _existing(frames, spikes, options)
+    sources = Sources(
         Source(
             path=each.frame.files[roles[0]],
             name=each.frame.name,
             files=tuple(each.frame.files[role] for role in roles),
             rows=source_rows(each, roles, options.frames),
-            split=each.place.split,
+            split=each.info.split,
             reading=reading_memory(each),
-            detail=frame_detail(each, roles, spikes.get(each.frame.name), upside_down),
+            detail=source_detail(each, roles, spikes.get(each.frame.name), upside_down),
         )
         for each in frames
     )
@@ -84,25 +83,24 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         notes=(
             _what(frames, extents),
             *resolved.notes,
-            *remarks,
+            *notes,
             *padding_note(extents),
-            *_disk(frames, options),
+            *_image_size_note(frames, options),
         ),
     )
 
 
-def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Resolved:
-    """Extents of the headerless streams among the frames."""
+def _resolve(frames: Sequence[ScannedFrame], options: SpikeOptions) -> ResolvedStreams:
     by_sequence: dict[str, list[StreamSource]] = {}
     for each in frames:
         if each.stream is not None:
-            by_sequence.setdefault(each.place.sequence, []).append(each.stream)
+            by_sequence.setdefault(each.info.sequence, []).append(each.stream)
     if not by_sequence:
-        return Resolved({}, "arrays", (), ())
+        return ResolvedStreams({}, "arrays", (), ())
     return resolve_streams(by_sequence, options.layout, options.height, options.width, options.flip)
 
 
-def _spikes(frames: Sequence[ScannedFrame], resolved: Resolved, flip: bool) -> dict[str, FrameSource]:
+def _spikes(frames: Sequence[ScannedFrame], resolved: ResolvedStreams, flip: bool) -> dict[str, FrameSource]:
     """Spikes of known extent by name of the frame."""
     found: dict[str, FrameSource] = {}
     for each in frames:
@@ -117,18 +115,17 @@ def _spikes(frames: Sequence[ScannedFrame], resolved: Resolved, flip: bool) -> d
 def _existing(
     frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSource], options: SpikeOptions
 ) -> tuple[bool, list[str]]:
-    """Whether existing voxels are upside down, and what becomes of them."""
+    """Whether existing voxels are upside down, and notes."""
     voxel = frames[0].voxel
     if voxel is not None and voxel.bins in options.voxel_bins:
-        return False, [f"existing voxels are left: sets of {voxel.bins} bins are counted from the spikes"]
-    upside_down, notes, problems = existing_orientation(frames, spikes)
+        return False, [f"existing voxels are left out: sets of {voxel.bins} bins are counted from the spikes"]
+    upside_down, notes, problems = detect_orientation(frames, spikes)
     if problems:
         raise InputError(problems)
     return upside_down, notes
 
 
-def _disk(frames: Sequence[ScannedFrame], options: SpikeOptions) -> list[str]:
-    """What blur and sharp frames take on disk in either mode."""
+def _image_size_note(frames: Sequence[ScannedFrame], options: SpikeOptions) -> list[str]:
     sizes = image_bytes(frames)
     if not sizes["keep"]:
         return []
@@ -142,7 +139,7 @@ def _disk(frames: Sequence[ScannedFrame], options: SpikeOptions) -> list[str]:
 def _what(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str:
     lengths = sorted({extent.length for extent in extents.values()})
     pixels = sorted({(extent.height, extent.width) for extent in extents.values()})
-    note = f"spikes: {len(frames)} frame(s) of {len({each.place.sequence for each in frames})} sequence(s)"
+    note = f"spikes: {len(frames)} frame(s) of {len({each.info.sequence for each in frames})} sequence(s)"
     if extents:
         steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         listed = ", ".join(f"{height} x {width}" for height, width in pixels)

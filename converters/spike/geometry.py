@@ -1,14 +1,14 @@
-"""How many frames of how many pixels a headerless recording holds: known cameras, layouts, and the choice.
+"""Resolution of headerless recordings from the sizes of their files.
 
-A stream has no header. Its size must be a whole number of frames; their resolution is given by the
-user or found among the cameras in use, and refused where several fit. Pure functions: no file is touched.
+The size of a stream must be a whole number of frames. Their resolution is given by the user or is that of a
+known camera; if several cameras fit, the recording is refused. These functions read no files.
 
 Layouts
 -------
 packed
     Eight pixels a byte, least significant bit first, rows padded to whole bytes.
 stream
-    The same bits without padding: row after row, frame after frame (differs where W % 8 != 0).
+    The same bits without padding (differs if W % 8 != 0).
 bytes
     One byte a pixel, 0 or 1.
 """
@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from unistore.errors import Problem, printable
 from unistore.schemas.spike.bits import row_bytes, unpack
 
-__all__ = ["CAMERAS", "Camera", "Choice", "choose", "frames_in", "misread_as", "row_correlation"]
+__all__ = ["CAMERAS", "Camera", "Choice", "choose", "find_misread_camera", "frames_in", "row_correlation"]
 
 
 @dataclass(frozen=True, slots=True)
 class Camera:
-    """A known resolution: height x width, and, where its files have a typical length, layout and lengths."""
+    """A known resolution, and the layout and typical lengths of its files in frames."""
 
     name: str
     height: int
@@ -56,12 +56,12 @@ CAMERAS = (
     Camera("GoPro, one byte a pixel", 396, 640, "bytes", (10,)),
     Camera("GoPro, one byte a pixel", 252, 640, "bytes", (10,)),
 )
-"""Cameras and simulated sets in use. The last two are a widely copied description of files of 2,534,400 and
-1,612,800 bytes, which are also exactly 88 and 56 packed frames of 360 x 640."""
+"""Cameras and simulated datasets in use. The last two come from a widely copied description of files of
+2,534,400 and 1,612,800 bytes, which are also exactly 88 and 56 packed frames of 360 x 640."""
 
 
 def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
-    """Frames that `size` bytes hold in a layout; None if they are not a whole number."""
+    """Number of frames in `size` bytes; None if it is not a whole number."""
     if size <= 0:
         return None
     if layout == "stream":
@@ -73,7 +73,7 @@ def frames_in(size: int, height: int, width: int, layout: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Resolution chosen for files of some recordings, and why."""
+    """Resolution chosen for a recording, and why."""
 
     height: int
     width: int
@@ -85,9 +85,9 @@ def choose(
 ) -> tuple[dict[str, Choice], list[Problem]]:
     """Choose a known camera for every recording from the sizes of its files.
 
-    A typical size of a camera decides; else the only camera that fits; else the only fitting one that another
-    recording of the same conversion established. Otherwise the recording is refused with all that fit. Where
-    no camera fits all files of a recording, those of its most common size decide.
+    In this order: the camera with a typical size, the only camera that fits, the only one that fits and was
+    chosen for another recording. Otherwise the recording is refused, with all cameras that fit. If no camera
+    fits all files of a recording, only the files of the most common size are used.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def choose(
     layout
         ``"packed"`` or ``"bytes"``.
     height, width
-        What the user gave of the two.
+        As given by the user.
     """
     known = [
         camera
@@ -104,17 +104,17 @@ def choose(
         if (height is None or camera.height == height) and (width is None or camera.width == width)
         if layout == "bytes" or camera.layout == "packed"
     ]
-    sizes = {name: _usual(known, each, layout) for name, each in sizes.items()}
+    sizes = {name: _most_common_size(known, each, layout) for name, each in sizes.items()}
     fitting = {
-        name: [camera for camera in known if _fits(camera, each, layout)] for name, each in sizes.items()
+        name: [camera for camera in known if _fits_all(camera, each, layout)] for name, each in sizes.items()
     }
     chosen: dict[str, Choice] = {}
     for name, cameras in fitting.items():
-        typical = [camera for camera in cameras if _typical(camera, sizes[name], layout)]
+        typical = [camera for camera in cameras if _has_typical_size(camera, sizes[name], layout)]
         if len(typical) == 1:
-            chosen[name] = _choice(typical[0], sizes[name], layout, "a typical size of its files")
+            chosen[name] = _make_choice(typical[0], sizes[name], layout, "a typical size of its files")
         elif len(cameras) == 1:
-            chosen[name] = _choice(cameras[0], sizes[name], layout, "the only known camera that fits")
+            chosen[name] = _make_choice(cameras[0], sizes[name], layout, "the only known camera that fits")
     established = {(choice.height, choice.width) for choice in chosen.values()}
     problems: list[Problem] = []
     reported: set[tuple[int, ...]] = set()
@@ -124,30 +124,30 @@ def choose(
         common = [camera for camera in cameras if (camera.height, camera.width) in established]
         kind = tuple(sorted(set(sizes[name])))
         if len(common) == 1:
-            chosen[name] = _choice(common[0], sizes[name], layout, "as other recordings here")
-        elif chosen and not cameras:  # others are sound, so it is this recording that is at fault
-            problems.append(replace(_undecided(name, kind, cameras, layout), source=name))
+            chosen[name] = _make_choice(common[0], sizes[name], layout, "as other recordings here")
+        elif chosen and not cameras:  # others fit, so this recording is at fault
+            problems.append(replace(_undecided_problem(name, kind, cameras, layout), source=name))
         elif kind not in reported:
             reported.add(kind)
-            problems.append(_undecided(name, kind, cameras, layout))
+            problems.append(_undecided_problem(name, kind, cameras, layout))
     return chosen, problems
 
 
-def _usual(known: Sequence[Camera], sizes: Sequence[int], layout: str) -> Sequence[int]:
-    """All sizes of a recording; only the one that most files have, if some known camera fits it alone.
+def _most_common_size(known: Sequence[Camera], sizes: Sequence[int], layout: str) -> Sequence[int]:
+    """All sizes of a recording, or only the most common one if a known camera fits just that.
 
-    The other files are then no whole number of that camera's frames, and said to be so.
+    Files of other sizes are then reported as not a whole number of frames.
     """
     (usual, _), *others = Counter(sorted(sizes, reverse=True)).most_common()
-    if not others or any(_fits(camera, sizes, layout) for camera in known):
+    if not others or any(_fits_all(camera, sizes, layout) for camera in known):
         return sizes
-    return [usual] if any(_fits(camera, [usual], layout) for camera in known) else sizes
+    return [usual] if any(_fits_all(camera, [usual], layout) for camera in known) else sizes
 
 
-def misread_as(height: int, width: int, sizes: Sequence[int]) -> Camera | None:
-    """Camera whose packed files are widely described as `height` x `width` bytes, if these are such files.
+def find_misread_camera(height: int, width: int, sizes: Sequence[int]) -> Camera | None:
+    """Camera whose packed files have these sizes, if `height` x `width` is a known misreading of them.
 
-    396 x 640 and 252 x 640 divide the sizes of packed 360 x 640 files, so that bits read as pixels pass
+    396 x 640 and 252 x 640 divide the sizes of packed 360 x 640 files, so that reading bits as pixels goes
     unnoticed.
     """
     if not any(
@@ -155,15 +155,19 @@ def misread_as(height: int, width: int, sizes: Sequence[int]) -> Camera | None:
     ):
         return None
     return next(
-        (camera for camera in CAMERAS if camera.layout == "packed" and _typical(camera, sizes, "packed")),
+        (
+            camera
+            for camera in CAMERAS
+            if camera.layout == "packed" and _has_typical_size(camera, sizes, "packed")
+        ),
         None,
     )
 
 
 def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
-    """Correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes); NaN if flat.
+    """Correlation of vertical neighbours in the mean over time of packed spikes (T, H, bytes).
 
-    Near 1 for a lit scene at the right height and width, near 0 where rows are cut at the wrong place.
+    Near 1 for a lit scene of the right resolution, near 0 for a wrong width; NaN if all pixels are equal.
     """
     mean = unpack(packed, width).mean(axis=0, dtype=np.float64)
     above, below = mean[:-1].ravel(), mean[1:].ravel()
@@ -172,23 +176,23 @@ def row_correlation(packed: NDArray[np.uint8], width: int) -> float:
     return float(np.corrcoef(above, below)[0, 1])
 
 
-def _fits(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
+def _fits_all(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
     return all(frames_in(size, camera.height, camera.width, layout) is not None for size in sizes)
 
 
-def _typical(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
+def _has_typical_size(camera: Camera, sizes: Sequence[int], layout: str) -> bool:
     lengths = {frames_in(size, camera.height, camera.width, layout) for size in sizes}
     return layout == camera.layout and bool(lengths & set(camera.lengths)) and None not in lengths
 
 
-def _choice(camera: Camera, sizes: Sequence[int], layout: str, why: str) -> Choice:
+def _make_choice(camera: Camera, sizes: Sequence[int], layout: str, why: str) -> Choice:
     frames = frames_in(sizes[0], camera.height, camera.width, layout)
     form = "packed bits" if layout == "packed" else "one byte a pixel"
     reason = f"{sizes[0]:,} bytes are {frames} x {camera.size} in {form}: {why} ({camera.name})"
     return Choice(camera.height, camera.width, reason)
 
 
-def _undecided(name: str, sizes: Sequence[int], cameras: Sequence[Camera], layout: str) -> Problem:
+def _undecided_problem(name: str, sizes: Sequence[int], cameras: Sequence[Camera], layout: str) -> Problem:
     shown = f"{sizes[0]:,} bytes" if len(sizes) == 1 else f"{len(sizes)} sizes, as {sizes[0]:,} bytes,"
     cure = "give --height and --width of the camera"
     if not cameras:

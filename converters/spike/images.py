@@ -1,7 +1,7 @@
-"""Blur and sharp frames: what a PNG or JPEG is, whether it is whole, and its pixels.
+"""PNG and JPEG files of blur and sharp frames: headers, completeness, pixels.
 
-Only headers and ends are read to look; every byte is checked when pixels or the file itself are taken: PNG by
-the checksum of every chunk, JPEG by its end marker. Decoders alone are no check: some return half an image.
+A scan reads only the header and the end of a file. When it is converted, PNG is checked by the checksum of
+every chunk, JPEG by its end marker, since some decoders return half an image without an error.
 Sources: PNG specification, third edition, 5.2-5.6 and 11.2; ITU-T T.81 (JPEG), annex B.
 """
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["IMAGE_SUFFIXES", "ImageForm", "decode", "image_form", "read_image"]
+__all__ = ["IMAGE_SUFFIXES", "ImageHeader", "decode", "read_image", "read_image_header"]
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -30,14 +30,14 @@ _TAIL = 1 << 16
 _COLOURS = {0: "gray", 2: "rgb", 3: "rgb", 4: "gray and alpha", 6: "rgb and alpha"}
 """PNG colour types (11.2.1); 3 is a palette of RGB."""
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-_DEFLATED = 1032
-"""Bytes that one byte of a PNG stands for at the most: all of them are deflated (RFC 1951)."""
-_HUFFMAN = 1024
-"""Pixels that one byte of a JPEG stands for at the most, unless it is coded arithmetically: a bit for the
-mean of each block of 64, with two of the three channels at a sixteenth of the resolution, is 455."""
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_MAX_DEFLATE_RATIO = 1032
+"""Bytes that one byte of a PNG can decode to at most (deflate, RFC 1951)."""
+_MAX_JPEG_PIXELS_PER_BYTE = 1024
+"""Pixels that one byte of a Huffman-coded JPEG can decode to, rounded up: a bit for the mean of each block of
+64, with two of three channels at a sixteenth of the resolution, gives 455."""
+_START_OF_FRAME = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG start-of-frame markers (table B.1): all but DHT, JPG and DAC."""
-_ARITHMETIC = 0xC9
+_ARITHMETIC_CODING = 0xC9
 """First of the start-of-frame markers of arithmetic coding."""
 _COMPONENTS = {1: "gray", 3: "rgb", 4: "cmyk"}
 _LFS = b"version https://git-lfs"
@@ -45,17 +45,17 @@ _CURE = "copy or export it again"
 
 
 @dataclass(frozen=True, slots=True)
-class ImageForm:
-    """What an image's header says.
+class ImageHeader:
+    """Header of an image.
 
     Attributes
     ----------
     height, width
-        Pixels, as stored: a rotation noted beside them is not applied.
+        In pixels, as stored: an EXIF rotation is not applied.
     colour
         ``"rgb"``, ``"gray"``, ``"gray and alpha"``, ``"rgb and alpha"`` or ``"cmyk"``.
     bits
-        Bits a channel.
+        Bits per channel.
     size
         Bytes of the file.
     """
@@ -68,17 +68,17 @@ class ImageForm:
 
     @property
     def plain(self) -> bool:
-        """Whether it decodes to RGB of 8 bits without changing a value."""
+        """Whether it decodes to 8-bit RGB without changing a value."""
         return self.colour == "rgb" and self.bits <= 8
 
 
-def image_form(path: Path, name: str) -> ImageForm:
-    """Read a PNG's or JPEG's header, and look whether the file has its end.
+def read_image_header(path: Path, name: str) -> ImageHeader:
+    """Read the header of a PNG or JPEG, and check that the file has its end.
 
     Raises
     ------
     InputError
-        Unreadable, empty, of another kind, or cut short.
+        If it is unreadable, empty, of another format, or truncated.
     """
     try:
         with path.open("rb") as file:
@@ -101,57 +101,62 @@ def image_form(path: Path, name: str) -> ImageForm:
     raise InputError(Problem(name, f"is no PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
 
 
-def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageForm:
+def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:
     file.seek(len(_PNG))
     header = file.read(25)
     if len(header) < 25 or header[4:8] != b"IHDR" or _PNG_END not in tail:
-        raise InputError(_cut_short(name, size))
+        raise InputError(_truncated(name, size))
     width, height, bits, colour = struct.unpack(">IIBB", header[8:18])
     kind = _COLOURS.get(colour)
     if not width or not height or kind is None:
         message = f"has a damaged header ({width} x {height}, colour type {colour})"
         raise InputError(Problem(name, message, _CURE, "corrupt"))
-    _check_claim(
-        height, width, height * (1 + width * _CHANNELS[colour] * bits // 8), _DEFLATED * size, name, size
+    _check_size(
+        height,
+        width,
+        height * (1 + width * _CHANNELS[colour] * bits // 8),
+        _MAX_DEFLATE_RATIO * size,
+        name,
+        size,
     )
-    return ImageForm(height, width, kind, bits, size)
+    return ImageHeader(height, width, kind, bits, size)
 
 
-def _jpeg(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageForm:
+def _jpeg(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:
     position = 2
     while True:
         file.seek(position)
         segment = file.read(10)
         if len(segment) < 10 or segment[0] != 0xFF or segment[1] in {0xD9, 0xDA}:
-            raise InputError(_cut_short(name, size))
-        if segment[1] in _FRAMES:
+            raise InputError(_truncated(name, size))
+        if segment[1] in _START_OF_FRAME:
             break
         position += 1 if segment[1] == 0xFF else 2 + int.from_bytes(segment[2:4], "big")
     bits, height, width, components = struct.unpack(">BHHB", segment[4:10])
     if size - len(tail) + tail.rfind(_JPEG_END) <= position:
-        raise InputError(_cut_short(name, size))
+        raise InputError(_truncated(name, size))
     if not width or not height or components not in _COMPONENTS:
         message = f"has a damaged header ({width} x {height}, {components} components)"
         raise InputError(Problem(name, message, _CURE, "corrupt"))
-    if segment[1] < _ARITHMETIC:
-        _check_claim(height, width, height * width, _HUFFMAN * size, name, size)
-    return ImageForm(height, width, _COMPONENTS[components], bits, size)
+    if segment[1] < _ARITHMETIC_CODING:
+        _check_size(height, width, height * width, _MAX_JPEG_PIXELS_PER_BYTE * size, name, size)
+    return ImageHeader(height, width, _COMPONENTS[components], bits, size)
 
 
-def _check_claim(height: int, width: int, claimed: int, most: int, name: str, size: int) -> None:
-    """Refuse a header that claims more than the file can hold, before anything is made of that size."""
+def _check_size(height: int, width: int, claimed: int, most: int, name: str, size: int) -> None:
+    """Refuse a header that claims more pixels than the file can hold, before memory is allocated."""
     if claimed > most:
         message = f"is damaged: {size} bytes cannot hold the {width} x {height} pixels that its header says"
         raise InputError(Problem(name, message, _CURE, "corrupt"))
 
 
 def read_image(path: Path, name: str) -> bytes:
-    """All bytes of an image file, once it has proved whole.
+    """Read and check an image file.
 
     Raises
     ------
     InputError
-        Unreadable, cut short, or a PNG chunk contradicts its checksum.
+        If it is unreadable or truncated, or a PNG chunk contradicts its checksum.
     """
     try:
         data = path.read_bytes()
@@ -160,19 +165,19 @@ def read_image(path: Path, name: str) -> bytes:
     if data.startswith(_PNG):
         _check_chunks(data, name)
     elif _JPEG_END not in data[-_TAIL:]:
-        raise InputError(_cut_short(name, len(data)))
+        raise InputError(_truncated(name, len(data)))
     return data
 
 
 def _check_chunks(data: bytes, name: str) -> None:
-    """Walk the chunks of a PNG: length, type, data, CRC-32 over type and data (5.3)."""
+    """Check the chunks of a PNG: length, type, data, CRC-32 over type and data (5.3)."""
     view, position, kind = memoryview(data), len(_PNG), b""
     while kind != b"IEND":
         if position + 12 > len(data):
-            raise InputError(_cut_short(name, len(data)))
+            raise InputError(_truncated(name, len(data)))
         end = position + 8 + int.from_bytes(view[position : position + 4], "big")
         if end + 4 > len(data):
-            raise InputError(_cut_short(name, len(data)))
+            raise InputError(_truncated(name, len(data)))
         kind = bytes(view[position + 4 : position + 8])
         if zlib.crc32(view[position + 4 : end]) != int.from_bytes(view[end : end + 4], "big"):
             message = f"is damaged: chunk {kind!r} at byte {position} contradicts its checksum"
@@ -183,20 +188,19 @@ def _check_chunks(data: bytes, name: str) -> None:
 def decode(data: bytes, name: str, out: NDArray[np.uint8]) -> None:
     """Decode a PNG or JPEG.
 
-    Gray is repeated, alpha dropped, 16 bits cut to the upper 8, and a rotation noted beside the pixels is not
-    applied.
+    Gray is repeated, alpha dropped, 16 bits are cut to the upper 8; an EXIF rotation is not applied.
 
     Parameters
     ----------
     data, name
-        The file's bytes, and what messages call it.
+        Bytes of the file, and what messages call it.
     out
-        (H, W, 3) u1 RGB, may be a part of a larger array; overwritten.
+        (H, W, 3) u1 RGB, may be a view of a larger array; overwritten.
 
     Raises
     ------
     InputError
-        It cannot be decoded, or is of another size.
+        If it cannot be decoded, or has another size.
     """
     import cv2
 
@@ -214,8 +218,8 @@ def decode(data: bytes, name: str, out: NDArray[np.uint8]) -> None:
         out[..., channel] = image[..., 2 - channel]
 
 
-def _cut_short(name: str, size: int) -> Problem:
-    return Problem(name, f"is cut short: {size} bytes, without its end", _CURE, "truncated")
+def _truncated(name: str, size: int) -> Problem:
+    return Problem(name, f"is truncated: {size} bytes, without its end", _CURE, "truncated")
 
 
 def _unreadable(name: str, error: OSError) -> Problem:

@@ -1,4 +1,4 @@
-"""Index arrays of a conversion of spikes: extents, sequences, and where kept images begin."""
+"""Index arrays of a spike store: extents, sequences, offsets of kept images."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Arrays = list[tuple[Field, NDArray[Any]]]
 
 
 def index_arrays(sources: Sequence[Source]) -> Arrays:
-    """Every index array; `sources` are the frames in order, at least one."""
+    """All index arrays of the sources, one source for each frame."""
     details = [source.detail for source in sources]
     arrays: Arrays = []
     if "spike" in details[0]:
@@ -59,7 +59,7 @@ def index_arrays(sources: Sequence[Source]) -> Arrays:
 
 
 def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
-    """Index of the first frame of each frame's sequence, gaps or not: (F,) i8."""
+    """Index of the first frame of each frame's recording, whose parts count as one: (F,) i8."""
     names = (source.detail.get("recording", source.detail["sequence"]) for source in sources)
     lengths = [len(list(group)) for _, group in groupby(names)]
     return np.repeat(_offsets(lengths)[:-1], lengths)

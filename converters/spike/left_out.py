@@ -1,4 +1,4 @@
-"""Which files and folders under the given paths belong to no frame, and why."""
+"""Files and folders under the given paths that belong to no frame, with the reason."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.paths import is_store, natural_key, real_path
-from unistore.converters.spike.folders import Recordings, real_files
-from unistore.converters.spike.frames import IMAGE_ROLES, is_known, is_of, suffixes_of
+from unistore.converters.spike.folders import Recordings, resolve_files
+from unistore.converters.spike.frames import IMAGE_ROLES, has_known_suffix, has_role_suffix, suffixes_of
 from unistore.converters.spike.search import relative_name
 from unistore.errors import printable
 
@@ -27,38 +27,40 @@ def find_left_out(
     folders: Mapping[str, str],
     exclusion: Exclusion,
 ) -> Reasons:
-    """Everything that belongs to no frame, but what is excluded by name and what a problem is about.
+    """List what belongs to no frame, without what is excluded by name or has a problem.
 
-    A folder without a single file of a frame is named alone, for all that is in it. Names that begin with a
-    dot are not looked at, and links to folders not entered: what they lead to is met where it lies.
+    A folder without any file of a frame is listed as a whole. Hidden names are skipped. Links to folders are
+    not followed: their targets are listed where they lie.
 
     Parameters
     ----------
     found
-        What was searched.
+        The recordings, and the paths that were searched.
     used
         Files of all frames.
     roles
-        Those that are converted.
+        Roles that are converted.
     folders
-        Name of the folder of each role.
+        Folder name of each role.
     exclusion
-        What is left out by name, which is told of already.
+        What is excluded by name; it is reported elsewhere.
 
     Returns
     -------
     list of (path, reason)
         In natural order.
     """
-    told = Exclusion([*(each.source for each in found.problems), *(each.location for each in found.problems)])
-    walk = _Walk(set(real_files(used)), roles, folders, found.base, (exclusion, told))
+    reported = Exclusion(
+        [*(each.source for each in found.problems), *(each.location for each in found.problems)]
+    )
+    walk = _LeftOutSearch(set(resolve_files(used)), roles, folders, found.base, (exclusion, reported))
     left = [each for root in sorted(found.searched) for each in walk.below(root)]
     left += [each for root in sorted(found.followed) for each in walk.below(root, followed=True)]
     return sorted(left, key=lambda each: natural_key(each[0].as_posix()))
 
 
-class _Walk:
-    """Walk through folders, each real one once."""
+class _LeftOutSearch:
+    """Search of folders, each real folder once."""
 
     def __init__(
         self,
@@ -66,24 +68,24 @@ class _Walk:
         roles: Sequence[str],
         folders: Mapping[str, str],
         base: Path,
-        told: tuple[Exclusion, ...],
+        reported: tuple[Exclusion, ...],
     ) -> None:
         self._used = used
         self._roles = roles
         self._folders = folders
         self._role_of = {name: role for role, name in folders.items()}
         self._base = base
-        self._told = told
+        self._reported = reported
         self._seen: set[Path] = set()
         self._followed = False
 
     def below(self, root: Path, *, followed: bool = False) -> Reasons:
-        """What is left under one of the given paths; `followed`: only links led into it."""
+        """What is left under one of the given paths; `followed`: it is only a target of links."""
         self._followed = followed
-        return self._inside(root)[0] if root.is_dir() and not self._is_told(root) else []
+        return self._inside(root)[0] if root.is_dir() and not self._is_reported(root) else []
 
     def _inside(self, folder: Path) -> tuple[Reasons, bool]:
-        """What is left in a folder, and whether that is all there is in it."""
+        """What is left in a folder, and whether that is everything in it."""
         real = real_path(folder)
         if real in self._seen:
             return [], False
@@ -91,7 +93,7 @@ class _Walk:
         left: Reasons = []
         whole = True
         for path, is_folder, is_link in _entries(folder):
-            if self._is_told(path):
+            if self._is_reported(path):
                 whole = False
             elif not is_folder:
                 if (real_path(path) if is_link else real / path.name) in self._used:
@@ -108,9 +110,9 @@ class _Walk:
                 whole = whole and all_of_it
         return left, whole
 
-    def _is_told(self, path: Path) -> bool:
+    def _is_reported(self, path: Path) -> bool:
         name = relative_name(path, self._base)
-        return any(each.covers(name) for each in self._told)
+        return any(each.covers(name) for each in self._reported)
 
     def _folder_reason(self, folder: Path) -> str:
         if self._followed:
@@ -128,13 +130,13 @@ class _Walk:
     def _reason(self, path: Path) -> str:
         above = path.parent
         role = self._role_of.get(above.name)
-        if not (is_known(path) if role is None else is_of(path, role)):
+        if not (has_known_suffix(path) if role is None else has_role_suffix(path, role)):
             return f"is no {', '.join(suffixes_of(role or 'spike'))} file"
         if self._followed:
             return "no link leads to it"
         if role is not None and role not in self._roles:
             return f"not every sequence has {printable(above.name)}/"
-        if role is None and any(is_of(path, each) for each in IMAGE_ROLES):
+        if role is None and any(has_role_suffix(path, each) for each in IMAGE_ROLES):
             return f"lies in no {' or '.join(f'{self._folders[each]}/' for each in IMAGE_ROLES)} folder"
         if role is None and self._spikes_in(above):
             return f"lies beside {self._folders['spike']}/, not in it"
@@ -145,7 +147,7 @@ class _Walk:
 
 
 def _entries(folder: Path) -> list[tuple[Path, bool, bool]]:
-    """What stands in a folder, in natural order: path, whether it is a folder, whether it is a link."""
+    """Path, whether it is a folder, and whether it is a link, of the visible entries in natural order."""
     try:
         with os.scandir(folder) as entries:
             found = [

@@ -1,4 +1,4 @@
-"""Spike recordings beside their files: by the `Format.original` of each, and OpenCV."""
+"""Comparison of a spike store with its source files, read by `Format.original` and OpenCV."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Originals:
         self._flip = bool(store.attributes["options"]["flip"])
 
     def compare(self, number: int) -> Iterator[Compared]:
-        """The spikes, voxels that came with them, blur and sharp images of a frame."""
+        """Compare the spikes, existing voxels, blur and sharp images of a frame."""
         source, frame = self._scan.sources[number], self._frames[number]
         detail = source.detail
         files = dict(zip(detail["roles"], source.files, strict=True))
@@ -41,7 +41,7 @@ class Originals:
         if "spike" in files:
             original = self._spikes(files["spike"], detail["spike"])
             yield compared(files["spike"], frame.spikes(), original)
-        if "voxel" in files and self._ingested(detail["voxel"]["bins"]):
+        if "voxel" in files and self._is_stored(detail["voxel"]["bins"]):
             stored = frame.voxels(voxel_path(detail["voxel"]["bins"]))
             yield compared(files["voxel"], stored, _original(files["voxel"], detail["voxel"]["key"]))
         for image in ("blur", "sharp"):
@@ -52,16 +52,16 @@ class Originals:
     def left_out(self, number: int) -> list[str]:
         """Existing voxels that were counted from the spikes instead."""
         detail = self._scan.sources[number].detail
-        if "voxel" in detail["roles"] and not self._ingested(detail["voxel"]["bins"]):
+        if "voxel" in detail["roles"] and not self._is_stored(detail["voxel"]["bins"]):
             return [f"existing voxels of {detail['voxel']['bins']} bins (counted from the spikes instead)"]
         return []
 
-    def _ingested(self, bins: int) -> bool:
+    def _is_stored(self, bins: int) -> bool:
         path = voxel_path(bins)
         return self._store.has(path) and not self._store.array(path).attributes["counted"]
 
     def _spikes(self, path: Path, form: Mapping[str, Any]) -> NDArray[np.uint8]:
-        """Spikes as pixels (T, H, W), row 0 = top, by the definition of each layout."""
+        """Spikes as pixels (T, H, W), row 0 = top."""
         length, height, width = form["extent"]
         raw = _original(path, form["key"])
         if form["layout"] == "array":
@@ -82,7 +82,7 @@ def _original(path: Path, key: str) -> NDArray[Any]:
 
 
 def _image(path: Path, as_bytes: bool) -> NDArray[np.uint8]:
-    """A whole image file as its bytes, or as pixels (H, W, 3) RGB."""
+    """Bytes of an image file, or its pixels (H, W, 3) RGB."""
     raw = np.fromfile(path, np.uint8)
     if as_bytes:
         return raw

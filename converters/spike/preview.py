@@ -39,7 +39,7 @@ _MEASURED_BITS = 1 << 20
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
     """Draw one frame."""
-    frame = Frame(store=store, number=sample, path=PurePosixPath(), how={})
+    frame = Frame(store=store, number=sample, path=PurePosixPath(), attributes={})
     packed = _spikes(store, sample, _BITS) if store.has(SPIKE) else None
     width = frame.extent()[1]
     bins, said = _bins(store, sample, packed, frame.extent())

@@ -1,4 +1,4 @@
-"""Whether a file is of a spike recording, by its own name, folder and header."""
+"""Recognising files of spike recordings by name, folder and header."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from unistore.converters.parts import LeftOut, Taken, Verdict
-from unistore.converters.spike.frames import IMAGE_ROLES, is_of, suffixes_of
-from unistore.converters.spike.images import image_form
+from unistore.converters.spike.frames import IMAGE_ROLES, has_role_suffix, suffixes_of
+from unistore.converters.spike.images import read_image_header
 from unistore.converters.spike.layouts import format_of
 from unistore.errors import printable
 
@@ -22,32 +22,32 @@ def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
     path
         The file.
     folders
-        Name of the folder of each role.
+        Folder name of each role.
 
     Raises
     ------
     InputError
-        It is damaged.
+        If it is damaged.
     """
     name = printable(path.name)
     role = next((role for role, folder in folders.items() if folder == path.parent.name), None)
-    if any(is_of(path, each) for each in IMAGE_ROLES):
+    if any(has_role_suffix(path, each) for each in IMAGE_ROLES):
         return _image(path, name, role, folders)
-    if not is_of(path, "spike"):
+    if not has_role_suffix(path, "spike"):
         return LeftOut(f"is no {', '.join(suffixes_of('spike'))} file, and no image")
     verdict = format_of(path).look(path, name)
-    if role in ("spike", "voxel") and is_of(path, role):
+    if role in ("spike", "voxel") and has_role_suffix(path, role):
         return Taken("sequences", f"lies in a {folders[role]}/ folder")
     return verdict
 
 
 def _image(path: Path, name: str, role: str | None, folders: Mapping[str, str]) -> Verdict:
-    """An image belongs to spikes that stand beside its folder."""
+    """An image is taken if spikes or voxels lie in a folder beside its own."""
     if role not in IMAGE_ROLES:
         return LeftOut(f"lies in no {' or '.join(f'{folders[each]}/' for each in IMAGE_ROLES)} folder")
     spikes = [folders[each] for each in ("spike", "voxel")]
     beside = next((each for each in spikes if (path.parent.parent / each).is_dir()), None)
     if beside is None:
         return LeftOut(f"lies in {folders[role]}/ without {' or '.join(f'{e}/' for e in spikes)} beside it")
-    image_form(path, name)
+    read_image_header(path, name)
     return Taken("sequences", f"lies in {folders[role]}/ beside {beside}/")

@@ -1,4 +1,4 @@
-"""One frame's row: spikes, voxels counted from them or taken over, and images, into padded rows."""
+"""Reading the row of a frame: spikes, voxels (counted or read), images; padded with zeros."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from unistore.converters.spike.frames import Frame, file_name
 from unistore.converters.spike.images import decode, read_image
 from unistore.converters.spike.layouts import open_spikes, open_voxels
 from unistore.converters.spike.scan import ScannedFrame
-from unistore.converters.spike.shaped import ShapedStream
 from unistore.converters.spike.source import Extent, FrameSource, StreamSource
+from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.bits import row_bytes, voxelize
 from unistore.schemas.spike.fields import IMAGES
 
-__all__ = ["frame_detail", "read_file_bytes", "read_frame"]
+__all__ = ["read_file_bytes", "read_frame", "source_detail"]
 
 
-def frame_detail(
+def source_detail(
     scanned: ScannedFrame,
     roles: tuple[str, ...],
     spikes: FrameSource | None,
     upside_down: bool,
 ) -> dict[str, Any]:
-    """What has to be known of a frame to read it again; plain JSON values."""
-    place = scanned.place
-    detail: dict[str, Any] = {"sequence": place.sequence, "roles": list(roles)}
-    if place.sequence != place.recording:
-        detail["recording"] = place.recording
+    """``Source.detail`` of a frame: what is needed to read it, as JSON."""
+    info = scanned.info
+    detail: dict[str, Any] = {"sequence": info.sequence, "roles": list(roles)}
+    if info.sequence != info.recording:
+        detail["recording"] = info.recording
     if spikes is not None:
         detail["spike"] = {
             "layout": spikes.layout if isinstance(spikes, ShapedStream) else "array",
@@ -53,14 +53,14 @@ def frame_detail(
 
 
 def read_frame(source: Source, counted: Sequence[int], flip: bool, out: Mapping[str, NDArray[Any]]) -> None:
-    """Fill the one row of ``frames`` that a source has.
+    """Read the row of ``frames`` of a source.
 
     Parameters
     ----------
     source
-        Of `SpikeConverter.gather`.
+        As made by `SpikeConverter.gather`.
     counted
-        Bins of the voxel sets that are counted from spikes; another one is taken from its file.
+        Bins of the voxel sets to count from spikes; another set is read from its file.
     flip
         Whether headerless streams hold their bottom row first.
     out
@@ -88,7 +88,7 @@ def _frame_of(source: Source) -> Frame:
 
 
 def _spikes_of(frame: Frame, form: Mapping[str, Any], flip: bool) -> FrameSource:
-    """Spikes of a frame as it was scanned."""
+    """Open the spikes of a frame, and check that their extent has not changed since the scan."""
     name, extent = file_name(frame, "spike"), Extent(*form["extent"])
     opened = open_spikes(frame.files["spike"], name)
     if isinstance(opened, StreamSource):
@@ -106,7 +106,7 @@ def _read_existing(frame: Frame, form: Mapping[str, Any], out: NDArray[Any]) -> 
 
 
 def read_file_bytes(source: Source, image: str, lo: int, hi: int, out: NDArray[np.uint8]) -> None:
-    """Bytes ``lo:hi`` of an image file, once the whole file has proved sound."""
+    """Read bytes ``lo:hi`` of an image file, after a check of the whole file."""
     frame = _frame_of(source)
     data = read_image(frame.files[image], file_name(frame, image))
     out[...] = np.frombuffer(data, np.uint8)[lo:hi]

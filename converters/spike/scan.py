@@ -1,4 +1,4 @@
-"""What the files of one frame are, from headers and sizes."""
+"""Scanning the files of one frame: headers, sizes, dtypes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unistore.converters.common.columns import storable
-from unistore.converters.common.exclusion import Collected, about
+from unistore.converters.common.exclusion import ProblemCollector, with_source
 from unistore.converters.parts import Scanned
-from unistore.converters.spike.frames import IMAGE_ROLES, Frame, Place, file_name
-from unistore.converters.spike.images import ImageForm, image_form
+from unistore.converters.spike.frames import IMAGE_ROLES, Frame, FrameInfo, file_name
+from unistore.converters.spike.images import ImageHeader, read_image_header
 from unistore.converters.spike.layouts import open_spikes, open_voxels
 from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
 from unistore.errors import InputError, Problem
@@ -21,53 +21,50 @@ __all__ = ["ScannedFrame", "scan_frame"]
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFrame(Scanned):
-    """One frame: its spikes, and what stands beside them.
+    """Headers of the files of one frame; files with problems may be missing."""
 
-    Where it has problems, some of its files may be missing here.
-    """
-
-    place: Place
+    info: FrameInfo
     spikes: FrameSource | StreamSource | None = None
     voxel: VoxelGrid | None = None
-    images: Mapping[str, ImageForm] = field(default_factory=dict)
+    images: Mapping[str, ImageHeader] = field(default_factory=dict)
 
     @property
     def frame(self) -> Frame:
         """Its name and files."""
-        return self.place.frame
+        return self.info.frame
 
     @property
     def stream(self) -> StreamSource | None:
-        """Its spikes, if they are a stream of still unknown extent."""
+        """Its spikes, if they are a stream without a header."""
         return self.spikes if isinstance(self.spikes, StreamSource) else None
 
 
-def scan_frame(place: Place, *, convert_images: bool) -> ScannedFrame:
-    """Look at the files of one frame that are to be converted.
+def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
+    """Scan the files of one frame.
 
     Parameters
     ----------
-    place
-        The frame; files of other roles are left alone.
+    info
+        The frame, and the roles of the files to scan.
     convert_images
-        Accept images that are not RGB of 8 bits.
+        Accept images that are not 8-bit RGB.
 
     Raises
     ------
     InputError
         If none of its files can be read.
     """
-    frame = place.frame
+    frame = info.frame
     spikes, voxel = None, None
-    images: dict[str, ImageForm] = {}
+    images: dict[str, ImageHeader] = {}
     problems: list[Problem] = []
-    collected = Collected(problems)
-    for role in place.roles:
+    collected = ProblemCollector(problems)
+    for role in info.roles:
         path = frame.files[role]
         name = file_name(frame, role)
         with collected.attempt(name):
             if role in IMAGE_ROLES:
-                images[role] = image_form(path, name)
+                images[role] = read_image_header(path, name)
                 problems += [] if convert_images else _colour_problems(images[role], name)
             elif role == "voxel":
                 voxel = open_voxels(path, name)
@@ -76,13 +73,13 @@ def scan_frame(place: Place, *, convert_images: bool) -> ScannedFrame:
                 spikes = open_spikes(path, name)
                 problems += spikes.check() if isinstance(spikes, FrameSource) else []
     problems += _size_problems(images, file_name(frame, "sharp")) if len(images) > 1 else []
-    problems = about(frame.name, problems)
+    problems = with_source(frame.name, problems)
     if not (spikes or voxel or images):
         raise InputError(problems)
-    return ScannedFrame(place=place, spikes=spikes, voxel=voxel, images=images, problems=problems)
+    return ScannedFrame(info=info, spikes=spikes, voxel=voxel, images=images, problems=problems)
 
 
-def _size_problems(images: Mapping[str, ImageForm], name: str) -> list[Problem]:
+def _size_problems(images: Mapping[str, ImageHeader], name: str) -> list[Problem]:
     blur, sharp = images["blur"], images["sharp"]
     if (blur.height, blur.width) == (sharp.height, sharp.width):
         return []
@@ -90,7 +87,7 @@ def _size_problems(images: Mapping[str, ImageForm], name: str) -> list[Problem]:
     return [Problem(name, message, "resize one of them", "shape")]
 
 
-def _colour_problems(form: ImageForm, name: str) -> list[Problem]:
+def _colour_problems(form: ImageHeader, name: str) -> list[Problem]:
     if form.plain:
         return []
     what = form.colour if form.colour != "rgb" else f"rgb of {form.bits} bits"

@@ -1,20 +1,27 @@
-"""Search through one of the given paths: recordings, what is wrong, and links that lead into the others."""
+"""Searching one of the given paths for recordings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from unistore.converters.common.exclusion import Exclusion, about
-from unistore.converters.files.paths import is_special, is_store, natural_key, real_path, special, split_of
+from unistore.converters.common.exclusion import Exclusion, with_source
+from unistore.converters.files.paths import (
+    is_special_file,
+    is_store,
+    natural_key,
+    real_path,
+    special_file_problem,
+    split_of,
+)
 from unistore.converters.spike.frames import (
     ROLES,
     Frame,
     Recording,
-    is_known,
-    is_of,
-    pair,
-    runs_of,
+    has_known_suffix,
+    has_role_suffix,
+    pair_files,
+    split_at_gaps,
     suffixes_of,
 )
 from unistore.converters.spike.layouts import stem_of
@@ -24,13 +31,24 @@ __all__ = ["Search", "relative_name"]
 
 
 def relative_name(path: Path, base: Path) -> str:
-    """Printable name of a path below a folder; the folder's own name for the folder itself."""
+    """Printable path relative to a folder; for the folder itself, its name."""
     relative = path.relative_to(base).as_posix()
     return printable(base.name if relative == "." else relative)
 
 
 class Search:
-    """Search through one root: collects recordings, problems, and the other roots that links lead into."""
+    """Search of one root for recordings.
+
+    Attributes
+    ----------
+    recordings, problems
+        What was found.
+    without_spikes
+        Problems of folders with images only, and their real image folders: no problem if another recording
+        uses these.
+    targets
+        Numbers of the other roots that links lead into.
+    """
 
     def __init__(
         self,
@@ -52,34 +70,34 @@ class Search:
         self._real_roots = [real_path(root) for root in roots]
 
     def run(self) -> None:
-        """Look at everything below the root."""
+        """Search everything below the root."""
         if self._exclusion.covers(self._name(self._root)):
             return
         if self._root.is_dir():
-            self._folder(self._root, (real_path(self._root),))
-        elif is_special(self._root):
-            self.problems.append(special(printable(str(self._root))))
+            self._search_folder(self._root, (real_path(self._root),))
+        elif is_special_file(self._root):
+            self.problems.append(special_file_problem(printable(str(self._root))))
         elif self._root.exists():
-            self._single(self._root)
+            self._add_single_file(self._root)
         else:
             cure = "the link's target is gone" if self._root.is_symlink() else "check the path"
             self.problems.append(Problem(printable(str(self._root)), "does not exist", cure, "missing"))
 
-    def _folder(self, folder: Path, above: tuple[Path, ...]) -> None:
+    def _search_folder(self, folder: Path, above: tuple[Path, ...]) -> None:
         entries = self._entries(folder)
         inside = {path.name: path for path in entries if path.is_dir()}
         roles = {role: inside[name] for role, name in self._folders.items() if name in inside}
         if roles:
-            self._recording(folder, roles)
+            self._add_recording(folder, roles)
         else:
-            self._loose(folder, [path for path in entries if is_of(path, "spike")])
+            self._add_loose_files(folder, [path for path in entries if has_role_suffix(path, "spike")])
         for path in inside.values():
             real = real_path(path)
             if path not in roles.values() and real not in above and not is_store(path):
-                self._folder(path, (*above, real))
+                self._search_folder(path, (*above, real))
 
     def _entries(self, folder: Path) -> list[Path]:
-        """What stands in a folder, in natural order: no hidden names, no link that leads outside."""
+        """Usable paths in a folder in natural order: not hidden, excluded, special, or outside links."""
         try:
             paths = [path for path in folder.iterdir() if not path.name.startswith(".")]
         except OSError as error:
@@ -88,7 +106,7 @@ class Search:
         paths.sort(key=lambda path: natural_key(path.name))
         if self._exclusion:
             paths = [path for path in paths if not self._exclusion.covers(self._name(path))]
-        paths = [path for path in paths if not self._exclusion.is_apart(path)]
+        paths = [path for path in paths if not self._exclusion.is_other_family(path)]
         return [
             path
             for path in paths
@@ -96,13 +114,13 @@ class Search:
         ]
 
     def _is_special(self, path: Path) -> bool:
-        found = is_known(path) and is_special(path)
+        found = has_known_suffix(path) and is_special_file(path)
         if found:
-            self.problems += about(self._name(path), [special(self._name(path))])
+            self.problems += with_source(self._name(path), [special_file_problem(self._name(path))])
         return found
 
     def _may_follow(self, link: Path) -> bool:
-        wanted = is_known(link)
+        wanted = has_known_suffix(link)
         if not link.exists():
             if wanted or link.name in self._folders.values():
                 target = printable(str(link.readlink()))
@@ -119,8 +137,7 @@ class Search:
             self.targets |= holding
         return bool(holding)
 
-    def _recording(self, folder: Path, roles: Mapping[str, Path]) -> None:
-        """A folder with folders of spikes, voxels or images in it."""
+    def _add_recording(self, folder: Path, roles: Mapping[str, Path]) -> None:
         if not {"spike", "voxel"} & set(roles):
             missing = f"neither {self._folders['spike']}/ nor {self._folders['voxel']}/"
             present = " and ".join(f"{self._folders[role]}/" for role in roles)
@@ -132,29 +149,31 @@ class Search:
         files = {role: self._files(roles[role], role) for role in ROLES if role in roles}
         if not all(files.values()):
             return
-        places = {role: self._name(path) for role, path in roles.items()}
-        gone = {stem for role in files for stem in self._gone(roles[role], role) if stem not in files[role]}
-        runs, problems = pair(files, places, self._name, gone)
-        self.problems += about(self._name(folder), problems)
-        self._add(folder, runs, tuple(files))
+        locations = {role: self._name(path) for role, path in roles.items()}
+        excluded = {
+            stem
+            for role in files
+            for stem in self._excluded_stems(roles[role], role)
+            if stem not in files[role]
+        }
+        runs, problems = pair_files(files, locations, self._name, excluded)
+        self.problems += with_source(self._name(folder), problems)
+        self._add_runs(folder, runs, tuple(files))
 
-    def _add(self, folder: Path, runs: Sequence[tuple[Frame, ...]], roles: tuple[str, ...]) -> None:
-        """A recording, and what goes on behind each of its gaps."""
+    def _add_runs(self, folder: Path, runs: Sequence[tuple[Frame, ...]], roles: tuple[str, ...]) -> None:
         name, split = self._name(folder), self._split(folder)
         self.recordings += [Recording(name, split, run, roles, part) for part, run in enumerate(runs, 1)]
 
-    def _gone(self, folder: Path, role: str) -> list[str]:
-        """Stems of a role's files that are left out."""
+    def _excluded_stems(self, folder: Path, role: str) -> list[str]:
         if not self._exclusion:
             return []
-        paths = [path for path in folder.iterdir() if is_of(path, role)]
+        paths = [path for path in folder.iterdir() if has_role_suffix(path, role)]
         return [stem_of(path) for path in paths if self._exclusion.covers(self._name(path))]
 
     def _files(self, folder: Path, role: str) -> dict[str, Path]:
-        """Files of one role by stem."""
         files: dict[str, Path] = {}
         for path in self._entries(folder):
-            if not is_of(path, role) or path.is_dir():
+            if not has_role_suffix(path, role) or path.is_dir():
                 continue
             stem = stem_of(path)
             if stem in files:
@@ -167,24 +186,24 @@ class Search:
             self.problems.append(Problem(self._name(folder), message, kind="missing", source=above))
         return files
 
-    def _loose(self, folder: Path, files: Sequence[Path]) -> None:
-        """Spike files beside each other: numbered ones are consecutive frames, others stand alone."""
+    def _add_loose_files(self, folder: Path, files: Sequence[Path]) -> None:
+        """Numbered spike files are consecutive frames of one recording, others a recording each."""
         numbered = [path for path in files if stem_of(path).isdigit()]
         if len(numbered) > 1:
-            gone = {stem for stem in self._gone(folder, "spike") if stem.isdigit()}
+            excluded = {stem for stem in self._excluded_stems(folder, "spike") if stem.isdigit()}
             frames = {stem_of(path): Frame(self._name(path), {"spike": path}) for path in numbered}
-            self._add(folder, runs_of(frames, gone), ("spike",))
+            self._add_runs(folder, split_at_gaps(frames, excluded), ("spike",))
             files = [path for path in files if path not in numbered]
         for path in files:
-            self._single(path)
+            self._add_single_file(path)
 
-    def _single(self, path: Path) -> None:
+    def _add_single_file(self, path: Path) -> None:
         name = self._name(path)
         frames = (Frame(name, {"spike": path}),)
         self.recordings.append(Recording(name, self._split(path.parent), frames, ("spike",)))
 
     def _split(self, folder: Path) -> str | None:
-        """Split told by a folder's name below the root, or by the root's own."""
+        """Split named by the folders from the root on."""
         top = self._root.parent if self._root.is_dir() else self._root.parent.parent
         return split_of(f"{folder.relative_to(top).as_posix()}/")
 

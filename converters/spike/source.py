@@ -1,8 +1,7 @@
-"""What a format of spike files is: how a file of it is opened, and how its spikes are read.
+"""Interface of the formats of spike files: how to recognise, open and read them.
 
-A format is one module of `unistore.converters.spike.layouts`: a subclass of `FrameSource` or, for files
-without a header, of `StreamSource`, and a `Format` that says which files are its own. Frames, voxels, tables
-and comparisons are made of these alone.
+A format is one module of `unistore.converters.spike.layouts` with a `Format`. Its `open` returns a
+`FrameSource` or, for files without a header, a `StreamSource`. The rest of the family uses these alone.
 """
 
 from __future__ import annotations
@@ -21,15 +20,18 @@ from unistore.converters.common.exported import Form
 from unistore.converters.parts import Verdict
 from unistore.errors import Problem
 
-__all__ = ["Extent", "Format", "FrameSource", "ReadBytes", "StreamSource", "VoxelGrid"]
+__all__ = ["Extent", "Format", "FrameSource", "ReadArray", "ReadBytes", "StreamSource", "VoxelGrid"]
 
 ReadBytes = Callable[[int], NDArray[np.uint8]]
-"""``read(count)`` gives the next `count` bytes of a stream, fewer only at its end."""
+"""``read(count)`` returns the next `count` bytes of a stream, fewer only at its end."""
+
+ReadArray = Callable[[Path, str, str], NDArray[Any]]
+"""``read(path, location, key)`` returns a whole array, memory-mapped if possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """True size of a recording: time steps, height and width in pixels."""
+    """Size of a recording without padding: time steps, height and width in pixels."""
 
     length: int
     height: int
@@ -41,22 +43,22 @@ class Extent:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameSource(ABC):
-    """Spikes of one frame in a file, of which no more than a header has been read.
+    """Spikes of one frame in a file, of which only a header has been read.
 
-    A frozen dataclass of values that can be pickled and compared; no handle is kept.
+    A frozen dataclass whose fields can be pickled and compared; the file is not kept open.
 
     Attributes
     ----------
     path
         The file.
     location
-        What an error calls it.
+        What messages call it.
     extent
         Time steps, height and width.
     key
-        Name of its array in the file, where the file has names.
+        Name of its array in the file, if arrays have names.
     memory
-        Bytes that `read` holds besides its output.
+        Bytes that `read` needs besides its output.
     """
 
     path: Path
@@ -66,38 +68,37 @@ class FrameSource(ABC):
     memory: int = 0
 
     def check(self) -> list[Problem]:
-        """What is wrong with the values, each of which is looked at; nothing where the file holds bits."""
+        """Problems of the values, all of which are read; files of bits have none."""
         return []
 
     @abstractmethod
     def read(self, out: NDArray[np.uint8]) -> None:
-        """Fill `out` with the spikes as packed bits, row 0 = top; several threads may each read.
+        """Fill `out` with the spikes as packed bits, row 0 = top. Thread-safe.
 
         Parameters
         ----------
         out
-            (T, H, ⌈W/8⌉) u1, least significant bit first, padding bits 0; may be a part of a larger array;
-            overwritten.
+            (T, H, ⌈W/8⌉) u1, least significant bit first, padding bits 0; may be a view of a larger array.
 
         Raises
         ------
         InputError
-            The file cannot be read, ends early, or holds other values than 0 and 1.
+            If the file cannot be read, ends early, or holds other values than 0 and 1.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSource(ABC):
-    """A file of spikes without a header. All streams of a conversion together tell layout and resolution.
+    """A file of spikes without a header; layout and resolution are found from all streams of a conversion.
 
-    Values that can be pickled and compared, as of a `FrameSource`.
+    A frozen dataclass whose fields can be pickled and compared, as `FrameSource`.
 
     Attributes
     ----------
     path
         The file.
     location
-        What an error calls it.
+        What messages call it.
     size
         Bytes of the stream.
     """
@@ -113,24 +114,26 @@ class StreamSource(ABC):
         Raises
         ------
         InputError
-            The file cannot be read.
+            If the file cannot be read.
         """
 
 
 @dataclass(frozen=True, kw_only=True)
-class VoxelGrid(ABC):
-    """A voxel grid in a file, of which no more than a header has been read.
+class VoxelGrid:
+    """A voxel grid in a file, of which only a header has been read.
 
     Attributes
     ----------
     path, location
-        The file, and what an error calls it.
+        The file, and what messages call it.
     bins, height, width
         Its shape.
     dtype
         As in the file, byte order included.
+    read_array
+        Reads the array.
     key
-        Name of its array in the file, where the file has names.
+        Name of its array in the file, if arrays have names.
     """
 
     path: Path
@@ -139,17 +142,18 @@ class VoxelGrid(ABC):
     height: int
     width: int
     dtype: np.dtype[Any]
+    read_array: ReadArray
     key: str = ""
 
-    @abstractmethod
     def values(self) -> NDArray[Any]:
-        """The grid, (B, H, W); mapped where the file allows it.
+        """The grid, (B, H, W).
 
         Raises
         ------
         InputError
-            The file cannot be read.
+            If the file cannot be read.
         """
+        return self.read_array(self.path, self.location, self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,23 +163,23 @@ class Format:
     Attributes
     ----------
     suffixes
-        Lower-case endings of its files, with the dot.
+        Lower-case suffixes of its files, with the dot.
     look
-        ``look(path, location)``: what a file tells outside of a sequence's folders; raises `InputError` if
-        its header is damaged.
+        ``look(path, location)``: whether the family takes a file outside of a sequence's folders; raises
+        `InputError` if its header is damaged.
     open
         ``open(path, location)`` reads the header; raises `InputError`.
     original
-        ``original(path, key)`` reads a file for ``verify --against``, with other code than `open`, so that a
-        mistake there shows: spikes (T, H, W) that are not 0 where there is one, row 0 = top; voxels
-        (B, H, W); of a stream its bytes (n,) u1.
+        ``original(path, key)`` reads a file for ``verify --against``, with other code than `open`, so that
+        its mistakes show: spikes (T, H, W), nonzero or 0, row 0 = top; voxels (B, H, W); or the bytes of a
+        stream, (n,) u1.
     headerless
-        Whether `open` gives a `StreamSource`.
+        Whether `open` returns a `StreamSource`.
     open_voxels
-        Reads the header of a file of voxels; None if the format holds none.
+        Reads the header of a file of voxels; None if the format has no voxels.
     form
-        What files of its name are written as when they are given back, see `File.form`; None: they are not,
-        and arrays become ``.npy`` files, streams ``.dat``.
+        Format of exported files, see `File.form`; None if it cannot be written: then arrays are exported as
+        ``.npy`` and streams as ``.dat``.
     """
 
     suffixes: tuple[str, ...]

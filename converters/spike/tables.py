@@ -1,4 +1,4 @@
-"""From scanned frames to tables: extents, dtypes, voxel sets, image forms, sizes."""
+"""Tables of a spike store from the scanned frames: extents, dtypes, voxel sets, sizes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ __all__ = [
     "voxel_sets",
 ]
 
-_MUCH = 3
-"""Values stored for each value of the sources from which on padding is told."""
+_LARGE_PADDING = 3
+"""Ratio of stored to source values from which a note warns of padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Voxels:
-    """A voxel set: its bins, its dtype, and whether it is counted from spikes or taken from files."""
+    """A voxel set: bins, dtype, and whether it is counted from spikes or read from files."""
 
     bins: int
     dtype: str
@@ -48,7 +48,7 @@ class Voxels:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Largest extents over all frames: what rows are padded to. Zeros where there are none."""
+    """Largest extents of all frames, which rows are padded to; 0 if no frame has any."""
 
     length: int
     height: int
@@ -71,7 +71,7 @@ def frame_sizes(scanned: Sequence[ScannedFrame], extents: Mapping[str, Extent]) 
 
 
 def voxel_sets(wanted: Sequence[int], scanned: Sequence[ScannedFrame], length: int) -> list[Voxels]:
-    """Sets to store, by bins: those asked for are counted, another one that files hold is taken over."""
+    """Sets to store, by bins: the `wanted` ones are counted, an existing set of other bins is read."""
     sets = [Voxels(bins, count_dtype(length, bins), counted=True) for bins in wanted]
     found = [each.voxel for each in scanned if each.voxel is not None]
     if found and found[0].bins not in wanted:
@@ -84,7 +84,7 @@ def voxel_sets(wanted: Sequence[int], scanned: Sequence[ScannedFrame], length: i
 def make_tables(
     sizes: Sizes, sets: Sequence[Voxels], roles: Sequence[str], scanned: Sequence[ScannedFrame], frames: str
 ) -> tuple[Table, ...]:
-    """The table of frames, and with ``frames="keep"`` one of compressed bytes for each image."""
+    """The table of frames and, with ``frames="keep"``, a table of bytes for each image."""
     fields: list[Field] = []
     if "spike" in roles:
         fields.append(spike_field(sizes.length, sizes.height, sizes.width))
@@ -100,7 +100,7 @@ def make_tables(
 
 
 def source_rows(scanned: ScannedFrame, roles: Sequence[str], frames: str) -> dict[str, int]:
-    """Rows that a frame contributes to each table: itself, and the bytes of its kept images."""
+    """Rows of a frame in each table: one of ``frames``, and the bytes of its kept images."""
     rows = {FRAMES: 1}
     if frames == "keep":
         rows |= {file_table_name(image): scanned.images[image].size for image in IMAGES if image in roles}
@@ -108,9 +108,9 @@ def source_rows(scanned: ScannedFrame, roles: Sequence[str], frames: str) -> dic
 
 
 def padding_note(extents: Mapping[str, Extent]) -> list[str]:
-    """A remark where one recording makes all the others several times as large.
+    """A note if padding makes the store several times as large as its sources.
 
-    Every frame is stored with the time steps and pixels of the largest; zeros fill the rest.
+    Every frame is padded with zeros to the time steps and pixels of the largest.
     """
 
     def pixels(each: Extent) -> int:
@@ -122,7 +122,7 @@ def padding_note(extents: Mapping[str, Extent]) -> list[str]:
     longest = max(each.length for each in extents.values())
     height, width = (max(getattr(each, axis) for each in extents.values()) for axis in ("height", "width"))
     factor = len(sizes) * longest * height * width / sum(sizes.values())
-    if factor < _MUCH:
+    if factor < _LARGE_PADDING:
         return []
     name = max(sizes, key=lambda each: sizes[each])
     steps = extents[name].length
@@ -134,7 +134,7 @@ def padding_note(extents: Mapping[str, Extent]) -> list[str]:
 
 
 def image_bytes(scanned: Sequence[ScannedFrame]) -> dict[str, int]:
-    """Bytes of all blur and sharp frames by mode: ``"tiles"`` before compression, ``"keep"`` exactly."""
+    """Bytes of all blur and sharp frames by mode: ``"tiles"`` (before compression) and ``"keep"``."""
     forms = [form for each in scanned for form in each.images.values()]
     return {
         "tiles": sum(form.height * form.width * 3 for form in forms),
@@ -143,7 +143,7 @@ def image_bytes(scanned: Sequence[ScannedFrame]) -> dict[str, int]:
 
 
 def reading_memory(scanned: ScannedFrame) -> int:
-    """Bytes held while a frame is read: what its spikes ask for; an image with its file."""
+    """Bytes of memory needed to read a frame: its spikes, or an image with its file."""
     spikes = scanned.spikes.memory if isinstance(scanned.spikes, FrameSource) else 0
     images = [2 * 3 * form.height * form.width + form.size for form in scanned.images.values()]
     return max([spikes, *images])

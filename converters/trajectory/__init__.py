@@ -22,7 +22,7 @@ FAMILY = Family(
     rules="unistore.schemas.trajectory.rules:RULES",
     export="unistore.converters.trajectory.export:files",
     originals="unistore.converters.trajectory.original:Originals",
-    kind="unistore.data.kinds.natural:transitions",
+    kind="unistore.data.kinds.defaults:transitions",
     preview="unistore.converters.trajectory.preview:PREVIEW",
     other_kinds=("unistore.Windows(history=2, horizon=8)",),
     batch_size=64,

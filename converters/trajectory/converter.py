@@ -11,23 +11,24 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.formats import has_ending
-from unistore.converters.files.hdf5.attribute_texts import AttributeTexts
+from unistore.converters.files.hdf5.attributes import AttributeCollector
 from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
 from unistore.converters.trajectory import layouts
 from unistore.converters.trajectory.derive import derive_memory, derive_source
-from unistore.converters.trajectory.index import Index
+from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import TrajectoryOptions
 from unistore.converters.trajectory.read import Reader
-from unistore.converters.trajectory.recognise import recognise
 from unistore.converters.trajectory.scan import ScannedFile, scan_file
 from unistore.converters.trajectory.settle import possible_tables, settle_episodes
-from unistore.converters.trajectory.source import Look
-from unistore.converters.trajectory.tables import Layout, lay_out, resized_columns
+from unistore.converters.trajectory.source import SourceFile
+from unistore.converters.trajectory.tables import MergedColumns, merge_columns, resized_columns
 from unistore.errors import InputError, Problem
+from unistore.schemas.tables import Table
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
+from unistore.system.packed import Packed
 
 __all__ = ["TrajectoryConverter"]
 
@@ -40,68 +41,53 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
     by_content: ClassVar[bool] = True
 
     def look(self, file: Candidate) -> Verdict:
-        """Take files by what they hold."""
+        """Recognise files by their content."""
         if not has_ending(file.path, self.suffixes):
             return LeftOut(f"is no {', '.join(self.suffixes)} file")
-        found = recognise(Look(file))
+        found = layouts.recognise(SourceFile(file))
         if found is None:
-            asked = layouts.formats_for(file.path)
-            return LeftOut(f"holds no {', no '.join(each.evidence for each in asked)}")
+            formats = layouts.formats_for(file.path)
+            return LeftOut(f"holds no {', no '.join(each.evidence for each in formats)}")
         return Taken(found.name, f"holds {found.evidence}")
 
     def scan(self, part: Part) -> ScannedFile:
-        """Look at a file's headers, its flags and its actions; see `Converter.scan`.
+        """Read a file's headers, flags and actions; see `Converter.scan`.
 
         Raises
         ------
         InputError
-            With every problem of a file that has no sound episode: unreadable, not a trajectory file,
-            different lengths, never written, dtypes that are no numbers.
+            With every problem of a file without a sound episode: unreadable, not a trajectory file, different
+            lengths, never written, dtypes that are not numeric.
         """
         naming = Naming(renamed=self.map, ignored=self.ignore)
         found = scan_file(part, naming, self.colour, Exclusion(self.exclude))
         return replace(found, certain=not self.map)  # without a map, what is not recognised is refused
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[ScannedFile]) -> Scan:
-        """Bring the columns of all episodes to one form; files without episodes give remarks alone.
+        """Merge the columns of all episodes; of files without episodes, only notes are used.
 
         Raises
         ------
         InputError
-            If files have different layouts, columns differ, a mapped dataset is nowhere, or no episode is
+            If files have different layouts, columns differ, a mapped dataset is missing, or no episode is
             left.
         """
-        kept = [(part, each) for part, each in zip(parts, scanned, strict=True) if each.index.names]
-        indexed = [(part.name, each.index) for part, each in kept]
-        layout, differences = lay_out(
-            indexed, self.columns, keep=self.images == "keep", image_size=self.image_size
+        kept = Packed(pair for pair in zip(parts, scanned, strict=True) if pair[1].index.names)
+        layout, differences = merge_columns(
+            ((part.name, each.index) for part, each in kept),
+            self.columns,
+            keep=self.images == "keep",
+            image_size=self.image_size,
         )
-        problems = _mixed(kept) + differences
+        problems = _mixed_layouts(kept) + differences
         if not problems:
-            problems += self._unused(scanned) + _empty(scanned)
+            problems += self._unused(scanned) + _no_episodes(scanned)
         if problems:
             raise InputError(problems)
-        indexed = [(name, index.restricted(layout.merged)) for name, index in indexed]
         tables = layout.tables(self.colour)
-        direct = [table.name for table in tables if not table.spilled]
         spilled = [table.name for table in tables if table.spilled]
-        texts = AttributeTexts()
-        sources = tuple(
-            Source(
-                path=part.files[0],
-                name=part.name,
-                files=(*part.files, *each.files),
-                rows=dict.fromkeys(direct, int(index.offsets[-1])),
-                split=split_of(part.name),
-                detail={
-                    **index.to_json(),
-                    **texts.detail(part.name, each.attributes, _stored(index)),
-                },
-                memory=derive_memory(index, keep=self.images == "keep"),
-                reading=each.reading,
-            )
-            for (part, each), (_, index) in zip(kept, indexed, strict=True)
-        )
+        texts = AttributeCollector()
+        sources = Sources(self._source(part, each, layout, tables, texts) for part, each in kept)
         return Scan(
             family=FAMILY_NAME,
             sources=sources,
@@ -120,43 +106,59 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             },
             possible=possible_tables(
                 layout,
-                sum(len(index.names) for _, index in indexed),
-                sum(int(index.offsets[-1]) for _, index in indexed),
+                sum(len(each.index.names) for _, each in kept),
+                sum(sum(each.index.lengths) for _, each in kept),
             ),
             needs_facts=True,
         )
 
-    def _notes(self, kept: Sequence[tuple[Part, ScannedFile]], layout: Layout) -> list[str]:
-        indexes = [each.index for _, each in kept]
-        variants = [variant for index in indexes for variant in index.variants]
-        episodes = sum(len(index.names) for index in indexes)
-        steps = sum(int(index.offsets[-1]) for index in indexes)
-        notes = [f"{indexes[0].layout}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
+    def _source(
+        self,
+        part: Part,
+        each: ScannedFile,
+        layout: MergedColumns,
+        tables: Sequence[Table],
+        texts: AttributeCollector,
+    ) -> Source:
+        index = each.index.restricted(layout.merged)
+        return Source(
+            path=part.files[0],
+            name=part.name,
+            files=(*part.files, *each.files),
+            rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
+            split=split_of(part.name),
+            detail={**index.to_json(), **texts.detail(part.name, each.attributes, _is_stored(index))},
+            memory=derive_memory(index, keep=self.images == "keep"),
+            reading=each.reading,
+        )
+
+    def _notes(self, kept: Sequence[tuple[Part, ScannedFile]], layout: MergedColumns) -> list[str]:
+        layouts, episodes, steps = dict[str, None](), 0, 0
+        empty, dropped, encoded = dict[str, None](), dict[str, None](), dict[str, None]()
+        for _, each in kept:
+            layouts[each.index.layout] = None
+            episodes, steps = episodes + len(each.index.names), steps + sum(each.index.lengths)
+            dropped |= dict.fromkeys(each.dropped)
+            for variant in each.index.variants:
+                empty |= dict.fromkeys(variant.empty)
+                encoded |= dict.fromkeys(
+                    column for column, feature in variant.features.items() if feature.encoded
+                )
+        notes = [f"{next(iter(layouts))}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
             for role in ("action", "reward")
             if role not in layout.merged
         ]
         for what, datasets in (
-            (
-                "(T, 0) datasets hold no values and are only named in attributes",
-                [path for variant in variants for path in variant.empty],
-            ),
-            (
-                "not per step and too large for attributes, not kept",
-                [path for _, each in kept for path in each.dropped],
-            ),
+            ("(T, 0) datasets hold no values and are only named in attributes", empty),
+            ("not per step and too large for attributes, not kept", dropped),
         ):
             if datasets:
-                notes.append(f"{what}: {', '.join(dict.fromkeys(datasets))}")
-        compressed = [
-            column
-            for variant in variants
-            for column, feature in variant.features.items()
-            if feature.encoded and column in layout.merged
-        ]
+                notes.append(f"{what}: {', '.join(datasets)}")
+        compressed = [column for column in encoded if column in layout.merged]
         if compressed:
-            listed = ", ".join(dict.fromkeys(compressed))
+            listed = ", ".join(compressed)
             notes.append(
                 f"compressed frames ({listed}) taken as {self.colour}; if red and blue are exchanged, "
                 "choose the other --colour (standard, swapped)"
@@ -166,7 +168,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         return notes
 
     def _unused(self, scanned: Sequence[ScannedFile]) -> list[Problem]:
-        """Mapped datasets that no episode has."""
+        """Problems of mapped datasets that no episode has."""
         used = {
             feature.dataset
             for each in scanned
@@ -186,37 +188,37 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
     ) -> None:
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
         origin = scan.sources[source]
-        index = Index.from_json(origin.detail)
+        index = EpisodeIndex.from_json(origin.detail)
         resized = resized_columns(scan.tables, table, out)
-        with index.naming_episodes(origin.name):
+        with index.episodes_in_problems(origin.name):
             Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 
-    def _layout(self, scan: Scan) -> Layout:
-        found = [(source.name, Index.from_json(source.detail)) for source in scan.sources]
-        layout, _ = lay_out(found, self.columns, keep=self.images == "keep", image_size=self.image_size)
+    def _layout(self, scan: Scan) -> MergedColumns:
+        found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
+        layout, _ = merge_columns(found, self.columns, keep=self.images == "keep", image_size=self.image_size)
         return layout
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
-        """Compare next observations with following ones, keep compressed frames, collect attributes."""
+        """Compare next with following observations, emit compressed frames, read attributes."""
         kept = [table.name for table in scan.tables if table.spilled]
         origin = scan.sources[source]
-        index = Index.from_json(origin.detail)
-        with index.naming_episodes(origin.name):
+        index = EpisodeIndex.from_json(origin.detail)
+        with index.episodes_in_problems(origin.name):
             return derive_source(origin, index, kept, emit)
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
-        """Episodes, their names, attributes and masks; where next observations lie; kept frames."""
+        """Index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
         return settle_episodes(scan, self._layout(scan), facts)
 
 
-def _stored(index: Index) -> Callable[[str], bool]:
-    """Tells whether a store of these episodes has a dataset, or something inside a group or the root."""
+def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:
+    """Function that tells whether the store has a dataset, or any dataset in a group; true for the root."""
     datasets = index.datasets()
     groups = {path.rsplit("/", depth)[0] for path in datasets for depth in range(1, path.count("/") + 1)}
     return lambda path: not path or path in datasets or path in groups
 
 
-def _mixed(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:
+def _mixed_layouts(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:
     """One Problem if files of different layouts were given together."""
     first: dict[str, str] = {}
     for part, each in kept:
@@ -228,7 +230,7 @@ def _mixed(kept: Sequence[tuple[Part, ScannedFile]]) -> list[Problem]:
     return [Problem(f"{len(kept)} files", message, "convert them apart", "layout")]
 
 
-def _empty(scanned: Sequence[ScannedFile]) -> list[Problem]:
+def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
     if any(each.index.names for each in scanned):
         return []
     notes = [note for each in scanned for note in each.notes][:20]

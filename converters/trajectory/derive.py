@@ -1,4 +1,4 @@
-"""One pass over a source for what only its values tell: next observations, compressed frames, attributes."""
+"""Reading what depends on the values of a source: next observations, compressed frames, attributes."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.protocol import Emit, Facts, Source
-from unistore.converters.trajectory.attributes import small_values
-from unistore.converters.trajectory.features import Feature, flags
-from unistore.converters.trajectory.images import whole
-from unistore.converters.trajectory.index import Index, Span
+from unistore.converters.trajectory.columns import Feature, flags
+from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
+from unistore.converters.trajectory.images import is_complete
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.read import BLOCK, blocks, frames
-from unistore.converters.trajectory.source import Array, EpisodeSource
+from unistore.converters.trajectory.source import Array, EpisodeSource, to_json
 from unistore.errors import InputError, Problem
 from unistore.schemas.trajectory.fields import JPEG_SUFFIX, OBSERVATION
 
 __all__ = ["derive_memory", "derive_source", "frame_sizes", "summary_of"]
 
 
-_FIXED = 4 << 20
+_BASE_MEMORY = 4 << 20
 
 
-def derive_memory(index: Index, *, keep: bool) -> int:
-    """Bytes that `derive_source` holds at its peak: blocks of two columns that are compared, each twice.
+def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
+    """Peak memory of `derive_source` in bytes: two copies of blocks of two columns that are compared.
 
-    With `keep`, blocks of compressed frames are held, too, which are smaller than what they decode to.
+    With `keep`, also a block of compressed frames, estimated by their decoded size.
     """
     largest = 0
     for length, number in zip(index.lengths, index.variant, strict=True):
@@ -41,16 +40,16 @@ def derive_memory(index: Index, *, keep: bool) -> int:
                 largest = max(largest, 4 * min(BLOCK, row * length))
             elif keep and feature.encoded:
                 largest = max(largest, min(BLOCK, row * length))
-    return largest + _FIXED
+    return largest + _BASE_MEMORY
 
 
-def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit) -> Facts:
+def derive_source(source: Source, index: EpisodeIndex, kept: Sequence[str], emit: Emit) -> Facts:
     """Facts of one source.
 
     Parameters
     ----------
     source, index
-        The file, and where its steps lie.
+        The file, and the index of its steps.
     kept
         Tables of compressed frames to emit: ``"steps/observation/<key>_jpeg"``.
     emit
@@ -65,22 +64,24 @@ def derive_source(source: Source, index: Index, kept: Sequence[str], emit: Emit)
     layout = format_named(index.layout)
     with layout.open_episodes(source) as file:
         summary = {
-            "following": _following(file, source.name, index),
-            "cut": _cut(file, index),
+            "following": _next_is_following(file, source.name, index),
+            "cut": _find_cut(file, index),
             **_attributes(file, index, joined=layout.joined),
         }
-        sizes = {f"sizes/{n}": _keep(file, source.name, index, table, emit) for n, table in enumerate(kept)}
+        sizes = {
+            f"sizes/{n}": _emit_frames(file, source.name, index, table, emit) for n, table in enumerate(kept)
+        }
     return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}
 
 
 def summary_of(facts: Facts) -> dict[str, Any]:
-    """What a source says about itself.
+    """The summary in the facts of a source.
 
     Returns
     -------
     dict
-        ``following``: by key, whether every next observation is the following step's; ``cut``: numbers of
-        the episodes whose last step no flag marks although a dataset tells truncation; ``source``:
+        ``following``: by key, whether every next observation is the observation of the following step;
+        ``cut``: numbers of the episodes that no flag ends although the file has truncation flags; ``source``:
         attributes of the file; ``episodes``: attributes of each episode.
     """
     found: dict[str, Any] = json.loads(facts["summary"].tobytes())
@@ -92,12 +93,12 @@ def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:
     return np.asarray(facts[f"sizes/{number}"], np.int64)
 
 
-def _following(file: EpisodeSource, name: str, index: Index) -> dict[str, bool]:
-    """By key: whether, inside every episode, the next observation is bit for bit the following step's."""
+def _next_is_following(file: EpisodeSource, name: str, index: EpisodeIndex) -> dict[str, bool]:
+    """By key: whether the next observation equals that of the following step in all episodes."""
     result: dict[str, bool] = {}
     last = np.zeros(int(index.offsets[-1]), bool)
     last[index.offsets[1:] - 1] = True
-    collected = Collected()
+    collected = ProblemCollector()
     for span in index.spans(0, len(last)):
         ends = last[span.at : span.at + span.length]
         features = span.variant.features
@@ -106,13 +107,13 @@ def _following(file: EpisodeSource, name: str, index: Index) -> dict[str, bool]:
                 key = column.removeprefix("next_observation/")
                 if result.get(key, True):
                     now = features.get(f"observation/{key}")
-                    with collected.attempt(place(name, f"{span.group}/{following.dataset}")):
-                        result[key] = now is not None and _follows(file, span, ends, now, following)
+                    with collected.attempt(location_of(name, f"{span.group}/{following.dataset}")):
+                        result[key] = now is not None and _values_follow(file, span, ends, now, following)
     collected.check()
     return result
 
 
-def _follows(
+def _values_follow(
     file: EpisodeSource, span: Span, ends: NDArray[np.bool_], now: Feature, following: Feature
 ) -> bool:
     if (now.kind, now.form) != (following.kind, following.form):
@@ -134,8 +135,8 @@ def _row_bytes(file: EpisodeSource, span: Span, feature: Feature, lo: int, hi: i
     return [row.tobytes() for row in flat]
 
 
-def _cut(file: EpisodeSource, index: Index) -> list[int]:
-    """Episodes that end because the recording does: only the last one of a group can be unmarked."""
+def _find_cut(file: EpisodeSource, index: EpisodeIndex) -> list[int]:
+    """Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be."""
     last = {group: episode for episode, group in enumerate(index.groups)}
     cut = []
     for group, episode in last.items():
@@ -152,31 +153,33 @@ def _cut(file: EpisodeSource, index: Index) -> list[int]:
     return cut
 
 
-def _keep(file: EpisodeSource, name: str, index: Index, table: str, emit: Emit) -> NDArray[np.int64]:
-    """Emit the compressed frames of one key, and return their sizes."""
+def _emit_frames(
+    file: EpisodeSource, name: str, index: EpisodeIndex, table: str, emit: Emit
+) -> NDArray[np.int64]:
+    """Emit the compressed frames of one observation; returns their sizes."""
     column = "observation/" + table.removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
     sizes = np.zeros(int(index.offsets[-1]), np.int64)
     emit(table, "data", np.empty(0, np.uint8))
-    collected = Collected()
+    collected = ProblemCollector()
     for span in index.spans(0, len(sizes)):
         feature = span.variant.features.get(column)
         if feature is None:
             continue
         for lo, hi in blocks(feature, span.length):
             first, stop = span.first + lo, span.first + hi
-            with collected.attempt(place(name, f"{span.group}/{feature.dataset}")):
-                block = _whole_frames(file.array(span.group, feature.dataset), feature, first, stop)
+            with collected.attempt(location_of(name, f"{span.group}/{feature.dataset}")):
+                block = _complete_frames(file.array(span.group, feature.dataset), feature, first, stop)
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))
     collected.check()
     return sizes
 
 
-def _whole_frames(array: Array, feature: Feature, lo: int, hi: int) -> list[NDArray[np.uint8]]:
-    """Compressed frames of rows ``lo:hi``, none of them cut short."""
+def _complete_frames(array: Array, feature: Feature, lo: int, hi: int) -> list[NDArray[np.uint8]]:
+    """Compressed frames of rows ``lo:hi``; raises `InputError` if one is truncated."""
     block: list[NDArray[np.uint8]] = []
     for frame in frames(array, feature, lo, hi):
-        if not whole(frame):
+        if not is_complete(frame):
             message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
             where = f"{array.location} row {lo + len(block)}"
             raise InputError(Problem(where, message, "get or write the file again", "damaged"))
@@ -184,7 +187,7 @@ def _whole_frames(array: Array, feature: Feature, lo: int, hi: int) -> list[NDAr
     return block
 
 
-def _attributes(file: EpisodeSource, index: Index, *, joined: bool) -> dict[str, Any]:
+def _attributes(file: EpisodeSource, index: EpisodeIndex, *, joined: bool) -> dict[str, Any]:
     """Attributes and small arrays, of the file and of each episode."""
     source = dict(file.attributes())
     if joined:
@@ -199,4 +202,4 @@ def _attributes(file: EpisodeSource, index: Index, *, joined: bool) -> dict[str,
 
 
 def _values(file: EpisodeSource, group: str, names: Sequence[str]) -> dict[str, Any]:
-    return {name: small_values(file.array(group, name)) for name in names}
+    return {name: to_json(file.array(group, name).value()) for name in names}

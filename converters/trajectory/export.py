@@ -1,4 +1,4 @@
-"""Trajectories given back as their sources had them: the arrays of each group, in files of their format."""
+"""Export of trajectories to files of their source format."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File, Values, array_values, converted
 from unistore.converters.common.stored import row_blocks, row_values
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts, decoded_attributes
+from unistore.converters.files.hdf5.attributes import attribute_texts, parse_attributes
 from unistore.converters.trajectory.layouts import format_named
-from unistore.converters.trajectory.source import Format, Restored
+from unistore.converters.trajectory.source import Format, RestoredFile
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.store_view import ArrayView, StoreView
 from unistore.schemas.trajectory.fields import EPISODES, FINAL, JPEG_SUFFIX, OBSERVATION, STEPS
@@ -27,18 +27,18 @@ _FLAGS = ("steps/terminated", "steps/truncated")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Episodes whose rows stand in the same datasets: one episode, or all of a file.
+    """Consecutive episodes in the same datasets: one episode, or all of a file.
 
     Attributes
     ----------
     store
-        Where they are.
+        The store.
     group
         Group of the datasets in the file; ``""``: its root.
     first, last
         Numbers of the episodes, ``first:last``.
     bounds
-        (last - first + 1,) bounds of their steps.
+        (last - first + 1,) offsets of their steps.
     """
 
     store: StoreView
@@ -53,14 +53,14 @@ class Run:
         return int(self.bounds[-1] - self.bounds[0])
 
     def values(self, path: str, *, own_dtype: bool = True) -> Values:
-        """Rows of a column, in the form that its source had where the store tells it.
+        """Rows of a column, in the shape of its source.
 
         Parameters
         ----------
         path
             Of the array.
         own_dtype
-            Give them in the source's dtype, not in the store's.
+            Cast them to the source's dtype.
         """
         array = self.store.array(path)
         lo, hi = int(self.bounds[0]), int(self.bounds[-1])
@@ -75,7 +75,7 @@ class Run:
         return _in_source_form(values, path, array.attributes, own_dtype=own_dtype)
 
     def frames(self, path: str) -> Iterator[NDArray[np.uint8]]:
-        """Bytes of the kept frame of every step, (n,) u1 each; `path` is that of their ``data``."""
+        """Kept frame of every step, (n,) u1; `path` is that of the ``data`` array."""
         data, bounds = self.store.array(path), self._frame_bounds(path)
         for lo, hi in pairwise(bounds.tolist()):
             yield data.read(lo, hi)
@@ -86,14 +86,14 @@ class Run:
         return np.concatenate([lo, hi[-1:]])
 
     def _frames(self, path: str) -> Values:
-        """Compressed frames: padded with zeros to one length, or each of its own."""
+        """Compressed frames, padded with zeros to one length or of variable length, as in the source."""
         if self.store.array(path).attributes["source_form"] == ["variable"]:
             return Values((self.steps,), np.dtype(object), lambda: _each(self.frames(path)))
         longest = int(np.diff(self._frame_bounds(path)).max(initial=0))
         return Values((self.steps, longest), np.dtype(np.uint8), lambda: _padded(self.frames(path), longest))
 
     def _following(self, path: str) -> Values:
-        """Next observations: those of the following step, and the final one at each episode's end."""
+        """Next observations: those of the following steps, then the final one of each episode."""
         final, now = self.store.array(path), self.store.array(path.replace(FINAL, OBSERVATION, 1))
 
         def blocks() -> Iterator[NDArray[Any]]:
@@ -106,7 +106,7 @@ class Run:
         return Values((self.steps, *final.shape[1:]), final.dtype, blocks)
 
     def _uncut(self, array: ArrayView, lo: int, hi: int) -> Values:
-        """``truncated`` as recorded: episodes that the recording's end cut are not marked."""
+        """``truncated`` as recorded: without a flag where the end of the recording cut an episode."""
         cut = self.store.array(f"{EPISODES}/cut").read(self.first, self.last)
         recorded = array.read(lo, hi)
         recorded[self.bounds[1:][cut] - 1 - lo] = False
@@ -145,7 +145,7 @@ def files(store: StoreView) -> Iterator[File]:
             groups[part.group] = arrays
         alone = [part for part in parts if part.last == part.first + 1]
         file = layout.file(
-            Restored(
+            RestoredFile(
                 name=name,
                 source=number,
                 groups=groups,
@@ -154,13 +154,13 @@ def files(store: StoreView) -> Iterator[File]:
                 masks=_masks(store, parts),
             )
         )
-        yield replace(file, attributes=_with_kept(file, decoded_attributes(kept[number])))
+        yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])))
 
 
 def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Attributes of a file from its text, and those kept exactly of what the file has, which come first.
+    """Attributes of a file, where those that are stored exactly replace the JSON ones.
 
-    The text has those of the root among those of another group.
+    The JSON has those of the root among those of another group.
     """
     places = {
         "",
@@ -176,19 +176,18 @@ def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, M
 
 
 def _format(store: StoreView) -> Format:
-    """Format that the store's episodes came in."""
     return format_named(str(store.group(EPISODES)["source_layout"]))
 
 
 def _columns(store: StoreView) -> dict[str, str]:
-    """Dataset, inside its group, of every array that comes from one."""
+    """Source dataset of each array, relative to its group."""
     found: dict[str, str] = {}
     for path in store.paths():
         attributes = store.array(path).attributes if path.startswith((f"{STEPS}/", f"{FINAL}/")) else {}
         if "source_dataset" in attributes and "resized_from" not in attributes:
             found[path] = attributes["source_dataset"][0].strip("/")
     kept = {path for path in found if path.startswith(f"{FINAL}/")}
-    for path in kept:  # next observations of frames that are kept compressed are not the same array
+    for path in kept:  # next observations of compressed frames are decoded, so they are not exported
         if not store.has(path.replace(FINAL, OBSERVATION, 1)):
             del found[path]
     return found
@@ -199,7 +198,7 @@ def _texts(store: StoreView, path: str) -> list[dict[str, Any]]:
 
 
 def _masks(store: StoreView, parts: Sequence[Run]) -> dict[str, list[str]]:
-    """Names of the episodes of a source that each mask lists, if it lists any."""
+    """Names of a source's episodes in each mask, without empty masks."""
     group = f"{EPISODES}/mask/"
     paths = [path for path in store.paths() if path.startswith(group)] if parts else []
     if not paths:
@@ -215,7 +214,7 @@ def _masks(store: StoreView, parts: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *, own_dtype: bool) -> Values:
-    """Undo what reading changed: (T, 1) to (T,), channels moved behind, promoted dtypes, flags as bool."""
+    """Undo the conversions of reading: squeezed axes, channels last, promoted dtypes, flags as bool."""
     if path in _FLAGS:
         return converted(values, np.dtype(np.uint8))
     dtype = attributes.get("source_dtype")
@@ -236,7 +235,7 @@ def _in_source_form(values: Values, path: str, attributes: Mapping[str, Any], *,
 
 
 def _each(frames: Iterator[NDArray[np.uint8]]) -> Iterator[NDArray[Any]]:
-    """Frames one by one, each an array (1,) of one array of bytes."""
+    """Frames one by one, each as an object array (1,)."""
     for frame in frames:
         row = np.empty(1, object)
         row[0] = frame

@@ -1,4 +1,4 @@
-"""Camera frames inside trajectory files: recognised, checked, decoded, resized."""
+"""Camera frames in trajectory files: recognising, checking, decoding and resizing them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array
 
-__all__ = ["decode_frame", "encoding_of", "frame_of", "resize", "whole"]
-
-"""Whether a compressed frame shows true colours, or was made from an array with red and blue exchanged.
-
-OpenCV's encoder expects BGR. Some recorders hand it RGB arrays and undo the mistake by not converting after
-decoding either; nothing in the file tells which ones.
-"""
+__all__ = ["decode_frame", "encoding_of", "frame_of", "is_complete", "resize"]
 
 _MAGIC = {"jpeg": b"\xff\xd8\xff", "png": b"\x89PNG\r\n\x1a\n"}
 _END = {"jpeg": b"\xff\xd9", "png": b"IEND\xaeB`\x82"}
@@ -28,25 +22,27 @@ def encoding_of(frame: NDArray[np.uint8]) -> str | None:
     return next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
 
 
-def trimmed(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def strip_padding(frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """A frame without the zero bytes that pad it to a common length.
 
-    Exact for JPEG and PNG, whose last byte is never zero (D9 and 82). Lengths that recorders store beside
-    the frames are not needed, and are not reliable: their rows follow an order of cameras that the file does
-    not tell.
+    Exact for JPEG and PNG, whose last byte is never zero (D9 and 82). Lengths that recorders store are not
+    used: they are in an order of cameras that the file does not state.
     """
     kept = np.flatnonzero(frame)
     return frame[: int(kept[-1]) + 1] if kept.size else frame[:0]
 
 
-def whole(frame: NDArray[np.uint8]) -> bool:
-    """Whether a compressed frame begins and ends as its format demands (decoders accept half frames)."""
+def is_complete(frame: NDArray[np.uint8]) -> bool:
+    """Whether a compressed frame has the beginning and end of its format (decoders accept half frames)."""
     encoding = encoding_of(frame)
     return encoding is not None and frame[-64:].tobytes().rfind(_END[encoding]) >= 0
 
 
 def decode_frame(frame: NDArray[np.uint8], colour: Colour) -> NDArray[Any] | None:
     """Decode a JPEG or PNG frame.
+
+    OpenCV's encoder expects BGR. Some recorders pass RGB arrays: their frames need ``colour="swapped"``. The
+    file does not say so.
 
     Returns
     -------
@@ -64,7 +60,7 @@ def decode_frame(frame: NDArray[np.uint8], colour: Colour) -> NDArray[Any] | Non
 
 
 def resize(images: NDArray[np.uint8], size: int, out: NDArray[np.uint8]) -> None:
-    """Resize frames (n, H, W, 3) u1 into ``out`` (n, size, size, 3): bilinear, as OpenCV does it."""
+    """Resize frames (n, H, W, 3) u1 into ``out`` (n, size, size, 3) with OpenCV's bilinear filter."""
     import cv2
 
     for image, target in zip(images, out, strict=True):
@@ -72,7 +68,7 @@ def resize(images: NDArray[np.uint8], size: int, out: NDArray[np.uint8]) -> None
 
 
 def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
-    """One compressed frame, padding removed; None if the row is no byte string.
+    """One compressed frame without padding; None if the row is not a byte string.
 
     Raises
     ------
@@ -80,7 +76,7 @@ def frame_of(array: Array, row: int, kind: str) -> NDArray[np.uint8] | None:
         If the row cannot be read.
     """
     if kind == "padded":
-        return trimmed(array.read(row, row + 1)[0])
+        return strip_padding(array.read(row, row + 1)[0])
     value = array.value(row)
     if isinstance(value, np.ndarray):
         return value if value.dtype == np.uint8 and value.ndim == 1 else None

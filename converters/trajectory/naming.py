@@ -1,10 +1,11 @@
-"""Which column a dataset of an episode becomes, by its name.
+"""Column names from the names of an episode's datasets.
 
-- ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) have their roles;
-- ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a plain
-  dataset ``observations`` is ``observation/state``;
-- every other one keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``): nothing is
-  taken for an action that its source does not call so.
+- ``actions``, ``rewards``, ``terminals``/``dones``, ``timeouts`` (singular too) are the columns ``action``,
+  ``reward``, ``terminated`` and ``truncated``.
+- ``obs/*``, ``observations/*`` and ``next_obs/*``, ``next_observations/*`` are (next) observations; a single
+  dataset ``observations`` is ``observation/state``.
+- Every other dataset keeps its own name (``states``, ``joint_torques``, ``datagen_info/eef_pose``), so that
+  only what the source calls actions becomes the action.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ _ROLES = {
 _OBSERVATIONS = ("obs", "observations", "observation")
 _NEXT = ("next_obs", "next_observations", "next_observation")
 _DERIVED = ("compress_len",)
-"""Dataset names whose content follows from others: lengths of padded frames."""
+"""Suffixes of datasets that can be derived from others: lengths of padded frames."""
 RESERVED = ("next_valid", "observation", "next_observation")
-"""Names of the format itself."""
+"""Names that the stored form uses itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """Which column a dataset becomes.
+    """Options of the column names.
 
     Attributes
     ----------
     renamed
-        ``{column: dataset}`` as the user maps them; paths inside an episode.
+        ``{column: dataset}`` as mapped by the user; datasets are paths inside an episode.
     ignored
         Patterns of datasets to leave out (``"obs/depth_*"``).
     bare
@@ -49,7 +50,7 @@ class Naming:
 
 
 def column_of(dataset: str, naming: Naming) -> str | None:
-    """Column that a dataset becomes; None if it is left out.
+    """Column name of a dataset; None if it is left out.
 
     >>> column_of("obs/eef_pos", Naming())
     'observation/eef_pos'
@@ -73,6 +74,6 @@ def column_of(dataset: str, naming: Naming) -> str | None:
 
 
 def is_core(path: str, column: str) -> bool:
-    """Whether a dataset must have one row a step, whatever its size."""
+    """Whether a dataset of any size must have one row per step."""
     head = path.partition("/")[0]
     return column in _ROLES or head in (*_OBSERVATIONS, *_NEXT, "infos") or path == "states"

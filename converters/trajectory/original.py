@@ -1,4 +1,4 @@
-"""Trajectories beside their files: every dataset, as `Format.open_original` reads it; frames by OpenCV."""
+"""Comparison of a trajectory store with its source files, read by `Format.open_original` and OpenCV."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import blocks_difference
 from unistore.converters.common.exported import Values
-from unistore.converters.common.originals import Compared, summary
-from unistore.converters.files.hdf5.attribute_texts import attribute_texts
-from unistore.converters.files.hdf5.original_attributes import compared_attributes
+from unistore.converters.common.originals import Compared, names_without_numbers
+from unistore.converters.files.hdf5.attributes import attribute_texts
+from unistore.converters.files.hdf5.original_attributes import compare_attributes
 from unistore.converters.protocol import Scan
 from unistore.converters.trajectory.export import Run, runs
 from unistore.converters.trajectory.layouts import format_named
@@ -38,7 +38,7 @@ class Originals:
         self._swapped = store.attributes["options"]["colour"] == "swapped"
 
     def compare(self, number: int) -> Iterator[Compared]:
-        """Every dataset of every episode that the store holds, and the attributes of datasets."""
+        """Compare every stored dataset of every episode, and the attributes of datasets."""
         source = self._scan.sources[number]
         with self._format(number).open_original(source.path) as file:
             for run in self._runs[number]:
@@ -55,10 +55,10 @@ class Originals:
                         count = prod(values.shape)
                         found = blocks_difference(values, partial(self._rows, rows, kind, values))
                     yield Compared(f"{source.name}: {name}", source.path, count, found)
-        yield from compared_attributes(source.name, source.path, self._attributes[number])
+        yield from compare_attributes(source.name, source.path, self._attributes[number])
 
     def left_out(self, number: int) -> list[str]:
-        """Datasets that the store does not hold as arrays, and attributes that it does not keep."""
+        """Datasets that the store does not have as arrays, and attributes that it does not have."""
         taken = {
             f"{run.group}/{dataset}".strip("/")
             for run in self._runs[number]
@@ -67,15 +67,15 @@ class Originals:
         }
         with self._format(number).open_original(self._scan.sources[number].path) as file:
             groups = {run.group for run in self._runs[number]}
-            apart = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
-            found = file.attributes_left_out(self._attributes[number], taken.__contains__, apart)
-            return summary([*(name for name in file.names if name not in taken), *found])
+            skipped = {"", *groups, *(group.rpartition("/")[0] for group in groups)}
+            found = file.attributes_left_out(self._attributes[number], taken.__contains__, skipped)
+            return names_without_numbers([*(name for name in file.names if name not in taken), *found])
 
     def _format(self, number: int) -> Format:
         return format_named(self._scan.sources[number].detail["layout"])
 
     def _features(self, number: int, run: Run) -> Mapping[str, list[Any]]:
-        """Dataset, kind and form of every column of a run's first episode, from the scan."""
+        """JSON of every `Feature` of a run's first episode, from the scan."""
         detail = self._scan.sources[number].detail
         first = self._runs[number][0].first
         features: Mapping[str, list[Any]] = detail["variants"][detail["variant"][run.first - first]][
@@ -84,7 +84,7 @@ class Originals:
         return features
 
     def _path_of(self, column: str) -> str | None:
-        """Array of the store that holds a column; None if none does as it stands."""
+        """Array of the store with the values of a column; None if there is none."""
         if column.startswith("next_observation/"):
             key = column.removeprefix("next_observation/")
             final = self._store.has(f"{FINAL}/{key}") and self._store.has(f"{OBSERVATION}/{key}")
@@ -97,7 +97,7 @@ class Originals:
         return None
 
     def _rows(self, dataset: Rows, kind: str, values: Values, lo: int, hi: int) -> NDArray[Any]:
-        """Rows of a dataset as they stand in the file, compressed frames decoded."""
+        """Rows of a dataset, with compressed frames decoded."""
         rows: NDArray[Any] = dataset[lo:hi]
         if kind in _ENCODED:
             return np.stack([self._decoded(_bytes_of(row)) for row in rows])
@@ -116,7 +116,7 @@ class Originals:
 def _frames_difference(
     frames: Iterator[NDArray[np.uint8]], dataset: Rows, kind: str
 ) -> tuple[int, str | None]:
-    """Bytes of kept frames, and where they differ from those of the file, zeros that pad them left out."""
+    """Number of bytes compared, and the first difference of kept frames and those of the file."""
     count = 0
     for row, frame in enumerate(frames):
         original = _bytes_of(dataset[row])
@@ -129,7 +129,7 @@ def _frames_difference(
 
 
 def _bytes_of(row: Any) -> NDArray[np.uint8]:
-    """A row of a dataset of frames as bytes, (n,) u1."""
+    """One compressed frame, (n,) u1."""
     if isinstance(row, bytes):
         return np.frombuffer(row, np.uint8)
     return np.ascontiguousarray(row).view(np.uint8)

@@ -14,7 +14,7 @@ from unistore.converters.trajectory.images import decode_frame
 from unistore.errors import StoreError
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.store_view import StoreView
-from unistore.schemas.trajectory.fields import EPISODES, IMAGE_AXES, JPEG_SUFFIX, OBSERVATION, STEPS
+from unistore.schemas.trajectory.fields import CHANNEL, EPISODES, JPEG_SUFFIX, OBSERVATION, STEPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def _cameras(store: StoreView) -> list[str]:
         path.removesuffix("/data") if path.endswith(kept) else path
         for path in store.paths()
         if path.startswith(f"{OBSERVATION}/")
-        and (path.endswith(kept) or tuple(fields[path].get("axes", ())) == IMAGE_AXES)
+        and (path.endswith(kept) or list(fields[path].get("axes", ()))[-1:] == [CHANNEL])
     ]
 
 

@@ -1,4 +1,4 @@
-"""Reading steps of trajectory files into columns: rows as they are, flags, frames decoded and resized."""
+"""Reading rows of trajectory files into columns: plain rows, flags, decoded and resized frames."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import missing_value
-from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.protocol import Source
-from unistore.converters.trajectory.features import Feature, flags
-from unistore.converters.trajectory.images import decode_frame, frame_of, resize, whole
-from unistore.converters.trajectory.index import Index, Span
+from unistore.converters.trajectory.columns import Feature, flags
+from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
+from unistore.converters.trajectory.images import decode_frame, frame_of, is_complete, resize
 from unistore.converters.trajectory.layouts import format_named
 from unistore.converters.trajectory.options import Colour
 from unistore.converters.trajectory.source import Array, EpisodeSource
@@ -25,7 +25,7 @@ from unistore.schemas.trajectory.fields import FINAL, NEXT, OBSERVATION, STEPS
 __all__ = ["Reader", "blocks", "frames"]
 
 BLOCK = 16 << 20
-"""Bytes held at a time where rows cannot be read straight into place."""
+"""Bytes read at a time if rows cannot be read directly into the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,15 @@ class Reader:
     Attributes
     ----------
     source, index
-        The file, and where its steps lie.
+        The file, and the index of its steps.
     colour
         As for `decode_frame`.
     resized
-        Base column by resized image column, without the table's name.
+        Original column by resized image column, without the table's name.
     """
 
     source: Source
-    index: Index
+    index: EpisodeIndex
     colour: Colour
     resized: Mapping[str, str]
 
@@ -51,15 +51,15 @@ class Reader:
         """Fill ``out`` with rows ``lo:hi`` of a table, counted inside the source."""
         with format_named(self.index.layout).open_episodes(self.source) as file:
             if table == STEPS:
-                self._mark(lo, hi, out)
-            collected = Collected()
+                self._set_flags(lo, hi, out)
+            collected = ProblemCollector()
             for span in self._final(lo, hi) if table == FINAL else self.index.spans(lo, hi):
                 rows = {column: values[span.at : span.at + span.length] for column, values in out.items()}
-                with collected.attempt(place(self.source.name, span.group)):
+                with collected.attempt(location_of(self.source.name, span.group)):
                     self._read_span(file, table, span, rows)
             collected.check()
             if table == STEPS:
-                self._finish_marks(lo, hi, out)
+                self._set_last_flags(lo, hi, out)
 
     def _final(self, lo: int, hi: int) -> Iterator[Span]:
         """The last step of each of the episodes ``lo:hi``."""
@@ -69,14 +69,14 @@ class Reader:
             variant = index.variants[index.variant[episode]]
             yield Span(index.groups[episode], variant, last, 1, episode - lo)
 
-    def _mark(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
-        """Flags as they are where no dataset says otherwise."""
+    def _set_flags(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Defaults of the flags, for columns without a dataset."""
         out["terminated"][...] = False
         out["truncated"][...] = False
         out["next_valid"][...] = True
 
-    def _finish_marks(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
-        """Flags of the last step of each episode, once the recorded ones are read."""
+    def _set_last_flags(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Set the flags of the last step of each episode, after the recorded flags are read."""
         last = self.index.offsets[1:] - 1
         known = np.array([self.index.variants[number].knows_next for number in self.index.variant], bool)
         here = (last >= lo) & (last < hi)
@@ -111,7 +111,7 @@ class Reader:
                     resize(full, values.shape[1], values[lo:hi])
 
     def _read_rows(self, array: Array, feature: Feature, first: int, out: NDArray[Any]) -> None:
-        """Rows from `first` on of one array, in the column's form."""
+        """Read rows from `first` on of one array, and convert them to the column's form."""
         stop, location = first + len(out), array.location
         if feature.encoded:
             for row, frame in enumerate(frames(array, feature, first, stop)):
@@ -130,7 +130,7 @@ class Reader:
 
     def _decoded(self, frame: NDArray[np.uint8], location: str, shape: tuple[int, ...]) -> NDArray[Any]:
         image = decode_frame(frame, self.colour) if frame.size else None
-        if image is None or not whole(frame):
+        if image is None or not is_complete(frame):
             message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
             raise InputError(Problem(location, message, "get or write the file again", "damaged"))
         if image.shape != shape:
@@ -140,25 +140,25 @@ class Reader:
 
 
 def feature_column(table: str, column: str) -> str:
-    """Full name of a table's column among an episode's features."""
+    """Name of a table's column among the features of an episode."""
     prefix = {OBSERVATION: "observation/", NEXT: "next_observation/", FINAL: "next_observation/"}
     return prefix.get(table, "") + column
 
 
 def blocks(feature: Feature, length: int) -> Iterator[tuple[int, int]]:
-    """Row ranges of about `BLOCK` bytes that together are ``0:length``."""
+    """Row ranges of about `BLOCK` bytes that cover ``0:length``."""
     row_bytes = int(np.prod(feature.form.row_shape, dtype=np.int64)) * np.dtype(feature.form.dtype).itemsize
     step = max(1, BLOCK // max(1, row_bytes))
     return ((lo, min(lo + step, length)) for lo in range(0, length, step))
 
 
 def frames(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[NDArray[np.uint8]]:
-    """Compressed frames of rows ``lo:hi``, padding removed.
+    """Compressed frames of rows ``lo:hi`` without padding.
 
     Raises
     ------
     InputError
-        If a row cannot be read or is no byte string.
+        If a row cannot be read or is not a byte string.
     """
     for row in range(lo, hi):
         frame = frame_of(array, row, feature.kind)

@@ -1,7 +1,4 @@
-"""Episodes of one trajectory file: where they begin and end, and what their arrays are.
-
-What a scan gives is flat, since files have thousands of episodes.
-"""
+"""Scanning one trajectory file: the bounds of its episodes, and their columns."""
 
 from __future__ import annotations
 
@@ -13,17 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unistore.converters.common.exclusion import Collected, Exclusion
+from unistore.converters.common.exclusion import Exclusion, ProblemCollector
 from unistore.converters.files.hdf5.attributes import Attributes
-from unistore.converters.files.hdf5.file import place
+from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.parts import Candidate, Part, Scanned
-from unistore.converters.trajectory.episodes import inside_group, name_episodes
-from unistore.converters.trajectory.features import Episode, describe, flags, not_per_step
-from unistore.converters.trajectory.index import Index, Variant
+from unistore.converters.trajectory.columns import Episode, describe, flags, not_per_step
+from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, location_prefix, with_episodes
+from unistore.converters.trajectory.layouts import format_of
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import Colour
-from unistore.converters.trajectory.recognise import format_of
-from unistore.converters.trajectory.source import Contents, Group, Look, Mask
+from unistore.converters.trajectory.source import Contents, Group, Mask, SourceFile
 from unistore.errors import InputError, Problem
 from unistore.schemas.arrays import name_problem
 
@@ -37,20 +33,20 @@ class ScannedFile(Scanned):
     Attributes
     ----------
     index
-        The episodes, none of them without steps.
+        The episodes; each has at least one step.
     dropped
         Datasets that are neither per step nor small.
     notes
-        What was decided or left out.
+        Notes on decisions and what is left out.
     files
-        Further files that are read.
+        Other files that are read.
     reading
-        Bytes held while rows are read, besides the rows.
+        Bytes of memory needed to read rows, besides the rows.
     attributes
-        As `Contents` has them.
+        As in `Contents`.
     """
 
-    index: Index
+    index: EpisodeIndex
     dropped: tuple[str, ...]
     notes: tuple[str, ...]
     files: tuple[Path, ...]
@@ -78,29 +74,29 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         With all problems of the file, if no episode of it is sound.
     """
     with Candidate(part.files[0], part.roots) as file:
-        look = Look(file, part.name)
+        look = SourceFile(file, part.name)
         layout = format_of(look, mapped=bool(naming.renamed))
         contents = layout.describe(look)
-        groups = [each for each in contents.groups if not exclusion.covers(place(part.name, each.path))]
+        groups = [each for each in contents.groups if not exclusion.covers(location_of(part.name, each.path))]
         found = _Episodes(part.name, joined=layout.joined)
         inside = found.sort_problems(contents, groups)
         namings = [replace(naming, bare=group.bare) for group in groups]
-        apart = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
-        collected = Collected(found.problems)
+        not_steps = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
+        collected = ProblemCollector(found.problems)
         for group, own in zip(groups, namings, strict=True):
-            location = place(part.name, group.path)
+            location = location_of(part.name, group.path)
             with collected.attempt(location):
-                episode = describe(group, location, own, colour, apart)
+                episode = describe(group, location, own, colour, not_steps)
                 episode.problems += inside[group.path]
                 found.add(group, episode, location)
         masks = found.masks(contents.masks, {group.name for group in groups})
-    problems = name_episodes(found.problems, part.name, [group.path for group in groups])
+    problems = with_episodes(found.problems, part.name, [group.path for group in groups])
     if problems and not found.sound:
         raise InputError(problems)
     return ScannedFile(
         index=found.index(layout.name, masks),
         dropped=tuple(found.dropped),
-        notes=tuple(found.remarks()),
+        notes=tuple(found.notes()),
         files=tuple(sorted(contents.files)),
         reading=contents.memory,
         attributes=contents.attributes,
@@ -109,8 +105,8 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
     )
 
 
-class _Sound(NamedTuple):
-    """One episode, as `Index` has it."""
+class _SoundEpisode(NamedTuple):
+    """One entry of `EpisodeIndex`."""
 
     name: str
     group: str
@@ -120,22 +116,24 @@ class _Sound(NamedTuple):
 
 
 class _Episodes:
-    """Episodes of a file as they are found."""
+    """Collects the episodes of a file."""
 
     def __init__(self, name: str, *, joined: bool) -> None:
         self._name, self._joined = name, joined
-        self.sound: list[_Sound] = []
+        self.sound: list[_SoundEpisode] = []
         self.variants: list[Variant] = []
         self.dropped: dict[str, None] = {}
         self.problems: list[Problem] = []
         self._notes: list[str] = []
         self._without_steps: list[str] = []
-        self._unfinite = 0
+        self._count_not_finite = 0
 
     def sort_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
-        """Problems of the format, by the group that they are inside of; the others are the file's."""
+        """Problems in `contents` by the group that they lie in; the others are added to `problems`."""
         found: dict[str, list[Problem]] = {group.path: [] for group in groups}
-        starts = {group.path: inside_group(self._name, group.path) for group in contents.groups if group.path}
+        starts = {
+            group.path: location_prefix(self._name, group.path) for group in contents.groups if group.path
+        }
         for problem in contents.problems:
             owner = next((path for path, start in starts.items() if problem.location.startswith(start)), None)
             if owner is None:
@@ -145,7 +143,7 @@ class _Episodes:
         return found
 
     def masks(self, masks: Sequence[Mask], groups: Collection[str]) -> dict[str, list[str]]:
-        """Names that each mask lists, of the episodes found and of `groups`, which may be unsound."""
+        """Names in each mask, of sound episodes and of `groups`, which may have problems."""
         known = {*groups, *(each.name for each in self.sound)}
         listed = {}
         for mask in masks:
@@ -161,12 +159,12 @@ class _Episodes:
         return listed
 
     def add(self, group: Group, episode: Episode, location: str) -> None:
-        """Take the episodes of a group if they are sound and have steps."""
+        """Add the episodes of a group if they are sound and have steps."""
         if episode.problems:
             self.problems += episode.problems
             return
-        firsts = self._cut(group, episode, location) if self._joined else [0]
-        self._unfinite += _unfinite(group, episode)
+        firsts = self._find_cut(group, episode, location) if self._joined else [0]
+        self._count_not_finite += _count_not_finite(group, episode)
         if episode.length == 0:
             self._without_steps.append(location)
             return
@@ -177,31 +175,31 @@ class _Episodes:
         number = self.variants.index(variant)
         for count, (first, stop) in enumerate(pairwise([*firsts, episode.length])):
             name = f"{group.name}:{count}" if len(firsts) > 1 else group.name
-            self.sound.append(_Sound(name, group.path, first, stop - first, number))
+            self.sound.append(_SoundEpisode(name, group.path, first, stop - first, number))
 
-    def _cut(self, group: Group, episode: Episode, location: str) -> list[int]:
-        """First rows of the episodes that are joined in a group."""
+    def _find_cut(self, group: Group, episode: Episode, location: str) -> list[int]:
+        """First rows of the episodes in a group, which terminal and timeout flags end."""
         ends = np.zeros(episode.length, bool)
-        said = []
+        flag_datasets = []
         for column in ("terminated", "truncated"):
             feature = episode.features.get(column)
             if feature is not None:
                 array = group.arrays[feature.dataset]
                 ends |= flags(array.read(0, episode.length), array.location, 0)
-                said.append(feature.dataset)
+                flag_datasets.append(feature.dataset)
         stops = (np.flatnonzero(ends) + 1).tolist()
         firsts = [0, *(stop for stop in stops if stop < episode.length)]
-        if not said:
+        if not flag_datasets:
             self._notes.append(f"{location}: no terminals or timeouts: taken as one episode")
         else:
             cut = "" if stops and stops[-1] == episode.length else ", the last one cut by the end of the file"
-            self._notes.append(f"{location}: {len(firsts)} episodes by {' and '.join(said)}{cut}")
+            by = " and ".join(flag_datasets)
+            self._notes.append(f"{location}: {len(firsts)} episodes by {by}{cut}")
         return firsts
 
-    def index(self, layout: str, masks: Mapping[str, Sequence[str]]) -> Index:
-        """The sound episodes, and which of them each mask lists."""
+    def index(self, layout: str, masks: Mapping[str, Sequence[str]]) -> EpisodeIndex:
         numbers = {each.name: number for number, each in enumerate(self.sound)}
-        return Index(
+        return EpisodeIndex(
             layout=layout,
             names=tuple(each.name for each in self.sound),
             groups=tuple(each.group for each in self.sound),
@@ -215,18 +213,17 @@ class _Episodes:
             },
         )
 
-    def remarks(self) -> list[str]:
-        """What was decided or left out."""
-        steps = f"{self._unfinite} steps have an action that is not finite; kept as they are"
+    def notes(self) -> list[str]:
+        """Notes on decisions and what is left out."""
+        steps = f"{self._count_not_finite} steps have an action that is not finite; kept as they are"
         return [
             *self._notes,
-            *([f"{self._name}: {steps}"] if self._unfinite else []),
+            *([f"{self._name}: {steps}"] if self._count_not_finite else []),
             *(f"left out: {location} has no step" for location in self._without_steps),
         ]
 
 
-def _unfinite(group: Group, episode: Episode) -> int:
-    """Steps whose action is not finite."""
+def _count_not_finite(group: Group, episode: Episode) -> int:
     feature = episode.features.get("action")
     if feature is None or not episode.length or np.dtype(feature.form.dtype).kind != "f":
         return 0

@@ -1,8 +1,8 @@
-"""What a format of trajectory files is: it recognises its files, describes them, and opens them.
+"""Interface of the formats of trajectory files: how to recognise, describe and open them.
 
-A format is one module of `layouts` with a subclass of `Format`. It tells in `Contents` which episodes a file
-holds and as which arrays. Which column an array becomes, where joined episodes end, frames, flags and next
-observations are the same for all formats: the rest of the family reads files through a format alone.
+A format is one module of `layouts` with a subclass of `Format`. Its `Contents` list the episodes of a file
+and their arrays. Column names, bounds of joined episodes, frames, flags and next observations are the same
+for all formats: the rest of the family uses `Format` alone.
 """
 
 from __future__ import annotations
@@ -30,16 +30,30 @@ __all__ = [
     "EpisodeSource",
     "Format",
     "Group",
-    "Look",
     "Mask",
     "Match",
-    "Original",
-    "Restored",
+    "OriginalFile",
+    "RestoredFile",
     "Rows",
+    "SourceFile",
+    "to_json",
 ]
 
 Opened = TypeVar("Opened")
 Opened_co = TypeVar("Opened_co", covariant=True)
+
+
+def to_json(value: Any) -> Any:
+    """An attribute or small array as JSON; what JSON lacks becomes text."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, np.ndarray):
+        return [to_json(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value if isinstance(value, (bool, int, float, str)) else str(value)
 
 
 class Match(IntEnum):
@@ -52,20 +66,20 @@ class Match(IntEnum):
 
 
 class _Opens(Protocol[Opened_co]):
-    """Opens a file that messages call by a name; by its path if none is given."""
+    """Opens a file, given its path and what messages call it (its path if empty)."""
 
     def __call__(self, path: Path, name: str = "", /) -> AbstractContextManager[Opened_co]: ...
 
 
-class Look:
-    """A file that formats look at; what one of them opens is there for the next.
+class SourceFile:
+    """A file that several formats check; it is opened once for all of them.
 
     Attributes
     ----------
     path, name
-        The file, and how messages call it.
+        The file, and what messages call it.
     roots
-        Where links may lead.
+        Folders that links may lead to.
     """
 
     def __init__(self, file: Candidate, name: str = "") -> None:
@@ -73,11 +87,12 @@ class Look:
         self.name = name or printable(str(file.path))
         self._file, self._named = file, bool(name)
         self._openers: dict[Any, Any] = {}
+        self._known: dict[str, Any] = {}
 
     def opened(self, by: _Opens[Opened]) -> Opened:
-        """What ``by(path, name)`` opens, the first time it is asked for; closed with the candidate.
+        """The result of ``by(path, name)``, cached; closed with the candidate.
 
-        Without a name of its own, the file is shared with other families that open it by `by`.
+        If no name was given, it is shared with other families that open the file with the same function.
         """
         if not self._named:
             return self._file.opened(by)
@@ -85,9 +100,16 @@ class Look:
         opened: Opened = self._file.opened(opener)
         return opened
 
+    def once(self, what: str, find: Callable[[], Opened]) -> Opened:
+        """The result of `find`, cached under the name `what`."""
+        if what not in self._known:
+            self._known[what] = find()
+        found: Opened = self._known[what]
+        return found
+
 
 class Array(Protocol):
-    """One array of an open file. What cannot be read raises `InputError`."""
+    """One array of an open file. Reading errors raise `InputError`."""
 
     @property
     def location(self) -> str:
@@ -96,38 +118,38 @@ class Array(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of all values."""
+        """Shape of the array."""
         ...
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """As in the file, byte order included; ``object`` where rows are byte strings of their own length."""
+        """As in the file, byte order included; ``object`` if rows are byte strings of variable length."""
         ...
 
     def problems(self, *, objects: bool = False) -> Sequence[Problem]:
-        """What makes its values unusable, known without reading them; `objects` are refused unless wanted."""
+        """Problems that are known without reading values; `objects`: whether object dtypes are accepted."""
         return ()
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Rows ``lo:hi`` in native byte order: in `out`, C-contiguous and of that form, or in a new array."""
+        """Rows ``lo:hi`` in native byte order, in `out` (C-contiguous, of that shape) or a new array."""
         ...
 
     def value(self, row: int | None = None) -> Any:
-        """One row, or all of the array, whatever it holds: numbers, text, a byte string."""
+        """One row, or the whole array, of any type: numbers, text, a byte string."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Arrays that share their rows: those of one episode, or of all episodes of a file.
+    """Arrays with common rows: those of one episode, or of all episodes of a file.
 
     Attributes
     ----------
     name
-        Of the episode; where several are joined in it, they are numbered: ``"hopper:2"``.
+        Of the episode; several episodes joined in the group are numbered: ``"hopper:2"``.
     path
-        In the file, with ``/``; ``""`` for the root. A problem inside a path is about this episode, which can
-        be left out alone.
+        In the file, with ``/``; ``""`` for the root. Problems below this path belong to this episode, which
+        can be excluded alone.
     arrays
         By path inside the group.
     bare
@@ -142,7 +164,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mask:
-    """Names of episodes that a file lists under a name; `location` is what messages call the list."""
+    """A named list of episode names in a file; `location` is what messages call it."""
 
     name: str
     location: str
@@ -151,7 +173,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """What a file holds, known without reading values; its arrays can be read as long as the file is open.
+    """Contents of an open file, known without reading values.
 
     Attributes
     ----------
@@ -160,13 +182,13 @@ class Contents:
     masks
         Lists of episodes.
     problems
-        What is wrong with the file, or inside one of its groups, as their locations tell.
+        What is wrong with the file or, by their locations, with one of its groups.
     files
-        Further files that are read.
+        Other files that are read.
     memory
-        Bytes held while rows are read, besides the rows.
+        Bytes of memory needed to read rows, besides the rows.
     attributes
-        Of HDF5 datasets and groups; not of the root and the groups that `EpisodeSource` tells of.
+        Of HDF5 datasets and groups, except the root and the groups whose attributes `EpisodeSource` returns.
     """
 
     groups: Sequence[Group]
@@ -178,75 +200,71 @@ class Contents:
 
 
 class EpisodeSource(Protocol):
-    """One open file that was described."""
+    """An open file, for reading episodes."""
 
     def array(self, group: str, dataset: str) -> Array:
-        """An array by its group and its path inside it.
+        """An array, by its group and its path inside the group.
 
         Raises
         ------
         InputError, KeyError
-            If it is no longer there.
+            If it no longer exists.
         """
         ...
 
     def attributes(self) -> Mapping[str, Any]:
-        """What the file says about itself (JSON)."""
+        """Attributes of the file (JSON)."""
         return {}
 
     def group_attributes(self, group: str) -> Mapping[str, Any]:
-        """What it says about the one episode of a group (JSON)."""
+        """Attributes of the group of one episode (JSON)."""
         return {}
 
 
 class Rows(Protocol):
-    """An array read without the converter: an array of NumPy, a dataset of h5py."""
+    """An array read without the converter: a NumPy array or an h5py dataset."""
 
     def __getitem__(self, rows: slice | int, /) -> Any:
         """Rows ``lo:hi``, or one row."""
         ...
 
 
-def _none(_text: str, _stored: Callable[[str], bool], _told: Collection[str]) -> list[str]:
-    return []
-
-
 @dataclass(frozen=True, slots=True)
-class Original:
-    """A file's own values, read without the converter, for comparison with a store.
+class OriginalFile:
+    """An open file that is read without the converter, for comparison with a store.
 
     Attributes
     ----------
     rows
-        Opens an array by its path in the file, group included.
+        Returns an array by its path in the file.
     names
         Paths of all arrays.
     attributes_left_out
-        Attributes that are not kept, given the text of those that are, which arrays the store holds, and the
-        groups that `EpisodeSource` tells of.
+        Returns attributes that are not stored, given the text of the stored ones, a function that tells
+        whether an array is stored, and the groups whose attributes `EpisodeSource` returns.
     """
 
     rows: Callable[[str], Rows]
     names: Sequence[str]
-    attributes_left_out: Callable[[str, Callable[[str], bool], Collection[str]], list[str]] = _none
+    attributes_left_out: Callable[[str, Callable[[str], bool], Collection[str]], list[str]] = lambda *_: []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restored:
-    """What a store gives back of one file.
+class RestoredFile:
+    """Contents of a file, restored from a store.
 
     Attributes
     ----------
     name
-        Of the file, as the store has it.
+        Of the file, from the store.
     source
-        Its number in the store.
+        Index of the source in the store.
     groups
         Arrays by path inside each group, in the order of the episodes.
     attributes, group_attributes
-        As in `EpisodeSource`; of the groups that hold one episode.
+        As in `EpisodeSource`; group attributes of groups with one episode.
     masks
-        Names of the episodes that each mask lists, if it lists any.
+        Names of the episodes in each mask, without empty masks.
     """
 
     name: str
@@ -267,19 +285,19 @@ class Restored:
 
 
 class Format(ABC):
-    """A source format; each is one object in `layouts.FORMATS`.
+    """A source format; `layouts.FORMATS` has one instance of each.
 
     Attributes
     ----------
     name
-        As ``source_layout`` of a store has it.
+        ``source_layout`` in a store.
     suffixes
-        Lower-case file name endings that are taken from folders.
+        Lower-case file name suffixes.
     evidence
-        What its files are recognised by, in words that follow "holds".
+        What its files are recognised by, for messages, after "holds".
     joined
-        Whether a group's rows are several episodes, one after the other, each up to a step that is marked.
-        Attributes and small arrays are then those of the file, not of an episode.
+        Whether the rows of a group are several consecutive episodes, each ended by a flag. Then attributes
+        and small arrays belong to the file, not to an episode.
     """
 
     name: ClassVar[str]
@@ -288,47 +306,47 @@ class Format(ABC):
     joined: ClassVar[bool] = False
 
     @abstractmethod
-    def match(self, look: Look) -> Match:
+    def match(self, look: SourceFile) -> Match:
         """Whether a file is of this format, by its content.
 
         Raises
         ------
         InputError
-            If the file cannot be looked at.
+            If the file cannot be read.
         """
 
     @abstractmethod
-    def names(self, look: Look) -> Sequence[str]:
-        """Names at the top of a file, for the message that it is of no format."""
+    def names(self, look: SourceFile) -> Sequence[str]:
+        """Names at the root of a file, for the message that it has no known format."""
 
     @abstractmethod
-    def describe(self, look: Look) -> Contents:
-        """What a file holds.
+    def describe(self, look: SourceFile) -> Contents:
+        """Contents of a file.
 
         Raises
         ------
         InputError
-            With what is wrong with all of it.
+            If the file as a whole is unusable.
         """
 
     @abstractmethod
     def open_episodes(self, source: Source) -> AbstractContextManager[EpisodeSource]:
-        """Open a file that was described.
+        """Open a file for reading episodes.
 
         Raises
         ------
         InputError
-            Where the file cannot be opened.
+            If the file cannot be opened.
         """
 
     @abstractmethod
-    def open_original(self, path: Path) -> AbstractContextManager[Original]:
+    def open_original(self, path: Path) -> AbstractContextManager[OriginalFile]:
         """Open a file to read its values without the converter: with h5py or numpy alone."""
 
     @abstractmethod
-    def file(self, restored: Restored) -> File:
+    def file(self, restored: RestoredFile) -> File:
         """The file that an export writes."""
 
     def group_of(self, episode: str) -> str:
-        """Path of the group of an episode, by its name; the root of the file by default."""
+        """Path of an episode's group; by default the root of the file."""
         return ""

@@ -1,23 +1,23 @@
-"""Columns of all episodes of all sources brought to one form, and cut into tables.
+"""Merging the columns of all episodes, and dividing them into tables.
 
-Low-dimensional columns share the table ``steps``. Observations of 4 KiB and more a step (images, depth,
-clouds) are a table of their own beside it: rows of such different sizes in one table would make either
-shards of gigabytes or thousands of tiny ones.
+Low-dimensional columns share the table ``steps``. Observations of 4 KiB and more per step (images, depth,
+clouds) have a table of their own: with rows of such different sizes in one table, shards would take
+gigabytes, or there would be thousands of tiny ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import Merged, reconcile
+from unistore.converters.common.columns import Column, Merged, reconcile
 from unistore.converters.common.options import Columns
-from unistore.converters.trajectory.features import Feature
-from unistore.converters.trajectory.index import Index
+from unistore.converters.trajectory.columns import Feature
+from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.errors import Problem
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.trajectory.fields import (
@@ -25,36 +25,37 @@ from unistore.schemas.trajectory.fields import (
     OBSERVATION,
     STEPS,
     column_field,
+    image_axes,
     is_image,
     jpeg_fields,
     moved,
 )
 
-__all__ = ["Layout", "lay_out", "resized_columns"]
+__all__ = ["MergedColumns", "merge_columns", "resized_columns"]
 
 LARGE = 4096
-"""Bytes a step from which an observation stands in the table of large ones."""
+"""Bytes per step from which an observation is in the table of large ones."""
 FRAME = 32 << 10
-"""Bytes of a compressed frame, guessed until they are counted."""
+"""Estimated bytes of a compressed frame, used until frames are counted."""
 _FLAGS = ("terminated", "truncated", "next_valid")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Columns of a store in their final form.
+class MergedColumns:
+    """Columns of a store.
 
     Attributes
     ----------
     merged
-        Form of every column that episodes have, ``next_observation/*`` included.
+        Dtype and shape of every column, ``next_observation/*`` included.
     kept
-        Columns whose compressed frames are kept as they are.
+        Columns whose compressed frames are stored as they are.
     image_size
-        Side of the resized set, or None.
+        Side of resized images, or None.
     datasets, forms
-        Source datasets of each column, and their kinds as in `Feature`.
+        Source datasets of each column, and their kinds, see `Feature`.
     empty
-        Dtypes of the datasets that have one row a step and nothing in it, by dataset.
+        Dtype of each dataset of shape (T, 0, …).
     """
 
     merged: Mapping[str, Merged]
@@ -65,7 +66,7 @@ class Layout:
     empty: Mapping[str, str]
 
     def tables(self, colour: str) -> tuple[Table, ...]:
-        """Tables known from the scan: ``steps``, large observations, kept frames."""
+        """Tables that are known from the scan: ``steps``, large observations, kept frames."""
         small, large, frames = [], [], []
         for column, form in self.merged.items():
             if column in _FLAGS or column.startswith("next_observation/"):
@@ -98,13 +99,13 @@ class Layout:
         return column_field(column, form.dtype, form.row_shape, **attributes, **_dtypes(form))
 
     def _origin(self, column: str) -> dict[str, Any]:
-        """Which datasets a column comes from, and how their rows became its rows."""
+        """Attributes: the source datasets of a column, and how their rows were converted."""
         if not self.datasets.get(column):
             return {}
         return {"source_dataset": list(self.datasets[column]), "source_form": list(self.forms[column])}
 
     def next_fields(self, key: str, group: str) -> list[Field]:
-        """Fields of one next observation, and of its resized set, in `group`."""
+        """Fields of one next observation in `group`, with its resized images."""
         form = self.merged[f"next_observation/{key}"]
         own = column_field(f"observation/{key}", form.dtype, form.row_shape, **_dtypes(form))
         field = moved(own, group)
@@ -124,21 +125,21 @@ def _resized(field: Field, size: int) -> Field:
         path=f"{field.path}_{size}",
         dtype=field.dtype,
         row_shape=(size, size, 3),
-        axes=field.axes,
+        axes=(field.axes[0], *image_axes(f"{field.path}_{size}")),
         description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
-        attributes={"resized_from": field.path},
+        attributes={"channels": field.attributes["channels"], "resized_from": field.path},
     )
 
 
 def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArray[Any]]) -> dict[str, str]:
-    """Base column by resized column, for the columns of ``out``.
+    """Original column by resized column, for the columns of ``out``.
 
     Parameters
     ----------
     tables
         Tables of the scan.
     table
-        Name of the table that is read; one that the scan does not know holds next or final observations.
+        Name of the table that is read; if not in `tables`, it has next or final observations.
     out
         Columns that are read.
     """
@@ -157,10 +158,10 @@ def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArr
     }
 
 
-def lay_out(
-    found: Sequence[tuple[str, Index]], columns: Columns, *, keep: bool, image_size: int | None
-) -> tuple[Layout, list[Problem]]:
-    """Bring the columns of all episodes to one form.
+def merge_columns(
+    found: Iterable[tuple[str, EpisodeIndex]], columns: Columns, *, keep: bool, image_size: int | None
+) -> tuple[MergedColumns, list[Problem]]:
+    """Merge the columns of all episodes.
 
     Parameters
     ----------
@@ -171,22 +172,24 @@ def lay_out(
     keep
         Keep compressed frames as they are.
     image_size
-        Side of the resized set, or None.
+        Side of resized images, or None.
     """
-    variants = [(label, features) for name, index in found for label, features in _variants(name, index)]
-    forms = [
-        (label, {column: feature.form for column, feature in features.items()})
-        for label, features in variants
-    ]
-    merged, problems = reconcile(forms, columns)
     datasets: dict[str, dict[str, None]] = {}
     kinds: dict[str, dict[str, None]] = {}
     encoded: dict[str, set[bool]] = {}
-    for _, features in variants:
-        for column, feature in features.items():
-            datasets.setdefault(column, {})[feature.dataset] = None
-            kinds.setdefault(column, {})[feature.kind] = None
-            encoded.setdefault(column, set()).add(feature.encoded)
+    empty: dict[str, str] = {}
+
+    def forms() -> Iterator[tuple[str, dict[str, Column]]]:
+        for name, index in found:
+            empty.update(item for each in index.variants for item in each.empty.items())
+            for label, features in _variants(name, index):
+                for column, feature in features.items():
+                    datasets.setdefault(column, {})[feature.dataset] = None
+                    kinds.setdefault(column, {})[feature.kind] = None
+                    encoded.setdefault(column, set()).add(feature.encoded)
+                yield label, {column: feature.form for column, feature in features.items()}
+
+    merged, problems = reconcile(forms(), columns)
     kept = [
         column for column in merged if keep and column.startswith("observation/") and True in encoded[column]
     ]
@@ -195,21 +198,19 @@ def lay_out(
         for column in kept
         if len(encoded[column]) > 1
     ]
-    layout = Layout(
+    layout = MergedColumns(
         merged=merged,
         kept=tuple(kept),
         image_size=image_size,
         datasets={column: tuple(names) for column, names in datasets.items()},
         forms={column: tuple(found) for column, found in kinds.items()},
-        empty={
-            path: kind for _, index in found for each in index.variants for path, kind in each.empty.items()
-        },
+        empty=empty,
     )
     return layout, problems + _name_problems(layout)
 
 
-def _variants(name: str, index: Index) -> list[tuple[str, Mapping[str, Feature]]]:
-    """Label and features of each set of columns that episodes of a source have."""
+def _variants(name: str, index: EpisodeIndex) -> list[tuple[str, Mapping[str, Feature]]]:
+    """Label for messages, and features, of each variant of a source."""
     if len(index.variants) == 1:
         return [(name, index.variants[0].features)]
     counts = np.bincount(index.variant)
@@ -221,8 +222,8 @@ def _variants(name: str, index: Index) -> list[tuple[str, Mapping[str, Feature]]
     return [(label, variant.features) for label, variant in zip(labels, index.variants, strict=True)]
 
 
-def _name_problems(layout: Layout) -> list[Problem]:
-    """Arrays that would lie inside other arrays, or have the same path."""
+def _name_problems(layout: MergedColumns) -> list[Problem]:
+    """Problems of arrays whose path lies inside another array's, or is the same."""
     paths = [field.path for table in layout.tables("") for field in table.fields]
     for column in layout.merged:
         if column.startswith("next_observation/"):

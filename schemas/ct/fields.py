@@ -52,6 +52,8 @@ MASKS = "masks"
 LABELS = "labels"
 SDF = "sdf"
 
+_DHW = ["depth", "height", "width"]
+
 
 def image_field(dtype: str, row_shape: tuple[int, ...], tile: tuple[int, int, int]) -> Field:
     """Field of ``volumes/image``, (V, D, H, W)."""
@@ -75,6 +77,7 @@ def extent_field() -> Field:
         axes=("volume", "axis"),
         unit="voxel",
         description="true depth, height and width of each volume",
+        attributes={"components": _DHW},
     )
 
 
@@ -124,6 +127,7 @@ def coords_field(group: str, longest: int, run: int) -> Field:
         unit="voxel",
         description="depth, height and width index of each point inside its volume",
         run=run,
+        attributes={"components": _DHW},
     )
 
 

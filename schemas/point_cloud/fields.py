@@ -2,7 +2,8 @@
 
 ::
 
-    points/xyz                     (N, 3) i4, f8 or f4; i4: q * scale + offset of the source, in float64
+    points/xyz                     (N, 3) i4, f8 or f4; i4: q * scale + offset of the source, in float64, or,
+                                   for decimals, (q + offset) / scale
     points/<column>                (N,) or (N, k), as in the source
     points/source_row              (N,) row in the source
     segments/offsets               (S + 1,) points of segment s are offsets[s]:offsets[s + 1]
@@ -21,19 +22,21 @@ the end of a source's segments and keeps the points that belong to none; it has 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, own_axes
 
 __all__ = [
+    "DECIMAL",
     "FAMILY_NAME",
     "NO_SEGMENT",
     "POINTS",
     "SEGMENTS",
+    "Decimal",
     "point_field",
     "scale_fields",
     "segment_field",
@@ -47,27 +50,45 @@ __all__ = [
 ]
 
 FAMILY_NAME = "point_cloud"
+DECIMAL = "decimal"
+"""Attribute of quantised coordinates that are decimals: their scale and offset, the same for all sources."""
 POINTS = "points"
 SEGMENTS = "segments"
 NO_SEGMENT = -1
 """Number of the segment that keeps a source's points of no segment."""
 
 _QUANTISED = "float64(q) * scale + offset, with sources/scale and sources/offset of the segment's source"
+_DECIMAL = "(float64(q) + offset) / scale, with sources/scale and sources/offset of the segment's source"
+_XYZ = ["x", "y", "z"]
 _VOXEL_RULE = "floor((xyz - origin) / size) in float64, unique in a segment, lexicographic"
 
 
-def xyz_field(dtype: str, run: int, unit: str | None) -> Field:
+class Decimal(NamedTuple):
+    """Coordinates ``(q + offset) / scale``: whole numbers of a power of ten."""
+
+    scale: float
+    offset: tuple[float, float, float]
+
+
+def xyz_field(dtype: str, run: int, unit: str | None, decimal: Decimal | None = None) -> Field:
     """Coordinates (N, 3).
 
     Parameters
     ----------
     dtype
-        ``"int32"`` (quantised with the source's own scale and offset), ``"float64"`` or ``"float32"``.
+        ``"int32"`` (quantised), ``"float64"`` or ``"float32"``.
     run
         Points of a typical segment.
     unit
         ``"m"``, or None where the sources do not say.
+    decimal
+        How decimals are quantised; None: with the source's own scale and offset.
     """
+    attributes: dict[str, object] = {"components": _XYZ}
+    if dtype == "int32":
+        attributes["quantised"] = _QUANTISED if decimal is None else _DECIMAL
+    if decimal is not None:
+        attributes[DECIMAL] = {"scale": decimal.scale, "offset": list(decimal.offset)}
     return Field(
         path=f"{POINTS}/xyz",
         dtype=dtype,
@@ -76,7 +97,7 @@ def xyz_field(dtype: str, run: int, unit: str | None) -> Field:
         unit=unit,
         description="x, y, z of each point, segments one after the other",
         run=run,
-        attributes={"quantised": _QUANTISED} if dtype == "int32" else {},
+        attributes=attributes,
     )
 
 
@@ -99,7 +120,7 @@ def point_field(
         path=f"{POINTS}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("point", *(f"component_{axis}" for axis in range(1, len(row_shape) + 1))),
+        axes=("point", *own_axes(name, "component", len(row_shape))),
         description=f"{name} of each point",
         run=run,
         attributes=attributes or {},
@@ -114,7 +135,7 @@ def segment_field(
         path=f"{SEGMENTS}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("segment", *(f"component_{axis}" for axis in range(1, len(row_shape) + 1))),
+        axes=("segment", *own_axes(name, "component", len(row_shape))),
         description=f"{name} of each segment",
         attributes=attributes or {},
     )
@@ -136,6 +157,7 @@ def segment_fields(unit: str | None) -> dict[str, Field]:
             axes=("segment", "coordinate"),
             unit=unit,
             description="minimum of the segment's coordinates; 0 if it has no points",
+            attributes={"components": _XYZ},
         ),
         Field(
             path=f"{SEGMENTS}/bounds",
@@ -144,6 +166,7 @@ def segment_fields(unit: str | None) -> dict[str, Field]:
             axes=("segment", "minimum_maximum", "coordinate"),
             unit=unit,
             description="minimum and maximum of the segment's coordinates; 0 if it has no points",
+            attributes={"components": _XYZ},
         ),
         Field(
             path=f"{SEGMENTS}/source",
@@ -169,7 +192,7 @@ def scale_fields() -> tuple[Field, Field]:
             dtype="float64",
             row_shape=(3,),
             axes=("source", "coordinate"),
-            description=f"{name} of quantised coordinates, from the source's own header",
+            description=f"{name} of quantised coordinates",
         )
         for name in ("scale", "offset")
     )
@@ -202,7 +225,7 @@ def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tup
         axes=("voxel", "coordinate"),
         description="cell of each occupied voxel, counted from its segment's origin",
         run=run,
-        attributes=rule,
+        attributes={"components": _XYZ, **rule},
     )
     counts = Field(
         path=f"{group}/counts",

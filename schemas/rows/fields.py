@@ -7,7 +7,7 @@ from typing import Any
 
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo, count_problems
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, own_axes
 
 __all__ = ["FAMILY_NAME", "TABLE", "row_field", "validate"]
 
@@ -35,7 +35,7 @@ def row_field(
         path=f"{TABLE}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("row", *(f"axis_{axis}" for axis in range(1, len(row_shape) + 1))),
+        axes=("row", *own_axes(name, "axis", len(row_shape))),
         description=f"array {name} of the sources, files concatenated in natural order",
         attributes=attributes or {},
     )

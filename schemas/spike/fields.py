@@ -32,7 +32,7 @@ from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo, count_problems
 from unistore.schemas.spike.bits import row_bytes
 from unistore.schemas.spike.tiles import image_tile, spike_tile, voxel_tile
-from unistore.schemas.tables import Field, Table
+from unistore.schemas.tables import Field, Table, own_axes
 
 __all__ = [
     "FAMILY_NAME",
@@ -116,7 +116,7 @@ def voxel_field(bins: int, dtype: str, height: int, width: int, *, counted: bool
         path=voxel_path(bins),
         dtype=dtype,
         row_shape=(bins, height, width),
-        axes=("frame", "bin", "y", "x"),
+        axes=("frame", f"bin_of_{bins}", "y", "x"),
         unit="spike",
         description=description,
         tile=voxel_tile(bins, height, width, np.dtype(dtype).itemsize),
@@ -130,7 +130,7 @@ def image_field(image: str, height: int, width: int) -> Field:
         path=f"{FRAMES}/{image}",
         dtype="uint8",
         row_shape=(height, width, 3),
-        axes=("frame", "y", "x", "channel"),
+        axes=("frame", "image_y", "image_x", "channel"),
         description=f"{image.capitalize()} image, RGB, row 0 = top",
         tile=image_tile(height, width),
         attributes={"channels": ["red", "green", "blue"]},
@@ -143,7 +143,7 @@ def file_table(image: str, run: int) -> Table:
     data = Field(
         path=f"{name}/data",
         dtype="uint8",
-        axes=("byte",),
+        axes=own_axes(name, "byte", 1),
         description=f"PNG or JPEG bytes of the {image} images, as in the source",
         run=run,
     )
@@ -181,6 +181,7 @@ def extent_field(path: str) -> Field:
         axes=("frame", "y_x"),
         unit="pixel",
         description=f"True height and width of {what}; what lies beyond is padding",
+        attributes={"components": ["height", "width"]},
     )
 
 

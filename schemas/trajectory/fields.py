@@ -21,18 +21,19 @@ from typing import Any
 
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo, count_problems
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, own_axes
 
 __all__ = [
+    "CHANNEL",
     "EPISODES",
     "FAMILY_NAME",
     "FINAL",
-    "IMAGE_AXES",
     "JPEG_SUFFIX",
     "NEXT",
     "OBSERVATION",
     "STEPS",
     "column_field",
+    "image_axes",
     "is_image",
     "jpeg_fields",
     "moved",
@@ -48,8 +49,8 @@ NEXT = "steps/next_observation"
 FINAL = "episodes/final_observation"
 JPEG_SUFFIX = "_jpeg"
 
-IMAGE_AXES: tuple[str, ...] = ("step", "y", "x", "channel")
-"""Axes of a colour image array; whoever hands out samples moves ``channel`` to the front."""
+CHANNEL = "channel"
+"""Last axis of a colour image array; whoever hands out samples moves it to the front."""
 
 _FLAGS = {
     "terminated": "the step ended the episode in a terminal state, as the source says",
@@ -78,30 +79,32 @@ def column_field(column: str, dtype: str, row_shape: tuple[int, ...], **attribut
         Further attributes of the array.
     """
     image = dtype == "uint8" and len(row_shape) == 3 and row_shape[-1] == 3
-    if image:
-        axes = IMAGE_AXES
-    elif len(row_shape) <= 1:
-        axes = ("step", "dimension")[: 1 + len(row_shape)]
-    else:
-        axes = ("step", *(f"axis_{number}" for number in range(1, 1 + len(row_shape))))
+    own = own_axes(column, "dimension" if len(row_shape) == 1 else "axis", len(row_shape))
+    axes = image_axes(column) if image else own
     numeric = dtype != "bool" and not image and len(row_shape) <= 1
     described = f"observation {column.removeprefix('observation/')} before the step's action"
     return Field(
         path=f"{STEPS}/{column}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=axes,
+        axes=("step", *axes),
         description=_TEXTS.get(
             column, described if column.startswith("observation/") else f"{column}, per step"
         ),
         statistics=numeric and (column in ("action", "reward") or column.startswith("observation/")),
-        attributes=attributes,
+        attributes={"channels": ["red", "green", "blue"], **attributes} if image else attributes,
     )
+
+
+def image_axes(column: str) -> tuple[str, str, str]:
+    """Axes of one image of a column."""
+    y, x = (f"{column.rpartition('/')[2]}_{axis}" for axis in "yx")
+    return y, x, CHANNEL
 
 
 def is_image(field: Field) -> bool:
     """Whether a field holds RGB images (rows, H, W, 3) u1."""
-    return len(field.axes) == 4 and field.axes[1:] == IMAGE_AXES[1:]
+    return len(field.axes) == 4 and field.axes[-1] == CHANNEL
 
 
 def moved(field: Field, group: str) -> Field:
@@ -136,7 +139,7 @@ def jpeg_fields(key: str, run: int, **attributes: object) -> tuple[Field, Field]
     data = Field(
         path=f"{group}/data",
         dtype="uint8",
-        axes=("byte",),
+        axes=own_axes(group, "byte", 1),
         description=f"compressed frames of observation {key}, back to back, bit for bit as in the source",
         run=run,
         attributes=attributes,

@@ -123,7 +123,7 @@ def _rows(
 
 
 def _points(
-    names: list[str], values: dict[str, Any], _: dict[str, Any], about: dict[str, Any], folder: Path
+    names: list[str], values: dict[str, Any], attributes: dict[str, Any], about: dict[str, Any], folder: Path
 ) -> None:
     layouts = [json.loads(text) for text in _texts(values, "sources/layout")]
     numbers, owner, offsets = (values[f"segments/{key}"] for key in ("number", "source", "offsets"))
@@ -131,7 +131,9 @@ def _points(
         layout, order = layouts[at], values["points/source_row"][span]
         xyz = values["points/xyz"][span]
         if xyz.dtype.kind == "i":
-            xyz = xyz.astype("f8") * values["sources/scale"][at] + values["sources/offset"][at]
+            scale, offset, whole = values["sources/scale"][at], values["sources/offset"][at], xyz.astype("f8")
+            decimal = "decimal" in attributes["points/xyz"]
+            xyz = (whole + offset) / scale if decimal else whole * scale + offset
         with h5py.File(_find(folder, name)) as file:
             kind = layout["layout"]
 

@@ -15,6 +15,7 @@ A mutation is a list of steps, each an object with ``do``:
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -116,6 +117,8 @@ def _change_json(store: Path, step: Step, root: Any, canary: Path) -> None:
         del place[last]
     if step["file"] != ROOT:
         (store / step["file"]).write_text(json.dumps(document))
+        with contextlib.suppress(LookupError, TypeError):  # repeated in the root as it is now
+            root["consolidated_metadata"]["metadata"][step["file"].removesuffix(f"/{ROOT}")] = document
 
 
 def _change_bytes(store: Path, step: Step, root: Any, canary: Path) -> None:

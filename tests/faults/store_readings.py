@@ -24,7 +24,7 @@ import unistore.converters.trajectory.export
 import unistore.data.dataset
 import unistore.data.kinds.replay
 from unistore import export, verify
-from unistore.data.kinds.locality import samples_of_a_chunk
+from unistore.data.kinds.locality import samples_per_chunk
 from unistore.errors import StoreError, UnistoreError
 from unistore.report.inspection import inspect
 from unistore.report.speed import measure
@@ -131,11 +131,12 @@ def plain_sample(path: Path, family: str, sample: int) -> Iterator[tuple[str, np
         real = np.arange(every) if every == numbers.shape[0] else np.flatnonzero(numbers[...] != -1)
         segment = int(real[sample])
         lo, hi = np.asarray(array("segments/offsets")[segment : segment + 2]).tolist()
+        decimal = "decimal" in array("points/xyz").attrs
         xyz, origin = np.asarray(array("points/xyz")[lo:hi]), np.asarray(array("segments/origin")[segment])
         if xyz.dtype == np.int32:
             source = int(array("segments/source")[segment])
             scale, offset = (np.asarray(array(f"sources/{each}")[source]) for each in ("scale", "offset"))
-            xyz = xyz * scale + offset
+            xyz = (xyz + offset) / scale if decimal else xyz * scale + offset
         yield "xyz", (xyz - origin).astype(np.float32)
         yield "origin", origin
     elif family == "ct" and (path / "volumes/image").exists():
@@ -177,7 +178,7 @@ def found_sound(path: Path) -> None:
 def look_at(path: Path) -> None:
     """What doctor does, with a look at the clock that takes no time."""
     dataset = unistore.Dataset(path, natural_suggestion(Store(path)).kind)
-    samples_of_a_chunk(dataset.store, len(dataset))
+    samples_per_chunk(dataset.store, len(dataset))
     _ = dataset.digest, dataset.block_offsets()
     if len(dataset):
         dataset.source_of(len(dataset) - 1)

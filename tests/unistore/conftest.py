@@ -278,7 +278,7 @@ def forge() -> Callable[..., None]:
     """``forge(store, {path: array})``: write other values and seal them, as a faulty converter would."""
 
     def write(store: Path, arrays: dict[str, Any], attributes: dict[str, Any] | None = None) -> None:
-        from unistore.store.manifest import Entry, manifest_bytes, parse_manifest, seal_of, sign_root
+        from unistore.store.manifest import Entry, make_seal, manifest_bytes, parse_manifest, sign_root
         from unistore.zarr3.metadata import ArrayMetadata
         from unistore.zarr3.writer import content_digest, encode_shard, write_shard
 
@@ -305,7 +305,7 @@ def forge() -> Callable[..., None]:
         manifest.write_bytes(data)
         root = json.loads((store / "zarr.json").read_text())
         root["attributes"]["unistore"].update(attributes or {})
-        root["attributes"]["unistore"]["seal"] = seal_of(entries.values(), data)
+        root["attributes"]["unistore"]["seal"] = make_seal(entries.values(), data)
         (store / "zarr.json").write_bytes(sign_root(json.dumps(root, indent=1).encode() + b"\n"))
 
     return write

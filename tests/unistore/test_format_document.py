@@ -13,7 +13,7 @@ import pytest
 
 import unistore
 from unistore.store.manifest import Entry
-from unistore.zarr3.presets import CODECS, codec_chain
+from unistore.zarr3.presets import PRESETS, codec_chain
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "format.md"
 DATA = Path(__file__).parents[1] / "data"
@@ -124,7 +124,7 @@ def test_it_names_every_member_of_a_manifest_line() -> None:
         assert f"| `{member}` |" in section(3)
 
 
-@pytest.mark.parametrize("preset", CODECS)
+@pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "float64", "bool"])
 @pytest.mark.parametrize("chunk", [(4096,), (4096, 3), (1, 32, 32, 32)])
 def test_its_table_of_codecs(preset: str, dtype: str, chunk: tuple[int, ...]) -> None:

@@ -21,7 +21,7 @@ import unistore
 from tests.detection import detect
 from unistore.cli.convert import convert as unistore_convert
 from unistore.cli.main import main
-from unistore.cli.options import SharedOption, own_options
+from unistore.cli.options import SharedOption, add_family_options
 from unistore.conversion.convert import convert, make_converter
 from unistore.converters import registry
 from unistore.converters.options import RESERVED, Options, declared, option
@@ -245,7 +245,7 @@ def test_every_form_from_python_to_the_command_line_and_back() -> None:
         parsed.update(given)
 
     parsed: dict[str, Any] = {}
-    command = click.command()(own_options(PingOptions, run))
+    command = click.command()(add_family_options(PingOptions, run))
     arguments = [
         "--gain",
         "2.5",

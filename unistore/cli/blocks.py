@@ -1,4 +1,4 @@
-"""Headed blocks on standard output: in colour on a terminal, plain text when piped."""
+"""Prints blocks of text with titles: in colour on a terminal, else as plain text."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def show(blocks: Sequence[Block], *, every: bool = False) -> None:
     from unistore.report.blocks import plain, unfolded
 
     if sys.stdout.isatty() or SHOWN.color == "always":
-        _show(unfolded(blocks, every=every))
+        _show_on_terminal(unfolded(blocks, every=every))
     else:
         say(plain(blocks, every=every))
 
 
-def _show(blocks: Iterable[Block]) -> None:
+def _show_on_terminal(blocks: Iterable[Block]) -> None:
     """Blocks on a terminal: aligned, wrapped to its width, in colour."""
     out = console()
     for number, block in enumerate(blocks):
         if number:
             out.print()
-        for part in _parts(block, out.width):
+        for part in _renderables(block, out.width):
             out.print(part)
         if block.code:
-            out.print(_coloured("\n".join(map(safe, block.code.split("\n")))), soft_wrap=True)
+            out.print(_highlighted("\n".join(map(safe, block.code.split("\n")))), soft_wrap=True)
 
 
-def _parts(block: Block, width: int) -> Iterable[RenderableType]:
+def _renderables(block: Block, width: int) -> Iterable[RenderableType]:
     from rich.box import SIMPLE_HEAD
     from rich.padding import Padding
     from rich.table import Table
@@ -57,20 +57,20 @@ def _parts(block: Block, width: int) -> Iterable[RenderableType]:
             facts.add_row(Text(name, style="bold"), Text(safe(value)))
         yield Padding(facts, indent, expand=False)
     if block.rows:
-        shown, left_out = _fitting(block, width)
+        shown, hidden = _visible_columns(block, width)
         table = Table(box=SIMPLE_HEAD, pad_edge=False)
         for number in shown:
             table.add_column(block.columns[number], overflow="fold")
         for row in block.rows:
             table.add_row(*(Text(safe(row[number])) for number in shown))
         yield table
-        if left_out:
-            yield Text(f"  left out, the terminal being narrow: {', '.join(left_out)}", style="dim")
+        if hidden:
+            yield Text(f"  hidden, as the terminal is narrow: {', '.join(hidden)}", style="dim")
     for line in (line for text in block.lines for line in text.split("\n")):
         yield Padding(Text(safe(line)), indent, expand=False)
 
 
-def _coloured(code: str) -> Text:
+def _highlighted(code: str) -> Text:
     from rich.syntax import Syntax
 
     language = "console" if code.startswith("unistore ") else "python"
@@ -79,16 +79,16 @@ def _coloured(code: str) -> Text:
     return text
 
 
-def _fitting(block: Block, width: int) -> tuple[list[int], list[str]]:
-    """Numbers of the columns that a terminal has room for, and the names of those that it has not."""
+def _visible_columns(block: Block, width: int) -> tuple[list[int], list[str]]:
+    """Numbers of the columns that fit into the width, and names of those that do not."""
     widths = [
         max(len(name), *(len(row[number]) for row in block.rows)) + 3
         for number, name in enumerate(block.columns)
     ]
-    shown, left_out = list(range(len(widths))), []
+    shown, hidden = list(range(len(widths))), []
     for name in block.spare:
         if sum(widths[number] for number in shown) <= width:
             break
         shown.remove(block.columns.index(name))
-        left_out.append(name)
-    return shown, left_out
+        hidden.append(name)
+    return shown, hidden

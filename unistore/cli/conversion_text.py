@@ -1,4 +1,4 @@
-"""What a conversion did, or would do, for people."""
+"""Text about a conversion, or the preview of one, for the terminal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["preview_text", "report_text"]
 
-LONGEST = 100
-"""Characters of a reason that the table shows."""
-MOST = 50
-"""Lines of the table."""
+MAX_REASON = 100
+"""Characters of a reason in the table."""
+MAX_ROWS = 50
+"""Rows of the table."""
 
 
 def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
-    """What would be written, and how much of the memory that may be taken it takes."""
+    """What would be written, and the memory that it takes."""
     lines = [f"would write {destination}: {shown.scan.family.replace('_', ' ')}"]
     lines += [f"  {count_of(len(shown.scan.sources), 'source')}, {size(shown.source_bytes)}"]
     lines.append(f"  {verdicts_line([each.to_json() for each in counted_scan(shown.scan)])}")
@@ -38,18 +38,18 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
                 f"reads {array.amplification:.2f}× what a sample needs"
             )
     lines.append(f"  uncompressed {size(shown.raw_bytes)}")
-    lines.append(_memory(shown, memory))
+    lines.append(_memory_line(shown, memory))
     lines += [f"  note: {note}" for note in shown.scan.notes]
-    return "\n".join([*lines, *_skipped(shown.scan.options.get("skipped", ()))])
+    return "\n".join([*lines, *_skipped_table(shown.scan.options.get("skipped", ()))])
 
 
-def _memory(shown: Preview, memory: str | None) -> str:
-    """Peak of all processes: fewer workers where all would be too many, and two steps in one process."""
+def _memory_line(shown: Preview, memory: str | None) -> str:
+    """Peak memory of all processes, and whether workers were reduced to fit the limit."""
     peak, step = shown.peak, size(shown.estimate.step)
     processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.steps > 1:
-        processes += " that reads a step while it writes the one before"
-    fewer = f" (of {peak.wanted} wanted: no more fit into {memory})" if peak.workers < peak.wanted else ""
+        processes += " that reads one step while it writes the previous one"
+    fewer = f" (of {peak.wanted} requested: no more fit into {memory})" if peak.workers < peak.wanted else ""
     return f"  peak memory about {size(peak.bytes)}: {processes}{fewer}, {step} for the largest step of each"
 
 
@@ -68,26 +68,26 @@ def report_text(report: Report) -> str:
     ]
     lines.append(f"  {verdicts_line(report.verdicts)}")
     if report.resumed:
-        lines.append(f"  continued: {report.resumed} of {report.tasks} shards were there")
+        lines.append(f"  resumed: {report.resumed} of {report.tasks} shards were already written")
     lines += [f"  note: {note}" for note in report.notes]
-    lines += _skipped(report.skipped)
+    lines += _skipped_table(report.skipped)
     lines.append(f"next: unistore inspect {report.destination}")
     return "\n".join(lines)
 
 
-def _skipped(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Table of what was left out, and why."""
+def _skipped_table(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Table of what was left out, with reasons."""
     if not entries:
         return []
     left_out = len({entry["left_out"] for entry in entries})
     rows = [("file", "dataset", "reason")]
-    for entry in entries[:MOST]:
+    for entry in entries[:MAX_ROWS]:
         reason = " ".join(entry["reason"].split())
-        short = reason if len(reason) <= LONGEST else f"{reason[: LONGEST - 1]}…"
+        short = reason if len(reason) <= MAX_REASON else f"{reason[: MAX_REASON - 1]}…"
         rows.append((entry["file"], entry["dataset"], short))
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     lines = [f"  left out because of problems: {left_out} (listed in unistore-report.json)"]
     lines += [f"    {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}" for row in rows]
-    if len(entries) > MOST:
-        lines.append(f"    and {len(entries) - MOST} more problems")
+    if len(entries) > MAX_ROWS:
+        lines.append(f"    and {len(entries) - MAX_ROWS} more problems")
     return lines

@@ -1,4 +1,4 @@
-"""``unistore convert``: one subcommand a family of the registry, and none at all to detect it."""
+"""``unistore convert``: one subcommand per family; without one, the family is detected."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from unistore.cli.families import Detection, FamilyGroup
-from unistore.cli.options import conversion
+from unistore.cli.families import DetectCommand, FamilyGroup
+from unistore.cli.options import add_common_options
 from unistore.cli.output import say, say_done, say_json
 
 __all__ = ["convert"]
@@ -25,10 +25,10 @@ COMMON = (
     "memory",
     "on_error",
 )
-"""Options of every conversion that are no converter's."""
+"""Options of every conversion that are not passed to the converter."""
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
-"""Exit code of a conversion that left something out because of its problems."""
+"""Exit code of a conversion that left something out because of problems."""
 
 EXAMPLES = """\b
 Examples:
@@ -39,9 +39,9 @@ Examples:
 
 
 def _convert(family: str | None, **given: Any) -> int:
-    """Run or preview one conversion and print what came of it; returns the exit code."""
+    """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.cli.conversion_text import preview_text, report_text
-    from unistore.cli.progress import Bar
+    from unistore.cli.progress import ProgressBar
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import detect_family, make_converter, source_paths
 
@@ -80,7 +80,7 @@ def _convert(family: str | None, **given: Any) -> int:
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
-    with Bar() as bar:
+    with ProgressBar() as bar:
         report = run(paths, destination, family, progress=bar, **common, **given)
     if as_json:
         say_json(asdict(report))
@@ -119,16 +119,16 @@ def _is_up_to_date(
 def convert() -> None:
     """Convert files into one sealed store: SRC... DST, the family detected or named.
 
-    DST is a folder, or a place in a bucket: s3://bucket/name.zarr, gs://…, az://….
+    DST is a folder, or a URL in a bucket: s3://bucket/name.zarr, gs://…, az://….
 
-    An interrupted conversion is continued by the same command. Nothing appears at DST before it is whole.
+    The same command resumes an interrupted conversion. DST appears once it is complete.
     Every family takes --dry-run, --codec, --split, --overwrite, --restart, --work, --workers, --scheduler,
     --memory, --on-error, --exclude, --json.
     """
 
 
-@convert.command("detect", cls=Detection, hidden=True)
-@conversion
+@convert.command("detect", cls=DetectCommand, hidden=True)
+@add_common_options
 def detect(**given: Any) -> int:
     """Detect the family of SRC... and convert it with default options."""
     return _convert(None, **given)

@@ -1,4 +1,4 @@
-"""``unistore doctor``: what this machine lets a Loader do."""
+"""``unistore doctor``: recommends Loader settings for this machine."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["command"]
 
 EXAMPLES = """\b
 Examples:
-  unistore doctor              cores, memory, limits, a Loader to start from
-  unistore doctor train.zarr   of a store too: place, page cache, speed
+  unistore doctor              cores, memory, limits, a Loader to start with
+  unistore doctor train.zarr   also of a store: location, page cache, speed
   unistore doctor train.zarr --json
 """
 
 
-@click.command("doctor", epilog=EXAMPLES, short_help="Look at this machine and a store; recommend a Loader.")
+@click.command("doctor", epilog=EXAMPLES, short_help="Check this machine and a store; recommend a Loader.")
 @click.argument("store", type=click.Path(), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(store: str | None, as_json: bool) -> None:
-    """Look at this machine, and at STORE from it; recommend a Loader, with reasons.
+    """Check this machine, and STORE from it; recommend a Loader, with reasons.
 
-    Cores, memory, shared memory and their limits; of a store also where it lies, whether it fits into the
-    page cache, and how fast it reads (about two seconds of short random reads).
+    Shows cores, memory, shared memory and their limits; of a store also its location, whether it fits into
+    the page cache, and how fast it is read (about two seconds of short random reads).
     """
     from unistore import doctor
 

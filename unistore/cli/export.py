@@ -1,4 +1,4 @@
-"""``unistore export``: a store given back as files of its source family."""
+"""``unistore export``: writes a store as files of its source family."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ["command"]
 
 EXAMPLES = """\b
 Examples:
-  unistore export train.zarr files/            the sources' layout again
-  unistore export s3://bucket/a.zarr files/    from a place in a bucket
+  unistore export train.zarr files/            the layout of the sources
+  unistore export s3://bucket/a.zarr files/    from a bucket
 """
 
 
-@click.command("export", epilog=EXAMPLES, short_help="Give a store back as files of its source family.")
+@click.command("export", epilog=EXAMPLES, short_help="Write a store as files of its source family.")
 @click.argument("store", metavar="STORE", type=click.Path())
 @click.argument("destination", metavar="DST", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def command(store: str, destination: str, as_json: bool) -> None:
-    """Give STORE back as files at DST: HDF5, .dat and PNG frames, or .npy, with the sources' exact values.
+    """Write STORE as files to DST: HDF5, .dat and PNG frames, or .npy, with the exact values of the sources.
 
     DST must not exist; it appears once everything is written.
     """
     from unistore import export
-    from unistore.cli.progress import Bar
+    from unistore.cli.progress import ProgressBar
 
-    with Bar() as bar:
+    with ProgressBar() as bar:
         done = export(store, destination, progress=bar)
     if as_json:
         say_json(asdict(done))

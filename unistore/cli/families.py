@@ -1,4 +1,4 @@
-"""How ``unistore convert`` reads its arguments: a family's name or none, sources, a destination."""
+"""Arguments of ``unistore convert``: an optional family, sources, a destination."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import click
 
-from unistore.cli.options import SharedOption, conversion, own_options
+from unistore.cli.options import SharedOption, add_common_options, add_family_options
 from unistore.converters.registry import Family, families
 from unistore.errors import InputError
 
-__all__ = ["Conversion", "Detection", "FamilyGroup"]
+__all__ = ["ConvertCommand", "DetectCommand", "FamilyGroup"]
 
 DETECT = "detect"
-"""Name of the hidden command that finds the family out."""
+"""Name of the hidden command that detects the family."""
 
 
-class Conversion(click.Command):
-    """A conversion. Its help tells the family's own options from those that every conversion has."""
+class ConvertCommand(click.Command):
+    """A conversion. Its help lists the family's own options apart from the common ones."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write options in two sections."""
@@ -37,27 +37,27 @@ class Conversion(click.Command):
                     formatter.write_dl(records)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say what is needed where click names a missing argument alone."""
+        """Name all required arguments if one is missing."""
         try:
             return super().parse_args(ctx, args)
         except click.MissingParameter as error:
             name = str(ctx.info_name)
-            beside = f"; for the folder of that name: unistore convert ./{name} …" if _exists(name) else ""
-            msg = f"sources and a destination are needed: {ctx.command_path} SRC... DST{beside}"
+            folder = f"; for the folder of that name: unistore convert ./{name} …" if _exists(name) else ""
+            msg = f"sources and a destination are needed: {ctx.command_path} SRC... DST{folder}"
             raise click.UsageError(msg, ctx) from error
 
 
-class Detection(Conversion):
-    """The conversion of whatever is found: named ``[FAMILY]`` in messages, and without a family's options."""
+class DetectCommand(ConvertCommand):
+    """The conversion with a detected family: ``[FAMILY]`` in messages, without options of a family."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Context under the name that users know."""
+        """Replace the hidden name in messages."""
         return super().make_context("[FAMILY]" if info_name == DETECT else info_name, args, parent, **extra)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Name the families that have an option."""
+        """For an unknown option, name the families that have it."""
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -73,12 +73,12 @@ class Detection(Conversion):
 
 
 class FamilyGroup(click.Group):
-    """One command a family; arguments that do not begin with a family's name are sources to detect.
+    """One command per family; without the name of a family, the hidden command detects it.
 
     Parameters
     ----------
     convert
-        Called with a family's name and the parsed arguments; gives the exit code.
+        Called with a family's name and the parsed arguments; returns the exit code.
     arguments
         Of `click.Group`.
     """
@@ -92,41 +92,43 @@ class FamilyGroup(click.Group):
         return sorted(each.command for each in families().values())
 
     def get_command(self, _ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a family, made from its record; the families' options are imported here."""
+        """The command of a family, made when it is needed, as this imports the family's options."""
         if cmd_name not in self.commands and (found := families().get(cmd_name.replace("-", "_"))):
             self.commands[cmd_name] = self._command(found)
         return self.commands.get(cmd_name)
 
     def _command(self, family: Family) -> click.Command:
-        run = own_options(family.part("options"), conversion(partial(self._convert, family.name)))
+        run = add_family_options(
+            family.part("options"), add_common_options(partial(self._convert, family.name))
+        )
         epilog = "\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)])
         return click.command(
             family.command,
-            cls=Conversion,
+            cls=ConvertCommand,
             help=family.description,
             short_help=family.summary,
             epilog=epilog if family.examples else None,
         )(run)
 
     def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a line a family; no family's options are needed for it."""
+        """Write one line per family, without importing their options."""
         found = sorted(families().values(), key=lambda each: each.command)
         with formatter.section("Families"):
             formatter.write_dl([(each.command, each.summary) for each in found])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the hidden command that detects, unless a family or a help option is named."""
+        """Insert the name of the hidden command, unless a family or a help option is given."""
         if args and args[0] not in ctx.help_option_names:
             family = self._family(args[0], ctx)
-            if family is None:
+            if family is not None:
+                args = [family, *args[1:]]
+            else:
                 self._refuse_misspelled(args[0], ctx)
-                if implied := self._implied(args, ctx):
-                    args, family = [implied, *args], implied
-            args = [DETECT, *args] if family is None else [family, *args[1:]]
+                args = [self._implied_family(args, ctx) or DETECT, *args]
         return super().parse_args(ctx, args)
 
     def owners(self, ctx: click.Context, option: str) -> list[str]:
-        """Families that have an option; those whose options cannot be imported are passed over."""
+        """Families that have an option; families whose options cannot be imported are skipped."""
         owners = []
         for name in self.list_commands(ctx):
             with suppress(InputError):
@@ -137,17 +139,17 @@ class FamilyGroup(click.Group):
                     owners.append(name)
         return owners
 
-    def _implied(self, args: list[str], ctx: click.Context) -> str | None:
-        """The only family that has all the options among some arguments that not every conversion has."""
+    def _implied_family(self, args: list[str], ctx: click.Context) -> str | None:
+        """The only family that has all the given options that are not common to all families."""
         flags = {arg.partition("=")[0] for arg in args if arg.startswith("--") and arg != "--"}
         command = self.get_command(ctx, DETECT)
         known = {name for each in command.get_params(ctx) for name in each.opts} if command else set()
         owners = [set(self.owners(ctx, flag)) for flag in flags - known - {"--help"}]
-        having = set.intersection(*owners) if owners else set()
-        return having.pop() if len(having) == 1 else None
+        common = set.intersection(*owners) if owners else set()
+        return common.pop() if len(common) == 1 else None
 
     def _family(self, word: str, ctx: click.Context) -> str | None:
-        """Family that a word names: exactly, or in other spellings where no such path is."""
+        """Family with this name; other spellings count unless a path of that name exists."""
         names = self.list_commands(ctx)
         if word in names:
             return word

@@ -1,4 +1,4 @@
-"""``unistore inspect``: what is at a path, and what to do with it."""
+"""``unistore inspect``: describes a store or source files, and suggests what to do next."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DAMAGED, BAD_INPUT = 1, 2
 
 EXAMPLES = """\b
 Examples:
-  unistore inspect train.zarr    a store: what it holds, code to load it
-  unistore inspect recordings/   sources: what is wrong, what converts them
+  unistore inspect train.zarr    a store: its content, code to load it
+  unistore inspect recordings/   sources: problems, the command to convert them
   unistore inspect train.zarr --html report.html
   unistore inspect train.zarr --sample 17 --plot sample.png
   unistore inspect train.zarr --json
@@ -38,10 +38,10 @@ class _Numbers(click.ParamType[tuple[int, ...]]):
         try:
             return tuple(int(each) for each in str(value).split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers, as in 3,17,2040", param, ctx)
+            self.fail(f"{value!r} is not a list of numbers, as in 3,17,2040", param, ctx)
 
 
-@click.command("inspect", epilog=EXAMPLES, short_help="Say what a path is, what is wrong, what to do next.")
+@click.command("inspect", epilog=EXAMPLES, short_help="Describe a path, its problems, and what to do next.")
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--all", "every", is_flag=True, help="Show bookkeeping arrays, chunks, shards and codecs, too.")
@@ -60,12 +60,12 @@ def command(
     plot: str | None,
     overwrite: bool,
 ) -> int:
-    """Say what PATH is: a store, an unfinished conversion, source files, or something else.
+    """Describe PATH: a store, an unfinished conversion, source files, or something else.
 
     Samples are rows of the store's sample table: segments, volumes, frames, episodes, rows.
 
-    Exits with 0; with 1 where a store's seal is broken; with 2 where sources have problems or nothing
-    known is there.
+    Exit codes: 0 if all is well, 1 if the seal of a store is broken, 2 if sources have problems or PATH is
+    nothing known.
     """
     if plot is not None and sample is None:
         raise click.UsageError("--plot needs --sample N")

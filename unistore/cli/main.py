@@ -1,4 +1,4 @@
-"""``unistore``: the group of commands, and what an error looks like.
+"""``unistore``: the group of commands, and how errors are printed.
 
 Exit codes: 0 done, 1 failure, 2 bad input, 3 finished but something was skipped, 130 interrupted.
 """
@@ -25,17 +25,17 @@ from unistore.errors import InputError, UnistoreError
 
 __all__ = ["cli", "main"]
 
-MOST = 50
-"""Problems that are listed for people."""
+MAX_PROBLEMS = 50
+"""Problems listed without ``--json``."""
 FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}
 EXAMPLES = """\b
 Examples:
-  unistore inspect recordings/              what it is, and what converts it
+  unistore inspect recordings/              what it is, and how to convert it
   unistore convert recordings/ train.zarr   detect the family, convert, seal
-  unistore inspect train.zarr               what it holds, and code to load it
-  unistore doctor train.zarr                a Loader for this machine, and why
+  unistore inspect train.zarr               its content, and code to load it
+  unistore doctor train.zarr                a Loader for this machine, with reasons
   unistore verify train.zarr                every byte as it was sealed
-  unistore export train.zarr files/         the sources' layout again, exact
+  unistore export train.zarr files/         the layout of the sources, exact
 """
 
 
@@ -62,10 +62,10 @@ cli.add_command(completion)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     general, given = _general(given)
-    sys.exit(_run(given, general, plain="--json" in given))
+    sys.exit(_run(given, general, as_json="--json" in given))
 
 
 def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -83,13 +83,13 @@ def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
     return general, others + arguments[end:]
 
 
-def _run(arguments: list[str], general: list[str], *, plain: bool) -> int:
+def _run(arguments: list[str], general: list[str], *, as_json: bool) -> int:
     try:
         code: Any = cli.main(args=[*general, *arguments], prog_name="unistore", standalone_mode=False)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        if plain:
+        if as_json:
             say_json({"error": error.format_message(), "problems": []})
         else:
             shown = io.StringIO()
@@ -97,13 +97,13 @@ def _run(arguments: list[str], general: list[str], *, plain: bool) -> int:
             say(shown.getvalue().rstrip("\n"), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        resumes = "; the same command continues where it stopped" if "convert" in arguments[:1] else ""
-        say(f"interrupted{resumes}", err=True)
+        resume = "; the same command continues where it stopped" if arguments[:1] == ["convert"] else ""
+        say(f"interrupted{resume}", err=True)
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told and ends the command
+    except Exception as error:  # noqa: BLE001 - printed, and ends the command
         if "--debug" in general:
             for problem in error.problems if isinstance(error, InputError) else ():
                 if problem.trace:
@@ -112,23 +112,23 @@ def _run(arguments: list[str], general: list[str], *, plain: bool) -> int:
 
             say("".join(format_exception(error)).rstrip("\n"), err=True)
             return error.exit_code if isinstance(error, UnistoreError) else 1
-        _show(error, plain=plain, converting=arguments[:1] == ["convert"])
+        _print_error(error, as_json=as_json, converting=arguments[:1] == ["convert"])
         return error.exit_code if isinstance(error, UnistoreError) else 1
     return code if isinstance(code, int) else 0
 
 
-def _show(error: Exception, *, plain: bool, converting: bool) -> None:
+def _print_error(error: Exception, *, as_json: bool, converting: bool) -> None:
     problems = error.problems if isinstance(error, InputError) else ()
-    if plain:
+    if as_json:
         listed = [problem.to_json() for problem in problems]
         say_json({"error": _message(error), "problems": listed})
         return
     if len(problems) > 1:
         say(f"error: {len(problems):,} problems", err=True)
-        for problem in problems[:MOST]:
+        for problem in problems[:MAX_PROBLEMS]:
             say(f"  {problem}", err=True)
-        if len(problems) > MOST:
-            say(f"  and {len(problems) - MOST:,} more (all of them with --json)", err=True)
+        if len(problems) > MAX_PROBLEMS:
+            say(f"  and {len(problems) - MAX_PROBLEMS:,} more (all of them with --json)", err=True)
     else:
         say(f"error: {_message(error)}", err=True)
     if converting and problems and all(problem.source for problem in problems):

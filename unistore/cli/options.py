@@ -1,4 +1,4 @@
-"""Options of the command line: those that every conversion shares, and those that a family declares."""
+"""Options of ``unistore convert``: common ones, and those that families declare."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from unistore.converters.options import Option, Options, declared
 
-__all__ = ["SharedOption", "conversion", "own_options"]
+__all__ = ["SharedOption", "add_common_options", "add_family_options"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -19,15 +19,15 @@ class SharedOption(click.Option):
     """An option that every conversion has."""
 
 
-def _declared(option: Option, cls: type[click.Option] = click.Option) -> Callable[[F], F]:
-    """The option of the command line that a declared one is."""
+def _click_option(option: Option, cls: type[click.Option] = click.Option) -> Callable[[F], F]:
+    """Decorator that adds a declared option to a command."""
     names, help_text = [option.flag], option.help
     settings: dict[str, Any] = {"cls": cls, "default": option.default, "metavar": option.metavar}
     if option.form in ("several", "mapping"):
         settings["multiple"] = True
         help_text = f"{help_text.removesuffix('.')} (several allowed)."
     if option.form == "mapping":
-        settings |= {"default": (), "callback": _mapping}
+        settings |= {"default": (), "callback": _parse_mapping}
     elif option.kind is bool:
         names = [f"{option.flag}/{option.negative}"]
     else:
@@ -37,7 +37,7 @@ def _declared(option: Option, cls: type[click.Option] = click.Option) -> Callabl
     return click.option(*names, help=help_text, show_default=shown, **settings)
 
 
-def _mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+def _parse_mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
     wrong = [pair for pair in pairs if "=" not in pair]
     if wrong:
         msg = f"{option.opts[0]} {wrong[0]}: expected {option.metavar}"
@@ -45,11 +45,11 @@ def _mapping(_: click.Context, option: click.Parameter, pairs: tuple[str, ...]) 
     return dict(pair.split("=", 1) for pair in pairs)
 
 
-def own_options(options: type[Options], command: F) -> F:
+def add_family_options(options: type[Options], command: F) -> F:
     """Add the options of a family to a command, without those that every family has."""
     shared = declared(Options)
-    for each in reversed([each for each in declared(options) if each not in shared]):
-        command = _declared(each)(command)
+    for option in reversed([each for each in declared(options) if each not in shared]):
+        command = _click_option(option)(command)
     return command
 
 
@@ -59,21 +59,21 @@ _COMMON = (
     _shared("--dry-run", is_flag=True, help="Show what was found and what would be written, and stop."),
     _shared(
         "--codec",
-        type=click.Choice(["fast", "balanced", "small", "none"]),
-        default="fast",
+        type=click.Choice(["auto", "fast", "balanced", "small", "none"]),
+        default="auto",
         show_default=True,
-        help="fast: blosc-lz4, decodes at memory speed. small: blosc-zstd, smallest.",
+        help="auto: chosen for each column by trial. fast: blosc-lz4. small: blosc-zstd, smallest.",
     ),
     _shared(
-        "--split", metavar="SHARES", help="Deal whole sources out to splits: train=0.8,val=0.2 (of samples)."
+        "--split", metavar="SHARES", help="Assign whole sources to splits: train=0.8,val=0.2 (of samples)."
     ),
     _shared("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed."),
-    _shared("--restart", is_flag=True, help="Forget an unfinished conversion instead of continuing it."),
+    _shared("--restart", is_flag=True, help="Discard an unfinished conversion instead of resuming it."),
     _shared(
         "--work",
         type=click.Path(file_okay=False),
         metavar="DIR",
-        help="With DST in a bucket: folder for the journal and spilled rows of an unfinished conversion.",
+        help="If DST is in a bucket: local folder for the journal and spilled rows of the conversion.",
     ),
     _shared(
         "--workers",
@@ -84,9 +84,13 @@ _COMMON = (
     _shared(
         "--memory",
         metavar="SIZE",
-        help="What all processes together may hold: 4GB. Fewer workers if need be; same bytes in the store.",
+        help="Memory limit of all processes together: 4GB. May reduce the workers; the store is the same.",
     ),
-    _shared("--scheduler", metavar="TCP", help="Use an existing dask cluster: tcp://host:8786."),
+    _shared(
+        "--scheduler",
+        metavar="TCP",
+        help="Use an existing dask cluster: tcp://host:8786, or its scheduler file (….json).",
+    ),
     _shared(
         "--on-error",
         type=click.Choice(["fail", "skip"]),
@@ -94,12 +98,12 @@ _COMMON = (
         show_default=True,
         help="skip: leave out files and episodes with problems, list them, finish with exit code 3.",
     ),
-    *(_declared(each, SharedOption) for each in declared(Options)),
+    *(_click_option(each, SharedOption) for each in declared(Options)),
     _shared("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
 )
 
 
-def conversion(command: F) -> F:
+def add_common_options(command: F) -> F:
     """Add SRC…, DST and the common options to a command."""
     for option in reversed(_COMMON):
         command = option(command)

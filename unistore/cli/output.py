@@ -1,4 +1,4 @@
-"""All that the commands print: foreign names made safe for a terminal, URLs without what may be secret."""
+"""Output of the commands: control characters are escaped, secrets in URLs removed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from unistore.errors import printable
-from unistore.remote.redaction import without_secrets
+from unistore.remote.redaction import redact_urls
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,8 +40,8 @@ def console(*, err: bool = False) -> Console:
 
 
 def safe(text: str) -> str:
-    """Text on one line, without control characters and the secrets of URLs."""
-    return printable(without_secrets(text))
+    """Text on one line, without control characters and secrets of URLs."""
+    return printable(redact_urls(text))
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -59,4 +59,4 @@ def say_json(value: Any, indent: int | None = None) -> None:
     """Print a JSON value, in ASCII."""
     import json
 
-    click.echo(json.dumps(without_secrets(value), indent=indent))
+    click.echo(json.dumps(redact_urls(value), indent=indent))

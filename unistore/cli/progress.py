@@ -1,4 +1,4 @@
-"""Progress on a terminal: bytes, rate, time left. A line a stage when piped."""
+"""Progress bars on standard error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rich.progress import (
 from unistore.cli.output import SHOWN, console, safe, say
 from unistore.system.sizes import size
 
-__all__ = ["Bar"]
+__all__ = ["ProgressBar"]
 
 
-class Bar:
+class ProgressBar:
     """A bar a stage on standard error: what is done, MB/s, time left.
 
     Without a terminal it prints one line a stage, so that logs stay readable; with ``--verbose`` another
@@ -63,7 +63,7 @@ class Bar:
             say(f"{stage} {size(total)}", err=True)
 
     def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
+        """`amount` more bytes are done."""
         if self._task is not None:
             self._progress.advance(self._task, amount)
 

@@ -1,4 +1,4 @@
-"""Training configurations that users have, as arguments of `Dataset` and of loaders."""
+"""Arguments of `Dataset` and loaders from training configuration files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Configuration files as users have them, turned into arguments of `Dataset` and of loaders.
+"""Training configuration files, as arguments of `Dataset` and of loaders.
 
-Two kinds are read as they are: YAML with ``SEED``, ``DATA.*``, ``DATALOADER.*``, ``TRAIN.*``, and JSON with
-``dataset.name`` and ``dataset.args``. Which keys tell what a sample is, families say (`SampleKeys`).
+Two formats are read: YAML with ``SEED``, ``DATA.*``, ``DATALOADER.*``, ``TRAIN.*``, and JSON with
+``dataset.name`` and ``dataset.args``. Each family declares the keys that describe its samples (`SampleKeys`).
 
 >>> config = unistore.config.load("config.yaml", store="gopro.zarr")       # doctest: +SKIP
 >>> dataset = unistore.Dataset(**config.train.dataset)                      # doctest: +SKIP
@@ -33,12 +33,12 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """Training or validation: arguments by name.
+    """Keyword arguments for training or for validation.
 
     Attributes
     ----------
     dataset
-        Of `unistore.Dataset`; ``path`` only where the file or the caller names one.
+        Of `unistore.Dataset`; without ``path`` if neither the file nor the caller names a store.
     loader
         Of `unistore.Loader`, after the dataset.
     dataloader
@@ -52,19 +52,19 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a configuration file says.
+    """Arguments from a configuration file.
 
     Attributes
     ----------
     train, validation
-        Arguments of each side; no validation where the file does not speak of one.
+        Arguments of each side; validation is None if the file has no key for it.
     workers
-        How the numbers of workers came about.
+        Numbers of workers, and their reason.
     seed
         Seed of datasets and loaders.
     unused
-        Dotted keys that decide nothing here, in the file's order: the training's own, and those of ways
-        that a store does not need (caches of converted voxels, precomputing).
+        Dotted keys without effect, in the file's order: those of the training itself, and those that a store
+        makes needless (caches of converted voxels, precomputing).
     """
 
     train: Side
@@ -75,14 +75,14 @@ class Config:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """What both kinds of file are first brought to."""
+class _Settings:
+    """Settings that both formats are read into."""
 
     path: str | None = None
     samples: SampleKeys | None = None
-    """What a sample is; None where the file does not tell."""
+    """Kind of samples; None if the file does not name one."""
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Of the kind of samples."""
+    """Arguments of the kind of samples."""
     seed: int = 0
     split: str | None = None
     validation_split: str | None = None
@@ -114,44 +114,44 @@ def load(
     path
         YAML or JSON file.
     store
-        The store; in place of ``DATA.ROOT`` or ``dataset.args.roots``, which name the source files until
-        somebody changes them.
+        Path of the store, instead of ``DATA.ROOT`` or ``dataset.args.roots``, which may still name the source
+        files.
     ranks
         Training processes on this machine; None: ``LOCAL_WORLD_SIZE`` of the environment, else 1.
     samples
         Samples of the training set, if known: few samples get few workers.
     cores
-        Usable cores, if not to be looked up.
+        Usable cores; None: detect them.
 
     Raises
     ------
     InputError
-        With every key that has a wrong type or contradicts another one.
+        If keys have a wrong type or contradict each other; lists all of them.
     """
     check = Arguments()
     check.path("path", path)
     check.path("store", store, none=True)
-    check.settle()
+    check.raise_problems()
     keys = read_keys(Path(path))
-    draft = _read_json(keys) if keys.has("dataset.name", "dataset.args") else _read_yaml(keys)
+    settings = _read_json(keys) if keys.has("dataset.name", "dataset.args") else _read_yaml(keys)
     if store is not None:
-        draft.path = os.fspath(store)
+        settings.path = os.fspath(store)
     count = environment_number("LOCAL_WORLD_SIZE", 1) if ranks is None else ranks
-    workers = _plan_workers(draft, keys, count, samples, cores)
+    workers = _plan_workers(settings, keys, count, samples, cores)
     if keys.problems or workers is None:
         raise InputError(keys.problems)
     workers.announce()
     return Config(
-        train=_side(draft, workers.train, train=True),
-        validation=_side(draft, workers.validation, train=False) if draft.validates else None,
+        train=_side(settings, workers.train, train=True),
+        validation=_side(settings, workers.validation, train=False) if settings.validates else None,
         workers=workers,
-        seed=draft.seed,
+        seed=settings.seed,
         unused=keys.unused,
     )
 
 
-def _read_yaml(keys: Keys) -> _Draft:
-    draft = _Draft(
+def _read_yaml(keys: Keys) -> _Settings:
+    settings = _Settings(
         path=keys.take("DATA.ROOT", str),
         seed=keys.take("SEED", int, 0, least=0),
         split=keys.take("DATA.TRAIN_SPLIT", str),
@@ -164,30 +164,30 @@ def _read_yaml(keys: Keys) -> _Draft:
         pin_memory=keys.take("DATALOADER.PIN_MEMORY", bool, default=False),
         persistent=keys.take("DATALOADER.PERSISTENT_WORKERS", bool, default=False),
     )
-    if draft.split is not None and draft.split == draft.validation_split:
-        keys.refuse("DATA.VAL_SPLIT", f"is {draft.split!r}, and so is DATA.TRAIN_SPLIT")
+    if settings.split is not None and settings.split == settings.validation_split:
+        keys.refuse("DATA.VAL_SPLIT", f"is {settings.split!r}, the same as DATA.TRAIN_SPLIT")
     if keys.take("DATA.USE_RAM_CACHE", bool, default=False):
         gibibytes = keys.take("DATA.CACHE_SIZE_GB", float, least=0)
-        draft.cache = "all" if gibibytes is None else round(gibibytes * _GIB)
-    _read_workers(draft, keys)
+        settings.cache = "all" if gibibytes is None else round(gibibytes * _GIB)
+    _read_workers(settings, keys)
     found = {name: each for name, each in _sample_keys().items() if keys.has(*each.keys)}
     if found:
         key = next(key for each in reversed(found.values()) for key in each.keys if keys.has(key))
-        _take_samples(draft, found, keys, key)
-    return draft
+        _take_samples(settings, found, keys, key)
+    return settings
 
 
-def _take_samples(draft: _Draft, found: Mapping[str, SampleKeys], keys: Keys, key: str) -> None:
-    """Take what a file tells of samples, for the one family in `found`; `key` is where it tells so."""
+def _take_samples(settings: _Settings, found: Mapping[str, SampleKeys], keys: Keys, key: str) -> None:
+    """Read the keys of the only family in `found`; a second family is a problem of `key`."""
     if len(found) > 1:
-        keys.refuse(key, f"the file speaks of samples of {' and of '.join(found)}")
-    draft.samples = next(iter(found.values()))
-    given = draft.samples.read(keys)
-    draft.arguments = {name: value for name, value in given.items() if value is not None}
+        keys.refuse(key, f"the file describes samples of {' and of '.join(found)}")
+    settings.samples = next(iter(found.values()))
+    given = settings.samples.read(keys)
+    settings.arguments = {name: value for name, value in given.items() if value is not None}
 
 
 def _sample_keys() -> dict[str, SampleKeys]:
-    """By family, how samples stand in configurations; what a package has that cannot be imported is told."""
+    """Configuration keys of each family; warns about other packages' families that cannot be imported."""
     found = {}
     for each in families().values():
         try:
@@ -200,85 +200,89 @@ def _sample_keys() -> dict[str, SampleKeys]:
     return found
 
 
-def _read_workers(draft: _Draft, keys: Keys) -> None:
+def _read_workers(settings: _Settings, keys: Keys) -> None:
     old, total = keys.workers("DATALOADER.NUM_WORKERS"), keys.workers("DATALOADER.TOTAL_WORKERS")
-    draft.train_workers = keys.take("DATALOADER.TRAIN_WORKERS", int, least=0)
-    draft.validation_workers = keys.take("DATALOADER.VAL_WORKERS", int, least=0)
-    if old is not None and (total is not None or draft.train_workers is not None):
-        keys.refuse("DATALOADER.NUM_WORKERS", "says how many workers, and so do newer keys beside it")
+    settings.train_workers = keys.take("DATALOADER.TRAIN_WORKERS", int, least=0)
+    settings.validation_workers = keys.take("DATALOADER.VAL_WORKERS", int, least=0)
+    if old is not None and (total is not None or settings.train_workers is not None):
+        keys.refuse("DATALOADER.NUM_WORKERS", "is given together with newer keys for the number of workers")
     elif isinstance(old, int):
-        draft.train_workers = old
-    draft.workers = "auto" if total is None else total
-    if draft.persistent and draft.train_workers == 0:
+        settings.train_workers = old
+    settings.workers = "auto" if total is None else total
+    if settings.persistent and settings.train_workers == 0:
         keys.refuse("DATALOADER.PERSISTENT_WORKERS", "is true, but there are no training workers to persist")
 
 
-def _read_json(keys: Keys) -> _Draft:
-    draft = _Draft()
+def _read_json(keys: Keys) -> _Settings:
+    settings = _Settings()
     name = keys.take("dataset.name", str, "")
     known = _sample_keys()
     found = {family: each for family, each in known.items() if name in each.datasets}
     if found:
-        _take_samples(draft, found, keys, "dataset.name")
+        _take_samples(settings, found, keys, "dataset.name")
     else:
         expected = dict.fromkeys(dataset for each in known.values() for dataset in each.datasets)
         keys.refuse("dataset.name", f"is {name!r}, expected {' or '.join(expected)}", "value")
     if keys.take("dataset.args.cache_data", bool, default=False):
-        draft.cache = "all"
-    draft.path = keys.take("dataset.args.roots", str)
-    draft.batch = keys.take("trainer.args.batch_size_per_gpu", int, 1, least=1)
-    return draft
+        settings.cache = "all"
+    settings.path = keys.take("dataset.args.roots", str)
+    settings.batch = keys.take("trainer.args.batch_size_per_gpu", int, 1, least=1)
+    return settings
 
 
 def _plan_workers(
-    draft: _Draft, keys: Keys, ranks: int, samples: int | None, cores: float | None
+    settings: _Settings, keys: Keys, ranks: int, samples: int | None, cores: float | None
 ) -> WorkerPlan | None:
-    """Workers of this rank; numbers that the file gives for a side stand as they are."""
+    """Workers of this rank; numbers given for training or validation are taken unchanged."""
     try:
         found = plan(
-            draft.workers,
+            settings.workers,
             ranks,
             samples,
-            validation=draft.validates and draft.validation_workers is None,
+            validation=settings.validates and settings.validation_workers is None,
             cores=cores,
             quiet=True,
         )
     except InputError as error:
         keys.problems += error.problems
         return None
-    train = found.train if draft.train_workers is None else draft.train_workers
-    validation = found.validation if draft.validation_workers is None else draft.validation_workers
-    fixed = draft.train_workers is not None or draft.validation_workers is not None
-    if isinstance(draft.workers, int) and fixed and (train + validation) * ranks > max(draft.workers, ranks):
-        said = f"{ranks} × ({train} training + {validation} validation)"
-        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {draft.workers}, less than {said} workers")
+    train = found.train if settings.train_workers is None else settings.train_workers
+    validation = found.validation if settings.validation_workers is None else settings.validation_workers
+    fixed = settings.train_workers is not None or settings.validation_workers is not None
+    if (
+        isinstance(settings.workers, int)
+        and fixed
+        and (train + validation) * ranks > max(settings.workers, ranks)
+    ):
+        needed = f"{ranks} × ({train} training + {validation} validation)"
+        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {settings.workers}, less than {needed} workers")
     if fixed:
-        reason = f"loader workers of each rank, as the file says: {train} train + {validation} validation"
+        reason = f"loader workers of each rank, from the file: {train} train + {validation} validation"
         found = replace(found, train=train, validation=validation, reason=reason)
     return found
 
 
-def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
-    dataset: dict[str, Any] = {"seed": draft.seed}
-    if draft.path is not None:
-        dataset["path"] = draft.path
-    if draft.samples is not None:
-        random = {"random": train} if draft.samples.draws else {}
-        dataset["samples"] = resolve(draft.samples.kind)(**draft.arguments, **random)
-    split = draft.split if train else draft.validation_split
+def _side(settings: _Settings, workers: int, *, train: bool) -> Side:
+    dataset: dict[str, Any] = {"seed": settings.seed}
+    if settings.path is not None:
+        dataset["path"] = settings.path
+    if settings.samples is not None:
+        random = {"random": train} if settings.samples.draws else {}
+        dataset["samples"] = resolve(settings.samples.kind)(**settings.arguments, **random)
+    split = settings.split if train else settings.validation_split
     if split is not None:
         dataset["split"] = split
     common = {
-        "batch_size": draft.batch if train else draft.validation_batch,
+        "batch_size": settings.batch if train else settings.validation_batch,
         "shuffle": train,
-        "pin_memory": draft.pin_memory,
+        "pin_memory": settings.pin_memory,
     }
-    prefetch = draft.prefetch if train else draft.validation_prefetch
-    loader: dict[str, Any] = {**common, "seed": draft.seed, "num_workers": workers}
+    prefetch = settings.prefetch if train else settings.validation_prefetch
+    loader: dict[str, Any] = {**common, "seed": settings.seed, "num_workers": workers}
     loader["prefetch_factor"] = prefetch
-    if draft.cache is not None:
-        loader["cache"] = draft.cache
+    if settings.cache is not None:
+        loader["cache"] = settings.cache
     dataloader = {**common, "num_workers": workers}
     if workers > 0:
-        dataloader |= {"prefetch_factor": prefetch, "persistent_workers": draft.persistent}
+        dataloader |= {"prefetch_factor": prefetch, "persistent_workers": settings.persistent}
     return Side(dataset=dataset, loader=loader, dataloader=dataloader)

@@ -16,65 +16,65 @@ from unistore.errors import InputError, Problem
 __all__ = ["read_keys"]
 
 _JSON_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-"""Strings and comments of JSON: a comment mark inside a string is none."""
+"""Strings and comments of JSON; strings, so that ``//`` inside one is not taken for a comment."""
 
 
 def read_keys(path: Path) -> Keys:
     """Read a YAML or JSON file as dotted keys.
 
-    JSON may hold comments (``//``, ``/* */``) and may be a fragment without its outer braces. A key that
-    stands twice with different values is a Problem.
+    JSON may have comments (``//``, ``/* */``) and lack its outer braces. A repeated key with different values
+    is a Problem.
 
     Raises
     ------
     InputError
-        If the file cannot be read or parsed, or holds no keys.
+        If the file cannot be read or parsed, or has no keys.
     """
     location = str(path)
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else f"is no UTF-8 text ({error})"
+        reason = error.strerror if isinstance(error, OSError) else f"is not UTF-8 text ({error})"
         raise InputError(Problem(location, f"cannot be read: {reason}", kind="unreadable")) from error
     is_json = path.suffix.lower() == ".json" or (path.suffix == "" and text.lstrip()[:1] in ("{", '"'))
-    twice: list[str] = []
-    parsed = _parse_json(text, location, twice) if is_json else _parse_yaml(text, location, twice)
+    duplicates: list[str] = []
+    parsed = _parse_json(text, location, duplicates) if is_json else _parse_yaml(text, location, duplicates)
     if not isinstance(parsed, dict) or not parsed:
         found = "nothing" if parsed is None else type(parsed).__name__
         raise InputError(Problem(location, f"holds {found}, expected keys and values", kind="format"))
-    keys = Keys(_flat(parsed), location)
-    for key in twice:
-        keys.refuse(key, "stands there twice with different values", cure="keep one")
+    keys = Keys(_flatten(parsed), location)
+    for key in duplicates:
+        keys.refuse(key, "is given twice with different values", cure="keep one")
     return keys
 
 
-def _flat(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            flat.update(_flat(value, f"{prefix}{key}."))
+            flat.update(_flatten(value, f"{prefix}{key}."))
         else:
             flat[f"{prefix}{key}"] = value
     return flat
 
 
-def _parse_json(text: str, location: str, twice: list[str]) -> Any:
+def _parse_json(text: str, location: str, duplicates: list[str]) -> Any:
     plain = _JSON_PARTS.sub(lambda part: part[0] if part[0].startswith('"') else " ", text).strip()
     if plain.startswith('"'):
         plain = f"{{{plain.rstrip(',')}}}"
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        return _unique(pairs, twice)
+    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return _as_dict(pairs, duplicates)
 
     try:
-        return json.loads(plain, object_pairs_hook=unique)
+        return json.loads(plain, object_pairs_hook=as_dict)
     except (ValueError, RecursionError) as error:
-        raise InputError(Problem(location, f"is no JSON: {error}", kind="format")) from error
+        raise InputError(Problem(location, f"is not valid JSON: {error}", kind="format")) from error
 
 
-def _parse_yaml(text: str, location: str, twice: list[str]) -> Any:
+def _parse_yaml(text: str, location: str, duplicates: list[str]) -> Any:
     class Loader(yaml.SafeLoader):
-        """`yaml.SafeLoader` that notices repeated keys."""
+        """`yaml.SafeLoader` that reports repeated keys."""
 
     def mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[Hashable, Any]:
         loader.flatten_mapping(node)
@@ -82,21 +82,21 @@ def _parse_yaml(text: str, location: str, twice: list[str]) -> Any:
             (loader.construct_object(key, deep=True), loader.construct_object(value, deep=True))
             for key, value in node.value
         ]
-        return _unique(pairs, twice)
+        return _as_dict(pairs, duplicates)
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     try:
         return yaml.load(text, Loader)  # noqa: S506  a SafeLoader
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:  # 2026-99-99, {[1]: 2}, [[[[…
         raise InputError(
-            Problem(location, f"is no YAML: {' '.join(str(error).split())}", kind="format")
+            Problem(location, f"is not valid YAML: {' '.join(str(error).split())}", kind="format")
         ) from error
 
 
-def _unique(pairs: list[tuple[Any, Any]], twice: list[str]) -> dict[Any, Any]:
+def _as_dict(pairs: list[tuple[Any, Any]], duplicates: list[str]) -> dict[Any, Any]:
     values: dict[Any, Any] = {}
     for key, value in pairs:
         if key in values and values[key] != value:
-            twice.append(str(key))
+            duplicates.append(str(key))
         values[key] = value
     return values

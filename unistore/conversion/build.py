@@ -6,6 +6,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import islice, zip_longest
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,6 +20,9 @@ from unistore.store.reader import Store
 from unistore.zarr3.durable import sync_folder
 
 __all__ = ["Build"]
+
+SOURCES = 1000
+"""Sources in one record of the journal."""
 
 
 class Build(ABC):
@@ -113,8 +117,8 @@ class Build(ABC):
         if self._restart:
             path.unlink(missing_ok=True)
         self.journal = Journal(path)
-        self._discard = not self.journal.records
-        if not self.journal.records:
+        self._discard = self.journal.is_empty
+        if self.journal.is_empty:
             self._forget()
 
     def _forget(self) -> None:
@@ -171,13 +175,17 @@ class Build(ABC):
         _remove_empty(self.folder)
         sync_folder(self.folder.parent)
 
-    def begin(self, identity: dict[str, Any], paths: Sequence[Path]) -> None:
+    def begin(
+        self, identity: dict[str, Any], sources: Sequence[tuple[str, Any]], paths: Sequence[Path]
+    ) -> None:
         """Record what is converted, or compare with what the journal says was begun.
 
         Parameters
         ----------
         identity
             What must stay the same for the conversion to be continued.
+        sources
+            Of each source its name, and what must stay the same of it.
         paths
             Sources as they were given; recorded for whoever looks into the folder.
 
@@ -189,9 +197,21 @@ class Build(ABC):
         begun = self.journal.of("begin")
         if not begun:
             given = [str(Path(path).absolute()) for path in paths]
+            looks = iter(sources)
+            while some := dict(islice(looks, SOURCES)):
+                self.journal.append({"step": "sources", "of": some})
             self.journal.append({"step": "begin", "identity": identity, "paths": given})
             return
-        differences = _differences(begun[0]["identity"], identity)
+        before = (item for record in self.journal.each("sources") for item in record["of"].items())
+        pairs = zip_longest(before, sources)
+        if begun[0]["identity"] == identity and all(one == other for one, other in pairs):
+            return
+        looks_before = {
+            name: look for record in self.journal.each("sources") for name, look in record["of"].items()
+        }
+        differences = _differences(
+            {**begun[0]["identity"], "sources": looks_before}, {**identity, "sources": dict(sources)}
+        )
         if differences:
             listed = "\n  ".join(differences[:20])
             msg = (

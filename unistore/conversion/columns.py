@@ -96,9 +96,8 @@ class Column(Protocol):
         """Digest of all rows, once every block has been taken; see `content_digest`."""
         ...
 
-    @property
-    def pieces(self) -> list[str]:
-        """The same of the rows of each source."""
+    def piece(self, number: int) -> str:
+        """The same of the rows of one of the sources that they come from."""
         ...
 
 
@@ -109,7 +108,7 @@ class InMemory:
     array: ArrayPlan
     rows: tuple[int, int]
     block: NDArray[Any]
-    pieces: list[str]
+    pieces: NDArray[np.bytes_]
 
     def __iter__(self) -> Iterator[tuple[tuple[int, ...], NDArray[Any]]]:
         yield (self.rows[0],), self.block
@@ -117,7 +116,11 @@ class InMemory:
     @property
     def content(self) -> str:
         """Digest of all rows."""
-        return self.pieces[0] if len(self.pieces) == 1 else content_digest(self.block)
+        return self.piece(0) if len(self.pieces) == 1 else content_digest(self.block)
+
+    def piece(self, number: int) -> str:
+        """Digest of the rows of one source."""
+        return str(self.pieces[number], "ascii")
 
 
 class Planes:
@@ -155,6 +158,10 @@ class Planes:
         """Digest of all rows, once every block has been taken."""
         return self._whole.hexdigest() if len(self._read) > 1 else self.pieces[0]
 
+    def piece(self, number: int) -> str:
+        """Digest of one row."""
+        return self.pieces[number]
+
 
 class IndexRows:
     """Rows of a shard of an index array, given by all its values.
@@ -186,7 +193,6 @@ class IndexRows:
         """Digest of all rows, once every block has been taken."""
         return self._content.hexdigest()
 
-    @property
-    def pieces(self) -> list[str]:
-        """None: index arrays are made of all sources together."""
-        return []
+    def piece(self, number: int) -> str:
+        """Index arrays are made of all sources together."""
+        raise NotImplementedError

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job, largest_need
 from unistore.conversion.finish import check_schema, seal, source_digests
-from unistore.conversion.guard import Guard, guard_of
-from unistore.conversion.job import DeriveJob, ShardJob
-from unistore.conversion.keys import source_keys, task_keys
+from unistore.conversion.guard import Guards, sizes_of
+from unistore.conversion.job import DeriveJob, ShardJob, lots
+from unistore.conversion.keys import Keys, source_keys, task_keys
 from unistore.conversion.memory import reading_memory
-from unistore.conversion.plan import Plan
+from unistore.conversion.plan import Plan, json_digest
 from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
 from unistore.conversion.space import check_space
-from unistore.conversion.spill import Spill
+from unistore.conversion.spill import Lot, Spill
 from unistore.conversion.target import Folder
-from unistore.converters.protocol import Converter, Facts, Scan
+from unistore.conversion.trial import choose_codecs
+from unistore.converters.protocol import Converter, Scan
 from unistore.converters.verdicts import counted_scan
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.schemas.tables import Table
@@ -42,8 +43,8 @@ class Conversion:
 
     Attributes
     ----------
-    converter, scan
-        What is converted.
+    converter, scan, guards
+        What is converted, and the sources' files as they were.
     build
         Entered: where it is written, and the journal of what is done.
     memory
@@ -60,6 +61,7 @@ class Conversion:
 
     converter: Converter
     scan: Scan
+    guards: Guards
     build: Build
     memory: int | None
     room: int
@@ -82,16 +84,17 @@ class Conversion:
         if isinstance(self.build.target, Folder):
             tables = provisional_tables(self.scan)
             check_space(self.build.ground, self.build.folder, tables, self.progress)
-        guards = tuple(guard_of(source) for source in self.scan.sources)
-        planned = self._plan(guards, codec, shares)
+        guards = self.guards
+        keys = source_keys(self.scan, guards)
+        planned, spill = self._plan(guards, keys, codec, shares)
         plan = planned.plan
         check_schema(plan, planned.attributes)
-        resumed = self._write_shards(guards, plan, planned.spilled)
+        resumed = self._write_shards(guards, keys, planned, spill)
         sealed = seal(
             self.build.target,
             plan,
             self.build.journal,
-            planned.index(source_digests(plan, self.build.journal.of("shard"))),
+            planned.index(source_digests(plan, self.build.journal.each("shard"))),
             planned.attributes,
             planned.groups,
         )
@@ -100,7 +103,7 @@ class Conversion:
             family=plan.family,
             samples=int(planned.attributes["samples"]["count"]),
             sources=len(self.scan.sources),
-            source_bytes=sum(file.size for guard in guards for file in guard),
+            source_bytes=int(sizes_of(guards).sum()),
             raw_bytes=plan.raw_bytes,
             stored_bytes=sealed["bytes"],
             files=sealed["files"] + 2,
@@ -116,84 +119,90 @@ class Conversion:
         self.build.remove()
         return report
 
-    def _plan(self, guards: tuple[Guard, ...], codec: str, shares: Mapping[str, float] | None) -> Planned:
+    def _plan(
+        self, guards: Guards, keys: Keys, codec: str, shares: Mapping[str, float] | None
+    ) -> tuple[Planned, Spill]:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
-        settled = self.converter.settle(self.scan, self._derive(guards))
-        return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))
+        spill = self._derive(guards, keys)
+        settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())
+        choose = lambda plan, spilled: choose_codecs(self._job(guards, plan, spilled, spill))  # noqa: E731
+        return plan_conversion(self.scan, settled, codec, shares, spill, choose), spill
 
-    def _spill(self, number: int) -> Path:
-        """Folder of what the sources spilled in a round: sources are numbered anew in each."""
-        return self.build.spill if number == 0 else self.build.spill / f"round-{number}"
-
-    def _derive(self, guards: tuple[Guard, ...]) -> list[Facts]:
-        """Facts of every source, in order; empty if nothing is derived."""
-        if not self.scan.is_derived:
-            return []
-        spill = self._spill(self.round)
-        keys = source_keys(self.scan, guards)
-        done = self._derived(spill, keys)
-        todo = [source for source in range(len(guards)) if source not in done]
-        job = DeriveJob(converter=self.converter, scan=self.scan, guards=guards, spill=spill, room=self.room)
-        self._steps(
-            "reading",
-            job,
-            todo,
-            lambda source: sum(file.size for file in guards[source]),
-            lambda source: {"round": self.round, "of": keys[source]},
-        )
-        return [Spill(spill / str(source)).facts() for source in range(len(guards))]
-
-    def _derived(self, spill: Path, keys: Sequence[str]) -> set[int]:
-        """Sources that have been derived, in this round or, to the same end, in the one before."""
-        records = self.build.journal.of("derive")
-        now = [(record["source"], record["of"]) for record in records if record["round"] == self.round]
-        done = {source for source, key in now if key == keys[source]}
-        done = {source for source in done if Spill.stands(spill / str(source))}
-        before = {record["of"]: record["source"] for record in records if record["round"] == self.round - 1}
-        for source, key in enumerate(keys):
-            if source in done or key not in before:
-                continue
-            former, folder = self._spill(self.round - 1) / str(before[key]), spill / str(source)
-            if Spill.stands(former):
-                if folder.exists():
-                    shutil.rmtree(folder)
-                spill.mkdir(parents=True, exist_ok=True)
-                former.rename(folder)
-                record = {"step": "derive", "source": source, "round": self.round, "of": key}
-                self.build.journal.append(record)
-                done.add(source)
-        return done
-
-    def _write_shards(self, guards: tuple[Guard, ...], plan: Plan, spilled: Mapping[str, Table]) -> int:
-        """Write every shard that is not there yet; returns how many were."""
-        journal = self.build.journal
-        planned = [record for record in journal.of("plan") if record["round"] == self.round]
-        if planned and planned[0]["digest"] != plan.digest:
-            msg = f"{self.build.folder}: the plan is not the one that was begun; add --restart to start over"
-            raise ConversionError(msg)
-        if not planned:
-            tasks = len(plan.tasks())
-            journal.append({"step": "plan", "digest": plan.digest, "tasks": tasks, "round": self.round})
-        keys = task_keys(plan, source_keys(self.scan, guards))
-        done = self._written(plan, keys)
-        todo = [task for task in plan.tasks() if task.id not in done]
-        job = ShardJob(
+    def _job(self, guards: Guards, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
+        return ShardJob(
             converter=self.converter,
             scan=self.scan,
             guards=guards,
-            spill=self._spill(self.round),
+            spill=spill,
             target=self.build.target,
             plan=plan,
             spilled=spilled,
             reading=reading_memory(self.scan),
         )
-        self._steps("writing", job, todo, plan.task_bytes, lambda task: {"of": keys[task.id]})
+
+    def _derive(self, guards: Guards, keys: Keys) -> Spill:
+        """What every source spilled; nothing if nothing is derived."""
+        if not self.scan.is_derived:
+            return Spill(self.build.spill, 0)
+        spill = self._derived(keys)
+        sizes = sizes_of(guards)
+        job = DeriveJob(
+            converter=self.converter,
+            scan=self.scan,
+            guards=guards,
+            spill=self.build.spill / f"{self.round}",
+            room=self.room,
+        )
+        todo = lots(spill.missing, sizes)
+        self._steps(
+            "reading", job, todo, lambda lot: int(sizes[list(lot)].sum()), lambda _: {"round": self.round}
+        )
+        for lot in todo:
+            spill.add(f"{self.round}/{lot[0]}", lot, range(len(lot)))
+        return spill
+
+    def _derived(self, keys: Keys) -> Spill:
+        """Sources that have been derived, in this round or, to the same end, in an earlier one."""
+        spill, order = Spill(self.build.spill, len(keys)), np.argsort(keys)
+        for record in self.build.journal.each("derive"):
+            lot = f"{record['round']}/{record['lot']}"
+            if not Lot.stands(self.build.spill / lot):
+                continue
+            found = Lot(self.build.spill / lot).keys
+            if json_digest(found) != record["of"]:
+                continue
+            wanted = np.array([key or "" for key in found], "S32")
+            number = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+            known = np.flatnonzero(keys[number] == wanted)
+            spill.add(lot, number[known].tolist(), known.tolist())
+        return spill
+
+    def _write_shards(self, guards: Guards, source_keys: Keys, planned: Planned, spill: Spill) -> int:
+        """Write every shard that is not there yet; returns how many were."""
+        journal, plan = self.build.journal, planned.plan
+        before = [record for record in journal.of("plan") if record["round"] == self.round]
+        if before and before[0]["digest"] != plan.digest:
+            msg = f"{self.build.folder}: the plan is not the one that was begun; add --restart to start over"
+            raise ConversionError(msg)
+        if not before:
+            tasks = len(plan.tasks())
+            journal.append({"step": "plan", "digest": plan.digest, "tasks": tasks, "round": self.round})
+        keys = task_keys(plan, source_keys)
+        done = self._written(plan, keys)
+        todo = [task for task in plan.tasks() if task.id not in done]
+        self._steps(
+            "writing",
+            self._job(guards, plan, planned.spilled, spill),
+            todo,
+            plan.task_bytes,
+            lambda task: {"of": keys[task.id]},
+        )
         return len(done)
 
     def _written(self, plan: Plan, keys: Mapping[str, str]) -> set[str]:
         """Tasks that have been done, in this round or, to the same end, in an earlier one."""
         journal = self.build.journal
-        last = {record["task"]: record for record in journal.of("shard")}
+        last = {record["task"]: record for record in journal.each("shard")}
         sizes = self.build.target.sizes() if last else {}
         done = set()
         for task in plan.tasks():
@@ -229,7 +238,7 @@ class Conversion:
                     problems.update(dict.fromkeys(outcome.problems))
                     if len(problems) >= MANY and not self.exhaustive:
                         break
-                else:
+                if outcome.record:
                     self.build.journal.append({**outcome.record, **about(item)})
                 self.progress.advance(size(item))
         if problems:

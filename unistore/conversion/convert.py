@@ -6,25 +6,28 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import room
 from unistore.conversion.runner import Report, run
+from unistore.conversion.scan_job import scan_on
 from unistore.conversion.signatures import typed
 from unistore.conversion.splits import parse_shares
 from unistore.converters.instead import nothing_found
 from unistore.converters.options import Options, declared
 from unistore.converters.protocol import Converter
 from unistore.converters.registry import Family, families, get_family
+from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
-from unistore.remote.url import local_only
+from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import parse_bytes
-from unistore.system.workers import MOST
+from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.presets import CODECS
 
 __all__ = ["convert", "detect_family", "make_converter", "recorded_converter"]
@@ -38,7 +41,7 @@ def convert(
     destination: PathLike,
     family: str | None = None,
     *,
-    codec: str = "fast",
+    codec: str = "auto",
     split: str | Mapping[str, float] | None = None,
     overwrite: bool = False,
     restart: bool = False,
@@ -47,7 +50,7 @@ def convert(
     scheduler: str | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
     **options: Any,
 ) -> Report:
     """Convert research files into one sealed store.
@@ -64,7 +67,9 @@ def convert(
         Family of the sources, as ``unistore convert --help`` lists them; None: the only one that has all the
         given options of its own, or else from the content.
     codec
-        ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or ``"none"``.
+        ``"auto"`` chooses for each column by trial: none where compression saves little, else lz4, or zstd
+        where that saves much more. ``"fast"`` (blosc-lz4), ``"balanced"``, ``"small"`` (blosc-zstd) or
+        ``"none"`` insist on one for all columns.
     split
         Shares of the samples, dealt out by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
     overwrite
@@ -77,7 +82,7 @@ def convert(
     workers
         Worker processes; 0 converts in this process, on threads.
     scheduler
-        Address of an existing dask scheduler.
+        Address of an existing dask scheduler, or the file that its ``--scheduler-file`` names (``….json``).
     memory
         What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
         limit that one step alone would break is refused. What does not fit into a worker's share (512 MiB
@@ -112,7 +117,7 @@ def convert(
     check.text("family", family, none=True)
     check.one_of("--codec", codec, CODECS)
     check.one_of("--on-error", on_error, ("fail", "skip"))
-    check.whole("--workers", workers, most=MOST)
+    check.integer("--workers", workers, most=MAX_WORKERS)
     check.flag("--overwrite", overwrite)
     check.flag("--restart", restart)
     check.path("--work", work, none=True)
@@ -120,13 +125,13 @@ def convert(
     check.expect(
         "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
     )
-    check.settle()
+    check.raise_problems()
     shares = None if split is None else parse_shares(split)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
 
-    def start(executor: Any) -> Report:
+    def start(executor: Any, scan_all: LookAtAll) -> Report:
         return run(
             make_converter(chosen, options),
             paths,
@@ -140,21 +145,22 @@ def convert(
             room=room(limit, workers if scheduler is None else None),
             on_error=on_error,
             executor=executor,
+            scan_all=scan_all,
             progress=progress,
         )
 
     if workers == 0 and scheduler is None:
-        return start(Threaded(limit))
+        return start(Threaded(limit), scan_here)
     if scheduler is not None:
         from unistore.conversion.executors.dask_executor import Dask
 
         with Dask(scheduler, memory=limit, tell=progress.tell) as cluster:
-            return start(cluster)
+            return start(cluster, partial(scan_on, cluster))
     from unistore.conversion.executors.processes import Processes
 
     imports = (get_family(chosen).converter.partition(":")[0],)
     with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
-        return start(processes)
+        return start(processes, partial(scan_on, processes))
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
@@ -173,7 +179,7 @@ def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:
     given = [os.fspath(each) for each in several]
     if not given or "" in given:
         raise InputError("no source was named: sources are files and folders")
-    return [Path(local_only(each, "a source")) for each in given]
+    return [Path(require_local_path(each, "a source")) for each in given]
 
 
 def check_exist(paths: Sequence[Path]) -> None:
@@ -185,7 +191,7 @@ def check_exist(paths: Sequence[Path]) -> None:
         Naming them all, or one that is a URL.
     """
     for path in paths:
-        local_only(path, "a source")
+        require_local_path(path, "a source")
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
         msg = f"no such file or folder: {', '.join(missing)} (check the path)"

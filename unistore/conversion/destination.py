@@ -10,7 +10,7 @@ from unistore.conversion.folder_build import FolderBuild
 from unistore.conversion.object_build import ObjectBuild
 from unistore.errors import InputError
 from unistore.remote.storage import local_path
-from unistore.remote.url import local_only
+from unistore.remote.url import require_local_path
 
 __all__ = ["open_build"]
 
@@ -35,7 +35,7 @@ def open_build(
         If the destination is a URL that cannot be written to, or `work` is given for a folder.
     """
     if work is not None:
-        local_only(work, "the folder of --work")
+        require_local_path(work, "the folder of --work")
     folder = local_path(destination)
     if folder is None:
         return ObjectBuild(os.fspath(destination), work=work, restart=restart)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import (
     PROCESS,
@@ -107,8 +109,8 @@ def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
     room
         Bytes that a step may hold to be faster; see `unistore.conversion.memory.room`.
     """
-    most = max(scan.sources, key=lambda source: derive_memory(scan, source, room), default=None)
-    reading = derive_memory(scan, most, room) if scan.is_derived and most is not None else 0
+    deriving = derive_memory(scan, room) if scan.is_derived else np.zeros(1, np.int64)
+    reading = int(deriving.max(initial=0))
     tables = [*provisional_tables(scan), *_possible_tables(scan)]
     beside = scan_memory(scan)
     needs = {table.name: beside + shard_memory(converter, table, reading_memory(scan)) for table in tables}
@@ -119,7 +121,9 @@ def estimate(converter: Converter, scan: Scan, room: int) -> Estimate:
         writing=writing,
         sources=len(scan.sources),
         shards=sum(-(-table.rows // table.shard_rows) for table in tables),
-        largest=f"reading {most.name}" if most and reading > writing else f"a shard of table {name!r}",
+        largest=f"reading {scan.sources.names[int(deriving.argmax())]}"
+        if reading > writing
+        else f"a shard of table {name!r}",
     )
 
 
@@ -128,9 +132,7 @@ def provisional_tables(scan: Scan) -> tuple[TablePlan, ...]:
     return tuple(
         plan_table(
             table,
-            [scan.estimated_rows.get(table.name, 0)]
-            if table.spilled
-            else [source.rows.get(table.name, 0) for source in scan.sources],
+            [scan.estimated_rows.get(table.name, 0)] if table.spilled else scan.sources.rows(table.name),
         )
         for table in scan.tables
     )

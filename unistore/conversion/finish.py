@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import array as flat
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,14 @@ from unistore.errors import ConversionError
 from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field
 from unistore.schemas.text import text_arrays
-from unistore.store.manifest import Entry, manifest_bytes, seal_of, sign_root
+from unistore.store.consolidated import root_head
+from unistore.store.manifest import Entry, make_seal, manifest_bytes, sign_root
 from unistore.store.names import CONVENTION, FORMAT_VERSION, MANIFEST, REPORT, ROOT
 
 __all__ = [
     "IndexArrays",
     "check_schema",
+    "file_bytes",
     "merged_statistics",
     "metadata_documents",
     "root_attributes",
@@ -44,8 +47,18 @@ __all__ = [
 IndexArrays = Sequence[tuple[Field, IndexValues]]
 
 
+def file_bytes(scan: Scan) -> NDArray[np.int64]:
+    """Bytes of the files of each source, (sources,)."""
+    sizes = (sum(file.stat().st_size for file in source.files) for source in scan.sources)
+    return np.fromiter(sizes, np.int64, len(scan.sources))
+
+
 def shared_index(
-    scan: Scan, plan_rows: Sequence[int], digests: NDArray[np.uint8], codes: Codes
+    scan: Scan,
+    plan_rows: Sequence[int],
+    sizes: NDArray[np.int64],
+    digests: NDArray[np.uint8],
+    codes: Codes,
 ) -> IndexArrays:
     """The arrays that stores of every family have: ``sources/`` and ``splits/``.
 
@@ -53,13 +66,14 @@ def shared_index(
     ----------
     plan_rows
         Rows of the main table that each source contributes.
+    sizes
+        What `file_bytes` gave.
     digests
         (F, 16) u1: content digest a source.
     codes
         (samples,) u1: split code a sample.
     """
     rows = np.array(plan_rows, np.int64)
-    sizes = np.array([sum(f.stat().st_size for f in source.files) for source in scan.sources], np.int64)
 
     def column(
         name: str, values: IndexValues, axes: tuple[str, ...], description: str
@@ -74,9 +88,11 @@ def shared_index(
         return field, values
 
     return [
-        *text_arrays("sources/path", [source.name for source in scan.sources]),
+        *text_arrays("sources/path", scan.sources.names, axis="source"),
         column("sources/bytes", sizes, ("source",), "Size of the source's files"),
-        column("sources/digest", digests, ("source", "byte"), "xxh3-128 of the values converted from it"),
+        column(
+            "sources/digest", digests, ("source", "digest_byte"), "xxh3-128 of the values converted from it"
+        ),
         column("sources/first_row", np.cumsum(rows) - rows, ("source",), f"First row in {scan.main_table!r}"),
         column("sources/rows", rows, ("source",), f"Rows in {scan.main_table!r}"),
         column("splits/code", codes, ("sample",), "Split of the sample; names in the group's attributes"),
@@ -85,13 +101,19 @@ def shared_index(
 
 def source_digests(plan: Plan, records: Iterable[Mapping[str, Any]]) -> NDArray[np.uint8]:
     """Content digest of every source, (F, 16) u1, from the ``pieces`` that the tasks' records hold."""
-    recorded = {record["task"]: record["pieces"] for record in records}
-    pieces: dict[int, list[str]] = defaultdict(list)
-    for task in plan.tasks():
-        for source, digest in recorded[task.id]:
-            pieces[source].append(digest)
-    digests = [source_digest(pieces[source]) for source in range(len(plan.sources))]
-    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 16)
+    pieces: dict[str, tuple[flat.array[int], bytes]] = {}
+    for record in records:
+        digests = "".join(digest for _, digest in record["pieces"])
+        pieces[record["task"]] = flat.array("q", (source for source, _ in record["pieces"])), digests.encode()
+    order = [pieces[task.id] for task in plan.tasks()]
+    source = np.frombuffer(b"".join(sources for sources, _ in order), np.int64)
+    digest = np.frombuffer(b"".join(digests for _, digests in order), "S32")
+    by_source = np.argsort(source, kind="stable")
+    bounds = np.searchsorted(source, range(len(plan.sources) + 1), sorter=by_source)
+    found = bytearray()
+    for lo, hi in pairwise(bounds.tolist()):
+        found += source_digest([digest[piece].decode() for piece in by_source[lo:hi].tolist()])
+    return np.frombuffer(bytes(found), np.uint8).reshape(-1, 16)
 
 
 def root_attributes(scan: Scan, settled: Settled, plan: Plan) -> dict[str, Any]:
@@ -157,28 +179,34 @@ def seal(
     planned = {array.field.path: array for array in plan.index}
     with target.together() as together:
         for field, values in index:
-            entries += _write_index(together, planned[field.path], plan.codec, values)
-        entries += _write_metadata(together, metadata_documents(plan, attributes, groups))
+            entries += _write_index(together, planned[field.path], values)
+        documents = metadata_documents(plan, attributes, groups)
+        entries += _write_metadata(together, documents)
         manifest = manifest_bytes(entries)
         together.put(MANIFEST, [manifest])
     target.keep_only({MANIFEST, *(entry.key for entry in entries)})
-    sealed = seal_of(entries, manifest)
-    document = root_document(attributes, merged_statistics(plan, journal.of("shard")), sealed)
+    sealed = make_seal(entries, manifest)
+    statistics = merged_statistics(plan, journal.each("shard"))
+    document = root_document(attributes, statistics, sealed, documents)
     target.put(ROOT, [document])
     return sealed
 
 
 def root_document(
-    attributes: Mapping[str, Any], statistics: Mapping[str, Any], sealed: Mapping[str, Any]
+    attributes: Mapping[str, Any],
+    statistics: Mapping[str, Any],
+    sealed: Mapping[str, Any],
+    documents: Mapping[str, bytes],
 ) -> bytes:
-    """The root's ``zarr.json``, signed: what `root_attributes` gave, statistics, the seal last."""
+    """The root's ``zarr.json``, signed: all other documents, what `root_attributes` gave, the seal last."""
     unistore = {**attributes, "statistics": statistics, "seal": sealed}
-    return sign_root(_group({"zarr_conventions": [CONVENTION], "unistore": unistore}))
+    own = _json({"attributes": {"zarr_conventions": [CONVENTION], "unistore": unistore}})
+    return sign_root(root_head(documents) + own.removeprefix(b"{\n"))
 
 
 def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
-    recorded = {record["task"]: record for record in journal.of("shard")}
-    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]["files"]]
+    recorded = {record["task"]: record["files"] for record in journal.each("shard")}
+    entries = [Entry.from_json(file) for task in plan.tasks() for file in recorded[task.id]]
     sizes = target.sizes()
     for entry in entries:
         if sizes.get(entry.key) != entry.bytes:
@@ -187,9 +215,9 @@ def _recorded(target: Target, plan: Plan, journal: Journal) -> list[Entry]:
     return entries
 
 
-def _write_index(files: Files, array: ArrayPlan, codec: str, values: IndexValues) -> list[Entry]:
+def _write_index(files: Files, array: ArrayPlan, values: IndexValues) -> list[Entry]:
     shards = 0 if array.is_empty else -(-len(values) // array.shard[0])
-    return [write_column(files, codec, number, IndexRows(array, number, values)) for number in range(shards)]
+    return [write_column(files, number, IndexRows(array, number, values)) for number in range(shards)]
 
 
 def _write_metadata(files: Files, documents: Mapping[str, bytes]) -> list[Entry]:
@@ -215,9 +243,10 @@ def metadata_documents(
     documents: dict[str, bytes] = {}
     paths = [array.field.path for array in plan.arrays()]
     for array in plan.arrays():
-        documents[array.field.path] = _json(metadata_of(array, plan.codec).to_json())
+        documents[array.field.path] = _json(metadata_of(array).to_json())
     for path in sorted({*_parents(paths), *groups}):
-        documents[path] = _group(dict(groups.get(path, {})))
+        own = dict(groups.get(path, {}))
+        documents[path] = _json({"zarr_format": 3, "node_type": "group", "attributes": own})
     found = {f"{path}/{ROOT}": document for path, document in documents.items()}
     if verdicts := attributes.get("verdicts"):
         found[REPORT] = report_document(plan.options.get("skipped", ()), verdicts)
@@ -226,10 +255,6 @@ def metadata_documents(
 
 def _parents(paths: Iterable[str]) -> set[str]:
     return {"/".join(path.split("/")[:n]) for path in paths for n in range(1, path.count("/") + 1)}
-
-
-def _group(attributes: Mapping[str, Any]) -> bytes:
-    return _json({"zarr_format": 3, "node_type": "group", "attributes": attributes})
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

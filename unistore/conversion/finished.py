@@ -51,7 +51,8 @@ def is_up_to_date(
         return False
     scan = scan_sound(converter, paths, skip=False)[1]
     options = json.loads(json.dumps(plan_options(scan, codec, shares)))
-    if (scan.family, options) != (made["family"], made["options"]):
+    recorded = {name: value for name, value in made["options"].items() if name != "found"}  # in the values
+    if (scan.family, options) != (made["family"], recorded):
         return False
     sizes = [sum(file.size for file in guard_of(source)) for source in scan.sources]
     names = [source.name for source in scan.sources]

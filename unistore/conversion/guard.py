@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
-from unistore.converters.common.faults import as_problem
-from unistore.converters.protocol import Source
-from unistore.errors import ConversionError, UnistoreError
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["FileState", "Guard", "guard_of", "reading"]
+from unistore.converters.common.faults import as_problem
+from unistore.converters.protocol import Scan, Source
+from unistore.errors import ConversionError, UnistoreError
+from unistore.system.packed import Packed
+
+__all__ = ["FileState", "Guard", "Guards", "guard_of", "guards_of", "reading", "sizes_of"]
 
 
 class FileState(NamedTuple):
@@ -31,14 +35,28 @@ Guard = tuple[FileState, ...]
 """Every file of a source."""
 
 
+Guards = Packed[Guard]
+"""Those of all sources."""
+
+
+def guards_of(scan: Scan) -> Guards:
+    """Look at the files of all sources."""
+    return Packed(map(guard_of, scan.sources))
+
+
+def sizes_of(guards: Guards) -> NDArray[np.int64]:
+    """Bytes of the files of each source."""
+    return np.fromiter((sum(file.size for file in guard) for guard in guards), np.int64, len(guards))
+
+
 def guard_of(source: Source) -> Guard:
     """Look at a source's files as they are now."""
-    return tuple(_state_of(file) for file in source.files)
+    return tuple(_state_of(str(file)) for file in source.files)
 
 
-def _state_of(file: Path) -> FileState:
-    stat = file.stat()
-    return FileState(str(file), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+def _state_of(file: str) -> FileState:
+    stat = os.stat(file)  # noqa: PTH116  at half of what a Path takes
+    return FileState(file, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
 
 
 @contextmanager
@@ -71,7 +89,7 @@ def _check_unchanged(guard: Guard) -> None:
     """
     for before in guard:
         try:
-            now = _state_of(Path(before.path))
+            now = _state_of(before.path)
         except OSError as error:
             msg = (
                 f"{before.path}: vanished while it was converted ({error.strerror}); "

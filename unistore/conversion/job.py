@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from unistore.conversion.blocks import Blocks
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
-from unistore.conversion.guard import Guard, reading
+from unistore.conversion.guard import Guards, reading
+from unistore.conversion.keys import shared_key, source_key
 from unistore.conversion.memory import ROOM, derive_memory, derived_in_core, scan_memory, shard_memory
-from unistore.conversion.plan import Piece, Plan, ShardTask
+from unistore.conversion.plan import Piece, Plan, ShardTask, json_digest
 from unistore.conversion.shards import write_column
 from unistore.conversion.spill import Spill, SpillWriter
 from unistore.conversion.statistics import Moments
 from unistore.conversion.target import Folder, Target
-from unistore.converters.common.exclusion import about
+from unistore.converters.common.exclusion import with_source
 from unistore.converters.protocol import Converter, Facts, Scan, Source
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
@@ -31,10 +34,17 @@ __all__ = [
     "DeriveJob",
     "Outcome",
     "ShardJob",
+    "lots",
     "source_digest",
     "statistics_of",
 ]
 
+LOTS = 32
+"""Lots that sources are dealt out to, at the least, where there are as many sources."""
+LOT = 256
+"""Sources of a lot, at the most."""
+LOT_BYTES = 16 << 20
+"""Bytes of their files, at the most, unless it is one."""
 SHOWN = 4
 """Sources that a message names."""
 AHEAD = 16
@@ -49,40 +59,88 @@ class Outcome:
     problems: tuple[Problem, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeriveJob:
-    """Derive sources: ``job(source)`` spills its rows and facts."""
+    """Derive sources: ``job(sources)`` spills the rows and facts of a lot of them, given by their numbers.
+
+    The lot's folder has the number of the first.
+    """
 
     converter: Converter
     scan: Scan
-    guards: tuple[Guard, ...]
+    guards: Guards
     spill: Path
     room: int = ROOM
     """Bytes that a step may hold: a source that does with them is not sorted on disk."""
 
-    def __call__(self, source: int) -> Outcome:
-        """Derive one source, given by its index."""
-        described = self.scan.sources[source]
-        with SpillWriter(self.spill / str(source)) as writer:
-            try:
-                with reading(described, self.guards[source]):
-                    facts = self._derive(writer, source)
-            except InputError as error:
-                return Outcome(problems=_problems(error, described))
-            writer.finish(facts)
-        return Outcome({"step": "derive", "source": source})
+    def __call__(self, sources: Sequence[int]) -> Outcome:
+        """Derive sources one by one; those with problems are marked in the lot."""
+        problems: list[Problem] = []
+        keys: list[str | None] = []
+        shared = shared_key(self.scan)
+        with SpillWriter(self.spill / str(sources[0])) as writer:
+            for number in sources:
+                source, guard = self.scan.sources[number], self.guards[number]
+                try:
+                    with reading(source, guard):
+                        facts, key = self._derive(writer, number), source_key(shared, source, guard)
+                except InputError as error:
+                    problems += _problems(error, source)
+                    facts, key = {}, None
+                writer.end_source(key, facts)
+                keys.append(key)
+            writer.finish()
+        record = {"step": "derive", "lot": sources[0], "sources": len(sources), "of": json_digest(keys)}
+        return Outcome(record, tuple(problems))
 
     def _derive(self, writer: SpillWriter, source: int) -> Facts:
-        in_core = derived_in_core(self.scan, self.scan.sources[source], self.room)
-        return self.converter.derive(self.scan, source, writer.emit, None if in_core else writer.folder)
+        if derived_in_core(self.scan, self.scan.sources[source], self.room):
+            return self.converter.derive(self.scan, source, writer.emit, None)
+        with tempfile.TemporaryDirectory(dir=writer.folder) as folder:
+            return self.converter.derive(self.scan, source, writer.emit, Path(folder))
 
-    def describe(self, source: int) -> str:
-        """The source by name."""
-        return f"reading {self.scan.sources[source].name}"
+    def describe(self, sources: Sequence[int]) -> str:
+        """The sources by name."""
+        names = [self.scan.sources[source].name for source in sources[:SHOWN]]
+        more = f" and {len(sources) - SHOWN} more" if len(sources) > SHOWN else ""
+        return f"reading {', '.join(names)}{more}"
 
-    def need(self, source: int) -> int:
-        """The source's own estimate, beside the scan."""
-        return derive_memory(self.scan, self.scan.sources[source], self.room)
+    def bare(self) -> DeriveJob:
+        """See `SlicedJob`: without sources."""
+        return replace(self, scan=self.scan.only(()), guards=self.guards.only(()))
+
+    def slice(self, sources: Sequence[int]) -> dict[str, Any]:
+        """See `SlicedJob`: the sources' own part of the scan."""
+        return {"scan": self.scan.only(sources), "guards": self.guards.only(sources)}
+
+    def need(self, sources: Sequence[int]) -> int:
+        """The largest source's own estimate, beside the scan."""
+        return int(self._needs[list(sources)].max())
+
+    @cached_property
+    def _needs(self) -> NDArray[np.int64]:
+        return derive_memory(self.scan, self.room)
+
+
+def lots(sources: Sequence[int], sizes: NDArray[np.int64]) -> list[tuple[int, ...]]:
+    """Sources dealt out to lots of consecutive ones: few and small, so that all workers have some.
+
+    Parameters
+    ----------
+    sources
+        Their numbers.
+    sizes
+        Bytes of the files of each source there is.
+    """
+    most, held = min(max(1, len(sources) // LOTS), LOT), 0
+    found: list[tuple[int, ...]] = []
+    first = 0
+    for at, source in enumerate(sources):
+        held += int(sizes[source])
+        if at > first and (held > LOT_BYTES or at - first == most):
+            found.append(tuple(sources[first:at]))
+            first, held = at, int(sizes[source])
+    return [*found, tuple(sources[first:])] if sources else []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +149,8 @@ class ShardJob:
 
     converter: Converter
     scan: Scan
-    guards: tuple[Guard, ...]
-    spill: Path
+    guards: Guards
+    spill: Spill
     target: Target
     plan: Plan
     spilled: Mapping[str, Table]
@@ -100,6 +158,8 @@ class ShardJob:
     """The most that reading a source takes besides its rows, in bytes."""
     blocks: Blocks = field(default_factory=Blocks, compare=False)
     """Memory of the rows of tasks that are written."""
+    known: Sequence[Piece] | None = None
+    """Pieces of the one task that this is for; None: of any."""
 
     def __call__(self, task: ShardTask) -> Outcome:
         """Read the task's rows from its sources, encode, write."""
@@ -121,11 +181,11 @@ class ShardJob:
         return lambda: outcome
 
     def _write(self, task: ShardTask, columns: Sequence[Column], spread: Spread) -> Outcome:
-        codec, table = self.plan.codec, task.table
+        table = task.table
         try:
             with self.target.together() as together:
                 files = [
-                    write_column(together, codec, task.number, column, spread)
+                    write_column(together, task.number, column, spread)
                     for column in columns
                     if not column.array.is_empty
                 ]
@@ -142,12 +202,37 @@ class ShardJob:
         self.blocks.give(table, held)
         return Outcome(record)
 
+    def bare(self) -> ShardJob:
+        """See `SlicedJob`: without sources."""
+        tables = tuple(replace(table, source_rows=()) for table in self.plan.tables)
+        return replace(
+            self,
+            scan=self.scan.only(()),
+            guards=self.guards.only(()),
+            spill=self.spill.only(0, 0),
+            plan=replace(self.plan, sources=(), tables=tables),
+        )
+
+    def slice(self, task: ShardTask) -> dict[str, Any]:
+        """See `SlicedJob`: the sources that its rows come from."""
+        pieces = self._pieces(task)
+        numbers = range(pieces[0].source, pieces[-1].source + 1)
+        return {
+            "scan": self.scan.only(numbers),
+            "guards": self.guards.only(numbers),
+            "spill": self.spill.only(numbers.start, numbers.stop),
+            "known": pieces,
+        }
+
+    def _pieces(self, task: ShardTask) -> Sequence[Piece]:
+        return self.known or list(self.plan.table(task.table).pieces(task.lo, task.hi))
+
     def describe(self, task: ShardTask) -> str:
         """Table, rows, and the rows of the sources that they come from."""
-        pieces = self.plan.table(task.table).pieces(task.lo, task.hi)
-        names = [f"{self.scan.sources[piece.source].name} rows {piece.lo}:{piece.hi}" for piece in pieces]
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names[:SHOWN])}{more})"
+        pieces = self._pieces(task)
+        names = [f"{self.scan.sources[each.source].name} rows {each.lo}:{each.hi}" for each in pieces[:SHOWN]]
+        more = f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else ""
+        return f"rows {task.lo}:{task.hi} of table {task.table!r} (from {', '.join(names)}{more})"
 
     def need(self, task: ShardTask) -> int:
         """All columns' rows, or parts of the one there is, with what encoding them takes, beside the scan."""
@@ -163,13 +248,13 @@ class ShardJob:
             With the problems of all its sources that cannot be read; from the columns, too.
         """
         table = self.plan.table(task.table)
-        pieces = list(table.pieces(task.lo, task.hi))
+        pieces = self._pieces(task)
         if in_planes(self.converter, table):
             return [
                 Planes(
                     array,
                     task.lo,
-                    [partial(self._planes, table.name, array.column, piece.source) for piece in pieces],
+                    [partial(self.read_planes, table.name, array.column, piece.source) for piece in pieces],
                 )
                 for array in table.arrays
             ]
@@ -181,31 +266,32 @@ class ShardJob:
             for array in table.arrays
         }
 
-        def read(piece: Piece) -> tuple[dict[str, str], tuple[Problem, ...]]:
+        digests = np.empty((len(pieces), len(blocks)), "S32")
+
+        def read(at: int) -> tuple[Problem, ...]:
+            piece = pieces[at]
             out = {column: block[piece.at :][: piece.hi - piece.lo] for column, block in blocks.items()}
             source = self.scan.sources[piece.source]
             try:
                 with reading(source, self.guards[piece.source]):
                     self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
-                return {}, _problems(error, source)
-            return {column: content_digest(rows) for column, rows in out.items()}, ()
+                return _problems(error, source)
+            digests[at] = [content_digest(rows) for rows in out.values()]
+            return ()
 
         turns = spread if self.converter.concurrent and not table.spilled else in_turn
-        contents = list(turns(read, pieces, AHEAD))
-        if problems := [problem for _, found in contents for problem in found]:
+        if problems := [each for found in turns(read, range(len(pieces)), AHEAD) for each in found]:
             raise InputError(problems)
         return [
-            InMemory(
-                array,
-                (task.lo, task.hi),
-                blocks[array.column],
-                [content[array.column] for content, _ in contents],
-            )
-            for array in table.arrays
+            InMemory(array, (task.lo, task.hi), blocks[array.column], digests[:, at])
+            for at, array in enumerate(table.arrays)
         ]
 
-    def _planes(self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]) -> None:
+    def read_planes(
+        self, table: str, column: str, number: int, lo: int, hi: int, block: NDArray[Any]
+    ) -> None:
+        """Read planes ``lo:hi`` of the row of a source into `block`, (1, hi - lo, …)."""
         source = self.scan.sources[number]
         try:
             with reading(source, self.guards[number]):
@@ -216,8 +302,8 @@ class ShardJob:
     def pieces(self, task: ShardTask, columns: Sequence[Column]) -> list[Any]:
         """Source and digest of each piece of a task, once all its columns have been taken."""
         return [
-            [piece.source, _joined_digest({column.array.column: column.pieces[at] for column in columns})]
-            for at, piece in enumerate(self.plan.table(task.table).pieces(task.lo, task.hi))
+            [piece.source, _joined_digest({column.array.column: column.piece(at) for column in columns})]
+            for at, piece in enumerate(self._pieces(task))
         ]
 
     def _fill(self, table: str, source: int, lo: int, hi: int, out: dict[str, NDArray[Any]]) -> None:
@@ -225,10 +311,9 @@ class ShardJob:
         if spilled is None:
             self.converter.read(self.scan, table, source, lo, hi, out)
             return
-        spill = Spill(self.spill / str(source))
         for column, target in out.items():
             at = 0
-            for rows in spill.read(table, column, lo, hi):
+            for rows in self.spill.read(table, column, source, lo, hi):
                 self.converter.pack(self.scan, spilled, column, source, rows, target[at : at + len(rows)])
                 at += len(rows)
 
@@ -251,7 +336,7 @@ def _joined_digest(contents: Mapping[str, str]) -> str:
 
 
 def _problems(error: InputError, source: Source) -> tuple[Problem, ...]:
-    return tuple(about(source.name, error.problems or [Problem(source.name, str(error))]))
+    return tuple(with_source(source.name, error.problems or [Problem(source.name, str(error))]))
 
 
 def source_digest(pieces: Sequence[str]) -> bytes:

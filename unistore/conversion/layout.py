@@ -20,7 +20,11 @@ MIB = 1 << 20
 SMALLEST_CHUNK = 16 * KIB
 """Below this the cost of a chunk (index, checksum, decoder call) outweighs its bytes."""
 ROW_CHUNK = 32 * KIB
-"""Chunk of rows that samples read one at a time."""
+"""Chunk of rows that samples read one at a time.
+
+Measured with rows of 64 to 1,024 bytes: a random row costs the same from chunks of 4 to 32 KiB (9 µs), three
+times that from 64 KiB; blocks of rows are read three to four times as fast from 32 as from 4 KiB.
+"""
 LARGEST_CHUNK = 256 * KIB
 LARGEST_ROW = 4 * MIB
 """Rows above this are split along their leading axes."""

@@ -6,6 +6,9 @@ with their encoded form while it is written. Layout and bytes never depend on an
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from unistore.conversion.columns import in_planes, part_planes, plane_bytes
 from unistore.conversion.plan import TablePlan
 from unistore.converters.protocol import Converter, Scan, Source
@@ -35,7 +38,7 @@ ROOM = 512 << 20
 STEP = 16 << 20
 """Bytes of a shard task whatever its size: buffers, records, moments in float64, what malloc keeps."""
 
-SOURCE = 4 << 10
+SOURCE = 1 << 10
 """Bytes of one source in every process: its names, its files, what guards them, what is recorded of it."""
 
 
@@ -100,15 +103,16 @@ def derived_in_core(scan: Scan, source: Source, room: int) -> bool:
     return scan_memory(scan) + source.memory_in_core <= room
 
 
-def derive_memory(scan: Scan, source: Source, room: int) -> int:
-    """Peak bytes of deriving a source with the scan, where a step may hold `room` to be faster."""
-    in_core = source.memory_in_core > 0 and derived_in_core(scan, source, room)
-    return scan_memory(scan) + (source.memory_in_core if in_core else source.memory)
+def derive_memory(scan: Scan, room: int) -> NDArray[np.int64]:
+    """Peak bytes of deriving each source with the scan, where a step may hold `room` to be faster."""
+    numbers, beside = scan.sources.numbers, scan_memory(scan)
+    in_core = (numbers["memory_in_core"] > 0) & (beside + numbers["memory_in_core"] <= room)
+    return beside + np.where(in_core, numbers["memory_in_core"], numbers["memory"])
 
 
 def reading_memory(scan: Scan) -> int:
     """The most that reading a source takes besides its rows, in bytes."""
-    return max((source.reading for source in scan.sources), default=0)
+    return int(scan.sources.numbers["reading"].max(initial=0))
 
 
 def shard_memory(converter: Converter, table: TablePlan, reading: int, *, streams: bool = True) -> int:

@@ -61,9 +61,11 @@ class ObjectBuild(Build):
         """Where files are written, once the destination was claimed by `take_up`."""
         return ObjectTarget(self._written, self.local)
 
-    def begin(self, identity: dict[str, Any], paths: Sequence[Path]) -> None:
+    def begin(
+        self, identity: dict[str, Any], sources: Sequence[tuple[str, Any]], paths: Sequence[Path]
+    ) -> None:
         """Record or compare what is converted, and where to; see `Build.begin`."""
-        super().begin({**identity, "destination": str(self.location)}, paths)
+        super().begin({**identity, "destination": str(self.location)}, sources, paths)
 
     def check(self, *, overwrite: bool) -> None:
         """Refuse a destination that is taken; see `Build.check`."""
@@ -148,7 +150,7 @@ class ObjectBuild(Build):
     @property
     def _staging(self) -> Location:
         """Where a store grows that replaces another."""
-        return self.location.beside(".unistore-build")
+        return self.location.with_suffix(".unistore-build")
 
     @property
     def _written(self) -> Location:

@@ -12,7 +12,7 @@ import xxhash
 
 from unistore.errors import ConversionError
 from unistore.remote.client import ObjectClient
-from unistore.remote.object_storage import ahead
+from unistore.remote.object_storage import map_concurrently
 from unistore.remote.url import Location
 from unistore.store.names import BUILD_MARK, ROOT
 from unistore.zarr3.durable import WrittenFile, write_shard
@@ -94,7 +94,9 @@ def swap_in(staging: Location, location: Location, root: bytes, mark: bytes) -> 
     new = ObjectTarget(staging, Path()).sizes()
     old.put(BUILD_MARK, [mark])
     old.delete([ROOT])
-    for _ in ahead(lambda key: bucket.copy(f"{staging.prefix}/{key}", f"{location.prefix}/{key}"), new):
+    for _ in map_concurrently(
+        lambda key: bucket.copy(f"{staging.prefix}/{key}", f"{location.prefix}/{key}"), new
+    ):
         pass
     found = old.list()
     wrong = [key for key, size in new.items() if found.get(key) != size]

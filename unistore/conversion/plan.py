@@ -19,7 +19,7 @@ __all__ = ["ArrayPlan", "Piece", "Plan", "ShardTask", "TablePlan", "json_digest"
 
 @dataclass(frozen=True, slots=True)
 class ArrayPlan:
-    """Final shape, inner chunk and shard of one array; `column` is its name in its table."""
+    """Final shape, inner chunk, shard and codec of one array; `column` is its name in its table."""
 
     field: Field
     column: str
@@ -27,6 +27,7 @@ class ArrayPlan:
     chunk: tuple[int, ...]
     shard: tuple[int, ...]
     amplification: float
+    codec: str = "auto"
 
     @property
     def is_empty(self) -> bool:
@@ -125,8 +126,6 @@ class Plan:
     ----------
     family, sample_table
         As in the store's root attributes.
-    codec
-        Preset of the inner codec chain: ``"fast"``, ``"balanced"``, ``"small"`` or ``"none"``.
     sources
         Relative names, in order.
     tables
@@ -141,7 +140,6 @@ class Plan:
 
     family: str
     sample_table: str
-    codec: str
     sources: tuple[str, ...]
     tables: tuple[TablePlan, ...]
     index: tuple[ArrayPlan, ...]

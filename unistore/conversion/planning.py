@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
+from unistore.conversion.dimensions import with_own_names
+from unistore.conversion.finish import IndexArrays, file_bytes, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
 from unistore.conversion.splits import Codes, assign_splits
@@ -36,6 +36,8 @@ class Planned:
         Attributes of groups below the root, by path.
     codes
         Split code a sample, (samples,) u1.
+    sizes
+        Bytes of the files of each source, (sources,).
     arrays
         The converter's own index arrays.
     spilled
@@ -47,17 +49,23 @@ class Planned:
     attributes: Mapping[str, Any]
     groups: Mapping[str, Mapping[str, Any]]
     codes: Codes
+    sizes: NDArray[np.int64]
     arrays: IndexArrays
     spilled: Mapping[str, Table]
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
         """Every index array; `digests` are the content digests of the sources, (F, 16) u1."""
         main_rows = _rows_of(self.scan.main_table, self.plan.tables)
-        return [*self.arrays, *shared_index(self.scan, main_rows, digests, self.codes)]
+        return [*self.arrays, *shared_index(self.scan, main_rows, self.sizes, digests, self.codes)]
 
 
 def plan_conversion(
-    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Path
+    scan: Scan,
+    settled: Settled,
+    codec: str,
+    shares: Mapping[str, float] | None,
+    spill: Spill,
+    choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
 ) -> Planned:
     """Plan a conversion once its sources are derived and settled.
 
@@ -66,21 +74,29 @@ def plan_conversion(
     codec, shares
         As given to `run`.
     spill
-        Folder of what the sources spilled.
+        What the sources spilled.
+    choose
+        Gives the codec of each column of a plan with such spilled tables, by path; asked for ``"auto"``.
     """
     codes, names = assign_splits(scan, settled, shares)
     tables = _tables(scan, settled, spill)
     no_digests = np.zeros((len(scan.sources), 16), np.uint8)
-    index = [*settled.arrays, *shared_index(scan, _rows_of(scan.main_table, tables), no_digests, codes)]
-    plan = plan_of(scan, codec, shares, tables, [_index_plan(field, len(values)) for field, values in index])
+    main_rows, sizes = _rows_of(scan.main_table, tables), file_bytes(scan)
+    index = [*settled.arrays, *shared_index(scan, main_rows, sizes, no_digests, codes)]
+    forms = [_index_plan(field, len(values)) for field, values in index]
+    spilled = {table.name: table for table in settled.spilled}
+    plan = plan_of(scan, codec, shares, tables, forms)
+    if codec == "auto":
+        plan = _with_codecs(plan, choose(plan, spilled))
     return Planned(
         scan=scan,
         plan=plan,
         attributes=root_attributes(scan, settled, plan),
         groups={**settled.groups, "splits": {"names": list(names)}},
         codes=codes,
+        sizes=sizes,
         arrays=settled.arrays,
-        spilled={table.name: table for table in settled.spilled},
+        spilled=spilled,
     )
 
 
@@ -92,16 +108,28 @@ def plan_of(
     index: Sequence[ArrayPlan] = (),
 ) -> Plan:
     """The plan of a scan, once its tables are planned."""
+    tables, index = with_own_names(tables, index)
+    tables = tuple(replace(t, arrays=tuple(replace(a, codec=codec) for a in t.arrays)) for t in tables)
+    index = tuple(replace(array, codec="fast" if codec == "auto" else codec) for array in index)
     return Plan(
         family=scan.family,
         sample_table=scan.sample_table,
-        codec=codec,
-        sources=tuple(source.name for source in scan.sources),
-        tables=tuple(tables),
-        index=tuple(index),
+        sources=tuple(scan.sources.names),
+        tables=tables,
+        index=index,
         options=plan_options(scan, codec, shares),
         versions=versions(),
     )
+
+
+def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
+    """The plan with the codecs that were chosen for its columns; it records them. A store may lack some."""
+    tables = tuple(
+        replace(table, arrays=tuple(replace(a, codec=codecs.get(a.field.path, "fast")) for a in table.arrays))
+        for table in plan.tables
+    )
+    found = {**plan.options.get("found", {}), "codecs": dict(sorted(codecs.items()))}
+    return replace(plan, tables=tables, options={**plan.options, "found": found})
 
 
 def plan_options(scan: Scan, codec: str, shares: Mapping[str, float] | None) -> dict[str, Any]:
@@ -114,16 +142,10 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("unistore", "numcodecs")}
 
 
-def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
+def _tables(scan: Scan, settled: Settled, spill: Spill) -> tuple[TablePlan, ...]:
     """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
-    sources = range(len(scan.sources))
-    direct = [
-        plan_table(table, [source.rows.get(table.name, 0) for source in scan.sources])
-        for table in scan.tables
-        if not table.spilled
-    ]
-    spills = [Spill(spill / str(source)) for source in sources] if settled.spilled else []
-    spilled = [plan_table(table, [each.rows(table.name) for each in spills]) for table in settled.spilled]
+    direct = [plan_table(table, scan.sources.rows(table.name)) for table in scan.tables if not table.spilled]
+    spilled = [plan_table(table, list(spill.rows(table.name))) for table in settled.spilled]
     counted = [plan_table(table, settled.rows[table.name]) for table in settled.direct]
     return (*direct, *spilled, *counted)
 

@@ -97,7 +97,7 @@ def preview(
     converter: Converter,
     paths: Sequence[Path],
     *,
-    codec: str = "fast",
+    codec: str = "auto",
     shares: Mapping[str, float] | None = None,
     on_error: str = "fail",
     workers: int | None = 0,

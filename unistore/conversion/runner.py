@@ -14,15 +14,17 @@ from unistore.conversion.conversion import Conversion
 from unistore.conversion.destination import open_build
 from unistore.conversion.executors.local import Executor, Serial
 from unistore.conversion.failure import writing_failed
-from unistore.conversion.guard import Guard, guard_of
+from unistore.conversion.guard import Guard, Guards, guards_of
 from unistore.conversion.memory import PROCESS, ROOM
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.report import Report
 from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_sound
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
+from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.errors import InputError, Problem
-from unistore.system.progress import SILENT, Progress
+from unistore.system.packed import view
+from unistore.system.progress import NO_PROGRESS, Progress
 
 __all__ = ["Report", "run"]
 
@@ -32,7 +34,7 @@ def run(
     paths: Sequence[Path],
     destination: str | os.PathLike[str],
     *,
-    codec: str = "fast",
+    codec: str = "auto",
     shares: Mapping[str, float] | None = None,
     overwrite: bool = False,
     restart: bool = False,
@@ -41,14 +43,15 @@ def run(
     room: int = ROOM,
     on_error: str = "fail",
     executor: Executor | None = None,
-    progress: Progress = SILENT,
+    scan_all: LookAtAll = scan_here,
+    progress: Progress = NO_PROGRESS,
 ) -> Report:
     """Convert `paths` into a sealed store at `destination`.
 
     Parameters
     ----------
     codec
-        Preset of the codec chain: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
+        ``"auto"``, or a preset for all columns: ``"fast"``, ``"balanced"``, ``"small"``, ``"none"``.
     shares
         Deal sources out to splits by these shares of the samples.
     overwrite
@@ -64,6 +67,8 @@ def run(
     on_error
         ``"fail"``: any problem of any source refuses all. ``"skip"``: sources (or episodes) with problems of
         their own are left out; see `unistore.conversion.skipping`.
+    executor, scan_all
+        Where steps run, and the scan; None: in this process.
 
     Raises
     ------
@@ -77,24 +82,26 @@ def run(
         opened.check(overwrite=overwrite)
     _check_apart(paths, opened)
     check_mode(on_error)
-    first = scan_sound(converter, paths, skip=on_error == "skip")
+    first = scan_sound(converter, paths, skip=on_error == "skip", scan_all=scan_all)
     _check_shares(first[1], shares)
+    guards = guards_of(first[1])
     try:
         with opened as build:
-            build.begin(_identity(converter, first, codec, shares), paths)
+            build.begin(_identity(converter, first, codec, shares), _looks(first[1], guards), paths)
             check_resumed(on_error, build.journal)
             if (moved := build.moved()) is not None:
                 build.remove()
                 return Report(**moved)
             build.check(overwrite=overwrite)
             build.take_up()
-            skipping = Skipping(first, paths, build.journal)
+            skipping = Skipping(first, paths, build.journal, scan_all)
             while True:
                 chosen, scan = skipping.scan()
                 _check_shares(scan, shares)
                 conversion = Conversion(
                     converter=chosen,
                     scan=scan,
+                    guards=guards if scan.sources is first[1].sources else guards_of(scan),
                     build=build,
                     memory=memory,
                     room=room if memory is None else min(room, memory - PROCESS),
@@ -135,7 +142,6 @@ def _identity(
         "family": scan.family,
         "converter": type(converter).__name__,
         "options": plan_options(scan, codec, shares),
-        "sources": {source.name: _look(guard_of(source)) for source in scan.sources},
         "left out": [str(problem) for problem in problems],
         "versions": versions(),
     }
@@ -143,8 +149,13 @@ def _identity(
     return plain
 
 
+def _looks(scan: Scan, guards: Guards) -> Sequence[tuple[str, str | dict[str, str]]]:
+    """Name of each source, and how its files look."""
+    return view(range(len(guards)), lambda at: (scan.sources.names[at], _look(guards[at])))
+
+
 def _look(guard: Guard) -> str | dict[str, str]:
-    """Size and time of a source's file, or of each of its files, for the journal and for people."""
+    """Size and time of a source's file, or of each of its files, as people read them."""
     looks = {}
     for file in guard:
         seconds, rest = divmod(file.modified, 10**9)

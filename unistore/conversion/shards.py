@@ -15,16 +15,16 @@ from unistore.zarr3.writer import array_metadata, encoded_shard
 __all__ = ["metadata_of", "shard_key", "write_column"]
 
 
-def metadata_of(array: ArrayPlan, codec: str) -> ArrayMetadata:
+def metadata_of(array: ArrayPlan) -> ArrayMetadata:
     """Zarr metadata of a planned array."""
     return array_metadata(
         array.shape,
         np.dtype(array.field.dtype),
         array.chunk,
         array.shard,
-        codec,
+        array.codec,
         fill=array.field.fill,
-        attributes=dict(array.field.attributes),
+        attributes=array.field.described,
         dimension_names=array.field.axes,
     )
 
@@ -34,10 +34,10 @@ def shard_key(array: ArrayPlan, number: int) -> str:
     return "/".join([array.field.path, "c", str(number), *("0" for _ in array.shape[1:])])
 
 
-def write_column(files: Files, codec: str, number: int, column: Column, spread: Spread = in_turn) -> Entry:
+def write_column(files: Files, number: int, column: Column, spread: Spread = in_turn) -> Entry:
     """Encode rows of an array, as they come, as its shard `number` and write it."""
     array = column.array
-    metadata = metadata_of(array, codec)
+    metadata = metadata_of(array)
     at = (number, *(0 for _ in array.shape[1:]))
     blocks = (block for _, block in column)
     written = files.put(shard_key(array, number), encoded_shard(metadata, at, blocks, spread))

@@ -19,7 +19,7 @@ from typing import Any, Literal, cast, get_args
 from unistore.conversion.journal import Journal
 from unistore.converters.files.paths import natural_key
 from unistore.converters.protocol import Converter, Scan
-from unistore.converters.scanning import scan_sources
+from unistore.converters.scanning import LookAtAll, scan_here, scan_sources
 from unistore.errors import ConversionError, InputError, Problem
 from unistore.store.names import file_name_problem
 
@@ -65,7 +65,12 @@ def check_resumed(on_error: str, journal: Journal) -> None:
 
 
 def scan_sound(
-    converter: Converter, paths: Sequence[Path], skipped: Iterable[Problem] = (), *, skip: bool
+    converter: Converter,
+    paths: Sequence[Path],
+    skipped: Iterable[Problem] = (),
+    *,
+    skip: bool,
+    scan_all: LookAtAll = scan_here,
 ) -> tuple[Converter, Scan, list[Problem]]:
     """Scan; with `skip`, again and again without the sources that have problems, until none is left.
 
@@ -77,6 +82,8 @@ def scan_sound(
         Problems whose sources are left out from the start.
     skip
         Whether to leave sources out at all.
+    scan_all
+        As of `scan_sources`.
 
     Returns
     -------
@@ -93,7 +100,7 @@ def scan_sound(
     while True:
         chosen = _without(converter, problems)
         try:
-            scan = scan_sources(chosen, paths, must_exclude)
+            scan = scan_sources(chosen, paths, must_exclude, scan_all)
             _check_names(scan)
             return chosen, scan, problems
         except InputError as error:
@@ -112,11 +119,10 @@ def scan_sound(
 def _check_names(scan: Scan) -> None:
     """Refuse sources under names that an export could not write."""
     cure = "rename it, or leave it out with --exclude"
-    reasons = {source.name: file_name_problem(source.name) for source in scan.sources}
     problems = [
         Problem(name, f"has a name that cannot be exported: {reason}", cure, "name", name)
-        for name, reason in reasons.items()
-        if reason is not None
+        for name in scan.sources.names
+        if (reason := file_name_problem(name)) is not None
     ]
     if problems:
         raise InputError(problems)
@@ -133,12 +139,19 @@ class Skipping:
         As given.
     journal
         Of the conversion, begun; if it tells what an earlier run left out, the same is left out again.
+    scan_all
+        As of `scan_sources`.
     """
 
     def __init__(
-        self, first: tuple[Converter, Scan, list[Problem]], paths: Sequence[Path], journal: Journal
+        self,
+        first: tuple[Converter, Scan, list[Problem]],
+        paths: Sequence[Path],
+        journal: Journal,
+        scan_all: LookAtAll = scan_here,
     ) -> None:
         self._converter, self._scan, found = first
+        self._scan_all = scan_all
         self._paths = paths
         self._journal = journal
         if found and not journal.of(STEP):
@@ -172,7 +185,7 @@ class Skipping:
         known = self.problems
         if {problem.source for problem in known} != self._scanned:
             self._converter, self._scan, all_known = scan_sound(
-                self._converter, self._paths, known, skip=True
+                self._converter, self._paths, known, skip=True, scan_all=self._scan_all
             )
             if len(all_known) > len(known):
                 self.add(all_known[len(known) :])

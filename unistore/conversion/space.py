@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unistore.conversion.plan import TablePlan
 from unistore.errors import InputError, Problem
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.system.sizes import size
 
 __all__ = ["check_space", "least_bytes", "predicted_bytes"]
@@ -38,7 +38,7 @@ def least_bytes(tables: Iterable[TablePlan]) -> int:
 
 
 def check_space(
-    destination: Path, build: Path, tables: Iterable[TablePlan], progress: Progress = SILENT
+    destination: Path, build: Path, tables: Iterable[TablePlan], progress: Progress = NO_PROGRESS
 ) -> None:
     """Warn where a disk has less room than a store may take, and refuse where it cannot be enough.
 
@@ -70,7 +70,7 @@ def check_space(
             f"warning: {destination}: the disk has room for {size(room)}; uncompressed, this takes up to "
             f"{size(most)} ({cure}; if it fills up, the same command continues once there is room)"
         )
-        if progress is SILENT:
+        if progress is NO_PROGRESS:
             warnings.warn(line.removeprefix("warning: "), stacklevel=2)
         else:
             progress.tell(line)

@@ -1,18 +1,19 @@
-"""Spilled rows: what a source contributes to tables whose length is known only after reading it.
+"""Spilled rows: what sources contribute to tables whose length is known only after reading them.
 
-One folder a source: a flat binary file a column, the index facts, and a description of both. Local scratch
-of one conversion, never part of a store.
+One folder a lot of sources: a flat binary file a column and one of the index facts, with the rows of one
+source after those of another, and a description of them. Local scratch of one conversion, never part of a
+store.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,25 +23,29 @@ from unistore.converters.protocol import Facts
 from unistore.errors import ConversionError
 from unistore.zarr3.durable import sync_files, sync_folders
 
-__all__ = ["Spill", "SpillWriter"]
+__all__ = ["Lot", "Spill", "SpillWriter"]
 
 DESCRIPTION = "spill.json"
-FACTS = "facts.npz"
+FACTS = "facts.bin"
+OPEN = 16
+"""Descriptions of lots that a process keeps."""
 
 
 class SpillWriter:
-    """Receives the rows that a converter emits for one source.
+    """Receives what the sources of a lot emit, one source after the other.
 
     Parameters
     ----------
     folder
-        The source's folder; emptied first, so that a killed attempt leaves nothing behind.
+        The lot's folder; emptied first, so that a killed attempt leaves nothing behind.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: dict[tuple[str, str], IO[bytes]] = {}
         self._columns: dict[tuple[str, str], dict[str, Any]] = {}
+        self._sources: list[dict[str, Any]] = []
+        self._facts = bytearray()
 
     def __enter__(self) -> Self:
         if self.folder.exists():
@@ -73,10 +78,11 @@ class SpillWriter:
                 "column": column,
                 "row_shape": list(rows.shape[1:]),
                 "runs": [],
+                "rows": [0] * len(self._sources),
                 "file": f"{len(self._columns)}.bin",
             }
         if known["row_shape"] != list(rows.shape[1:]):
-            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {known}"
+            msg = f"{table}/{column}: emitted {rows.shape[1:]} after {known['row_shape']}"
             raise ValueError(msg)
         try:
             if key not in self._files:
@@ -85,12 +91,26 @@ class SpillWriter:
             self._files[key].write(np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data)
         except OSError as error:
             raise writing_failed(error, self.folder) from error
-        runs: list[list[Any]] = known["runs"]
+        runs, counts = known["runs"], known["rows"]
         if not runs or runs[-1][0] != rows.dtype.str:
             runs.append([rows.dtype.str, 0])
         runs[-1][1] += len(rows)
+        counts += [0] * (len(self._sources) + 1 - len(counts))
+        counts[-1] += len(rows)
 
-    def finish(self, facts: Facts) -> None:
+    def end_source(self, key: str | None, facts: Facts) -> None:
+        """What was emitted since the last call is one source's; `key` is None if it is not to be used."""
+        forms = {}
+        for name, value in facts.items():
+            array = np.ascontiguousarray(value).reshape(np.shape(value))
+            if array.dtype.hasobject:
+                msg = f"fact {name}: {array.dtype} values are objects"
+                raise ValueError(msg)
+            forms[name] = [array.dtype.str, list(array.shape)]
+            self._facts += array.tobytes()
+        self._sources.append({"of": key, "facts": forms})
+
+    def finish(self) -> None:
         """Write facts, wait until everything is on disk, then the same with the description.
 
         Raises
@@ -99,42 +119,52 @@ class SpillWriter:
             If they cannot be written.
         """
         try:
-            self._finish(facts)
+            self._finish()
         except OSError as error:
             raise writing_failed(error, self.folder) from error
 
-    def _finish(self, facts: Facts) -> None:
+    def _finish(self) -> None:
         with (self.folder / FACTS).open("wb") as values:
-            np.savez(values, *(np.asarray(value) for value in facts.values()))
+            values.write(self._facts)
             sync_files([*self._files.values(), values])
         with (self.folder / DESCRIPTION).open("wb") as file:
             columns = list(self._columns.values())
-            file.write(json.dumps({"columns": columns, "facts": list(facts)}).encode())
+            file.write(json.dumps({"columns": columns, "sources": self._sources}).encode())
             sync_files([file])
         sync_folders([self.folder, self.folder.parent])
 
 
-class Spill:
-    """What one source spilled, for reading."""
+class Lot:
+    """What the sources of a lot spilled, for reading; sources are numbered inside of it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         described = json.loads((folder / DESCRIPTION).read_text())
         self._columns = {(c["table"], c["column"]): c for c in described["columns"]}
-        self._facts: list[str] = described["facts"]
+        for column in self._columns.values():
+            column["first"] = np.cumsum([0, *column["rows"]]).tolist()
+        self._facts = [source["facts"] for source in described["sources"]]
+        self.keys: list[str | None] = [source["of"] for source in described["sources"]]
 
     @staticmethod
     def stands(folder: Path) -> bool:
-        """Whether a source has spilled everything into a folder."""
+        """Whether the sources of a lot have spilled everything into a folder."""
         return (folder / DESCRIPTION).exists()
 
-    def facts(self) -> Facts:
-        """The index facts."""
-        with np.load(self._folder / FACTS, allow_pickle=False) as members:
-            return {name: members[f"arr_{number}"] for number, name in enumerate(self._facts)}
+    def facts(self) -> list[Facts]:
+        """The index facts of each source."""
+        data, at, found = (self._folder / FACTS).read_bytes(), 0, list[Facts]()
+        for forms in self._facts:
+            values = {}
+            for name, (form, shape) in forms.items():
+                dtype, count = np.dtype(form), int(np.prod(shape, dtype=np.int64))
+                values[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
+                at += count * dtype.itemsize
+            found.append(values)
+        return found
 
-    def rows(self, table: str) -> int:
-        """Rows spilled for a table.
+    def rows(self, table: str, source: int) -> int:
+        """Rows that a source spilled for a table.
 
         Raises
         ------
@@ -142,8 +172,8 @@ class Spill:
             If columns of the table have different lengths: a fault of the converter.
         """
         lengths = {
-            c["column"]: sum(rows for _, rows in c["runs"])
-            for (name, _), c in self._columns.items()
+            column: known["rows"][source] if source < len(known["rows"]) else 0
+            for (name, column), known in self._columns.items()
             if name == table
         }
         if len(set(lengths.values())) > 1:
@@ -151,11 +181,12 @@ class Spill:
             raise ConversionError(msg)
         return next(iter(lengths.values()), 0)
 
-    def read(self, table: str, column: str, lo: int, hi: int) -> Iterator[NDArray[Any]]:
-        """Rows ``lo:hi`` of a column, one run of the same dtype after the other, (n, *row_shape) each."""
+    def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+        """Rows ``lo:hi`` of a source's column, one run of a dtype after the other, (n, *row_shape) each."""
         known = self._columns[table, column]
         row_shape = tuple(known["row_shape"])
         items = int(np.prod(row_shape, dtype=np.int64))
+        lo, hi = lo + known["first"][source], hi + known["first"][source]
         start = offset = 0
         for form, rows in known["runs"]:
             row_bytes = items * np.dtype(form).itemsize
@@ -174,3 +205,82 @@ class Spill:
                 yield flat.reshape(last - first, *row_shape)
             start += rows
             offset += rows * row_bytes
+
+
+class Spill(Sequence[Facts]):
+    """What all sources spilled: the facts of each, in order, and its rows.
+
+    Parameters
+    ----------
+    root
+        Folder that the lots' folders lie in.
+    sources
+        How many sources there are.
+    """
+
+    def __init__(self, root: Path, sources: int) -> None:
+        self._root = root
+        self._lots: list[str] = []
+        self._lot = np.full(sources, -1, np.int32)
+        self._at = np.zeros(sources, np.int32)
+        self._first = 0
+        self._open: dict[int, tuple[Lot, list[Facts]]] = {}
+
+    def only(self, lo: int, hi: int) -> Spill:
+        """The same of sources ``lo:hi`` alone, under their numbers: to be sent where no others are read."""
+        found = Spill(self._root, 0)
+        found._first, found._at = lo, self._at[lo:hi]
+        names, numbers = np.unique(self._lot[lo:hi], return_inverse=True)
+        found._lot = numbers.astype(np.int32)
+        found._lots = [self._lots[name] for name in names.tolist()]
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+    def __len__(self) -> int:
+        return len(self._lot)
+
+    def add(self, lot: str, sources: Sequence[int], at: Sequence[int]) -> None:
+        """Say that sources are those numbered `at` in the lot of a name."""
+        self._lot[list(sources)] = len(self._lots)
+        self._at[list(sources)] = at
+        self._lots.append(lot)
+
+    @property
+    def missing(self) -> list[int]:
+        """Sources that are in no lot."""
+        found: list[int] = np.flatnonzero(self._lot < 0).tolist()
+        return found
+
+    @overload
+    def __getitem__(self, source: int) -> Facts: ...
+    @overload
+    def __getitem__(self, source: slice) -> list[Facts]: ...
+    def __getitem__(self, source: int | slice) -> Facts | list[Facts]:
+        if isinstance(source, slice):
+            return [self[number] for number in range(*source.indices(len(self)))]
+        lot, facts = self._lot_of(range(len(self))[source])
+        if not facts:
+            facts += lot.facts()
+        return facts[self._number(source)]
+
+    def rows(self, table: str) -> Iterator[int]:
+        """Rows that each source spilled for a table; see `Lot.rows`."""
+        for source in range(len(self)):
+            yield self._lot_of(source)[0].rows(table, self._number(source))
+
+    def read(self, table: str, column: str, source: int, lo: int, hi: int) -> Iterator[NDArray[Any]]:
+        """Rows of a source; see `Lot.read`."""
+        return self._lot_of(source)[0].read(table, column, self._number(source), lo, hi)
+
+    def _number(self, source: int) -> int:
+        return int(self._at[source - self._first])
+
+    def _lot_of(self, source: int) -> tuple[Lot, list[Facts]]:
+        number = int(self._lot[source - self._first])
+        if number not in self._open:
+            while len(self._open) >= OPEN:
+                del self._open[next(iter(self._open))]
+            self._open[number] = Lot(self._root / self._lots[number]), []
+        return self._open[number]

@@ -59,14 +59,13 @@ def assign_splits(
         return _dealt(scan, settled, shares)
     if settled.splits is not None:
         return settled.splits, settled.split_names
-    names = tuple(dict.fromkeys(source.split for source in scan.sources if source.split is not None))
+    splits = scan.sources.splits
+    names = tuple(dict.fromkeys(split for split in splits if split is not None))
     if not names:
         return Repeated(np.zeros(1, np.uint8), np.array([settled.samples])), ()
-    if any(source.split is None for source in scan.sources):
+    if None in splits:
         names = tuple(dict.fromkeys((*names, OTHER)))
-    code = np.array(
-        [names.index(OTHER if source.split is None else source.split) for source in scan.sources], np.uint8
-    )
+    code = np.array([names.index(OTHER if split is None else split) for split in splits], np.uint8)
     return _of_samples(code, settled), names
 
 
@@ -80,7 +79,7 @@ def _dealt(scan: Scan, settled: Settled, shares: Mapping[str, float]) -> tuple[C
     names = tuple(shares)
     sizes = np.zeros(len(scan.sources), np.int64)
     np.add.at(sizes, settled.sample_source, 1 if settled.sample_runs is None else settled.sample_runs)
-    names_hashed = [xxhash.xxh3_64_intdigest(source.name.encode()) for source in scan.sources]
+    names_hashed = [xxhash.xxh3_64_intdigest(name.encode()) for name in scan.sources.names]
     order = sorted(range(len(scan.sources)), key=lambda source: (names_hashed[source], source))
     wanted = np.array([shares[name] for name in names])
     given = np.zeros(len(names))

@@ -1,4 +1,4 @@
-"""Batches of samples: packed, as lists, or padded."""
+"""Collation: batches of samples with ragged keys packed, as lists, or padded."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Collate:
     """Makes a batch of samples; picklable, for ``DataLoader(collate_fn=Collate(ragged="padded"))``.
 
     Keys of one shape are stacked, (B, …); text becomes a list. Ragged keys (points of a segment, voxels of a
-    window, volumes of different extents), by `ragged`:
+    window, volumes of different extents) depend on `ragged`:
 
-    - ``"packed"``: values of all samples behind one another, (sum of lengths, …), and one ``offsets``
-      (B + 1,) int64 for all keys of a sample's main group: sample i is ``xyz[offsets[i]:offsets[i + 1]]``.
-      Other groups have offsets of their own, ``voxel_offsets``. Volumes of different extents are packed
-      flat, with ``shapes`` (B, 3). Nothing is copied: the cheapest form to send from a worker.
-    - ``"list"``: a list of B tensors. Sent from a worker, each tensor costs a file descriptor.
-    - ``"padded"``: (B, longest, …) with zeros behind each sample, and ``lengths`` (B,) int64 (volumes:
+    - ``"packed"``: values of all samples concatenated, (sum of lengths, …), and one ``offsets`` (B + 1,)
+      int64 for all keys of a sample's main group: sample i is ``xyz[offsets[i]:offsets[i + 1]]``. Other
+      groups have their own offsets, ``voxel_offsets``. Volumes of different extents are flat, with ``shapes``
+      (B, 3). Nothing is copied: the cheapest form to send from a worker.
+    - ``"list"``: a list of B tensors. Sent from a worker, each tensor takes a file descriptor.
+    - ``"padded"``: (B, longest, …) with zeros after each sample, and ``lengths`` (B,) int64 (volumes:
       ``shapes``) for the main group, ``voxel_lengths`` for the group ``voxel``.
 
     Parameters
@@ -36,13 +36,13 @@ class Collate:
     ragged
         ``"packed"``, ``"list"`` or ``"padded"``.
     groups
-        Ragged keys that a transform has made, with their group: ``{"points": ""}``. Keys that a transform
-        keeps need no mention.
+        Group of each ragged key that a transform adds: ``{"points": ""}``. Keys of the dataset need not be
+        given.
 
     Raises
     ------
     InputError
-        If `ragged` is none of the three, or `groups` is no mapping of texts.
+        If an argument is invalid.
     """
 
     ragged: Literal["packed", "list", "padded"] = "packed"
@@ -56,7 +56,7 @@ class Collate:
         )
         if not texts:
             check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
-        check.settle()
+        check.raise_problems()
 
     def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Batch of samples.
@@ -73,30 +73,30 @@ class Collate:
             different shapes.
         """
         if not isinstance(samples, Samples):
-            return self._of_list(samples)
+            return self._collate_list(samples)
         if self.ragged == "packed":
-            return _packed_as_read(samples)
+            return _collate_packed(samples)
         dense = {key: values for key, values in samples.values().items() if key not in samples.ragged}
         parts = {key: [samples.part(key, i) for i in range(len(samples))] for key in samples.ragged}
-        return dense | self._joined(parts, samples.ragged)
+        return dense | self._collate_ragged(parts, samples.ragged)
 
-    def _of_list(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _collate_list(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         keys = samples[0].keys()
-        odd = sorted({str(key) for sample in samples for key in sample.keys() ^ keys})
-        if odd:
-            msg = f"samples of one batch have different keys: {', '.join(odd)} are in some only"
+        uncommon = sorted({str(key) for sample in samples for key in sample.keys() ^ keys})
+        if uncommon:
+            msg = f"samples of one batch have different keys: {', '.join(uncommon)} are in some only"
             raise ValueError(msg)
         known: dict[str, Ragged] = dict(getattr(samples[0], "ragged", {}))
         known |= {key: Ragged(group) for key, group in self.groups.items()}
         ragged = {key: kind for key, kind in known.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
         parts = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in ragged}
-        return dense | self._joined(parts, ragged)
+        return dense | self._collate_ragged(parts, ragged)
 
-    def _joined(
+    def _collate_ragged(
         self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, Ragged]
     ) -> dict[str, Any]:
-        """Ragged keys in the asked form, and what each group shares."""
+        """Ragged keys as lists, padded or packed, with the lengths, offsets or shapes of their groups."""
         if self.ragged == "list":
             return dict(parts)
         found: dict[str, Any] = {}
@@ -110,9 +110,10 @@ class Collate:
                 index = {f"{prefix}lengths": torch.tensor(sizes)[:, 0]}
             else:
                 flat = [tensor.reshape(-1) for tensor in tensors] if boxed else tensors
-                found[key] = torch.cat(flat, out=_room_for(flat))
-                lengths = torch.tensor([0, *(len(tensor) for tensor in flat)])
-                index = {f"{prefix}offsets": lengths.cumsum(0)}
+                offsets = torch.tensor([0, *(len(tensor) for tensor in flat)]).cumsum(0)
+                shape = (int(offsets[-1]), *flat[0].shape[1:])
+                found[key] = torch.cat(flat, out=empty_tensor(shape, flat[0].dtype))
+                index = {f"{prefix}offsets": offsets}
             if boxed:
                 index.pop(f"{prefix}lengths", None)
                 index[f"{prefix}shapes"] = torch.tensor(sizes)
@@ -126,27 +127,27 @@ class Collate:
 def collate(
     samples: Sequence[Mapping[str, Any]], *, ragged: Literal["packed", "list", "padded"] = "packed"
 ) -> dict[str, Any]:
-    """Batch of samples, ragged keys packed unless asked otherwise; ``Collate`` with options is the same.
+    """Batch of samples, for ``DataLoader(collate_fn=unistore.collate)``; see `Collate`.
 
     >>> loader = DataLoader(dataset, batch_size=8, collate_fn=unistore.collate)  # doctest: +SKIP
     """
     return Collate(ragged)(samples)
 
 
-def _packed_as_read(samples: Samples) -> dict[str, Any]:
+def _collate_packed(samples: Samples) -> dict[str, Any]:
     found: dict[str, Any] = samples.values()
     for key in samples.ragged:
         packed = samples.batch[key]
         if packed.offsets is None or packed.group_key("offsets") in found:
             continue
-        found[packed.group_key("offsets")] = samples.memory.placed(packed.offsets)
+        found[packed.group_key("offsets")] = samples.memory.foreign_tensor(packed.offsets)
         if packed.shapes is not None:
-            found[packed.group_key("shapes")] = samples.memory.placed(packed.shapes)
+            found[packed.group_key("shapes")] = samples.memory.foreign_tensor(packed.shapes)
     return found
 
 
 def _stacked(key: str, values: list[Any]) -> Any:
-    """One key that is not ragged, as torch's own collation makes it."""
+    """Values of a key that is not ragged, collated by torch."""
     shapes = {tuple(value.shape) for value in values if hasattr(value, "shape")}
     if len(shapes) > 1:
         listed = ", ".join(map(str, sorted(shapes)))
@@ -156,13 +157,8 @@ def _stacked(key: str, values: list[Any]) -> Any:
     return default_collate(values)
 
 
-def _room_for(tensors: list[torch.Tensor]) -> torch.Tensor:
-    rows = sum(len(tensor) for tensor in tensors)
-    return empty_tensor((rows, *tensors[0].shape[1:]), tensors[0].dtype)
-
-
 def _padded(tensors: list[torch.Tensor], axes: int) -> torch.Tensor:
-    """(B, …) with zeros behind each sample on its first `axes` axes."""
+    """Stack tensors, padded with zeros along their first `axes` axes."""
     longest = [max(tensor.shape[axis] for tensor in tensors) for axis in range(axes)]
     out = empty_tensor((len(tensors), *longest, *tensors[0].shape[axes:]), tensors[0].dtype).zero_()
     for row, tensor in zip(out, tensors, strict=True):

@@ -1,4 +1,4 @@
-"""`Dataset`: the samples of a store, or of several, whatever their family, for torch."""
+"""`Dataset`: the samples of one or several stores of any family, for torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, SupportsIndex
 
 import numpy as np
-import numpy.ma  # numpy would import these parts while samples are read: in a thread, maybe, beside a fork
+import numpy.ma  # else numpy imports these while samples are read, perhaps in a thread during a fork
 import numpy.random
 import torch.utils.data
 import xxhash
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
 from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
-from unistore.data.packed import Allocate, Batch, placed
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
 from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
 from unistore.errors import InputError, StoreError
 from unistore.order.permutation import At
-from unistore.remote.url import local_only
+from unistore.remote.url import require_local_path
 from unistore.store.reader import CACHE_LIMIT, Store
 from unistore.system.arguments import Arguments, checked_epoch
 from unistore.zarr3 import Array
@@ -40,40 +40,38 @@ _SHOWN = 16
 class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     """Samples of sealed stores, map-style, for torch's ``DataLoader`` and for ``unistore.Loader``.
 
-    Opening reads metadata only; handles appear with the first sample, and each process has its own. It
-    pickles as its arguments. Safe in workers under fork, forkserver and spawn, after the parent has read too.
+    Opening reads metadata only; files are opened by the first sample, in each process anew. Pickles as its
+    arguments. Safe in workers started by fork, forkserver and spawn, also after the parent has read samples.
 
-    Every sample has ``index``, its position here. What is random in a sample is a function of (`seed`, epoch,
-    index): the epoch comes with indices of type `At`, as `unistore.Shuffle` yields them, or else from
-    `set_epoch`. Workers that stay alive between epochs (``persistent_workers``) see only the former.
+    Every sample has ``index``, its position in the Dataset. Random parts of a sample are a function of
+    (`seed`, epoch, index). The epoch comes with indices of type `At`, as `unistore.Shuffle` yields them, or
+    else from `set_epoch`, which does not reach workers that are already running (``persistent_workers``).
 
-    Several stores of one family, with the same fields, are one Dataset: sample ``store_offsets[k] + i`` is
-    sample i of store k. A batch that mixes them is one batch, in the order of its indices. The names of
-    sources begin with that of the store.
+    Several stores of one family with the same fields form one Dataset: sample ``store_offsets[k] + i`` is
+    sample i of store k. Names of sources are then prefixed with the name of the store.
 
     Parameters
     ----------
     path
         Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``. Stores in
-        an object store need workers that are started by ``spawn`` or ``forkserver``. A list: several stores.
+        an object store need workers started by ``spawn`` or ``forkserver``. A list: several stores.
     samples
-        What one sample is: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the family's natural
-        kind (`Rows`, `Segments`, `Volumes`).
+        Kind of samples: ``Segments(max_points=4096)``, ``Patches(96)``, …; None: the default kind of the
+        family (`Rows`, `Segments`, `Volumes`, …).
     fields
-        Keys to read; None: all that the kind has by itself. Its description lists what there is on request.
+        Keys to read; None: the default keys of the kind. Its documentation lists further ones.
     split
         Name of a split, or several; None: all samples.
     transform
-        Called with every sample, a dict of tensors; what it returns is the sample.
+        Called with every sample, a dict of tensors; its result replaces the sample.
     seed
-        Seed of whatever is random in a sample.
+        Seed of random parts of samples.
     weights
-        One a store, with several stores: their shares of every epoch, in proportion. `unistore.Shuffle` and
-        ``unistore.Loader`` then draw stores by weight and samples of a store uniformly, with replacement; an
-        epoch is as many draws as there are samples, unless they are told another number. None: every sample
-        once an epoch.
+        With several stores, one weight per store: `unistore.Shuffle` and ``unistore.Loader`` draw stores by
+        weight and samples of a store uniformly, with replacement, by default as many per epoch as there are
+        samples. None: every sample once per epoch.
     cache_dir
-        Folder of a local disk for copies of the shards that were read; see `Store`. None: no copies.
+        Local folder for copies of the shards that were read; see `Store`. None: no copies.
     cache_limit
         Bytes of all copies in that folder (``"50GB"``).
 
@@ -82,12 +80,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     StoreError
         If there is no finished store at `path`.
     InputError
-        If an argument has a value that it cannot have.
-        If the store has no such samples, fields or split; the message lists what there is. If several stores
-        do not go together: names the fields, and the stores that have them. With the first sample or length
-        that is asked for: if they differ in dtypes or shapes; if boxes, crops or windows reach beyond their
-        data and their `pad` does not say what stands there, with the largest size that fits; if a limit
-        leaves no samples.
+        If an argument is invalid. If the store has no such samples, fields or split; the message lists what
+        there is. If several stores have different fields; names fields and stores. On first access to samples
+        or length: if stores differ in dtypes or shapes; if boxes, crops or windows extend beyond their data
+        without `pad`, with the largest size that fits; if a limit leaves no samples.
     """
 
     def __init__(
@@ -110,10 +106,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         check.names("fields", fields)
         check.names("split", split)
         check.function("transform", transform)
-        check.whole("seed", seed, None)
+        check.integer("seed", seed, None)
         if check.path("cache_dir", cache_dir, none=True) and cache_dir is not None:
-            local_only(cache_dir, "cache_dir")
-        check.settle()
+            require_local_path(cache_dir, "cache_dir")
+        check.raise_problems()
         self.splits = (split,) if isinstance(split, str) else None if split is None else tuple(split)
         cache = {"cache_dir": cache_dir, "cache_limit": cache_limit}
         self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
@@ -124,30 +120,30 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         self.epoch = 0
         self.weights = None if weights is None else checked_weights(weights, self.parts)
         self._reader: SampleReader | None = None
-        self._expected = 0
+        self._expected_bytes = 0
 
     @property
     def store(self) -> Store:
-        """The store; of several there is no single one, see `parts`."""
+        """The store; AttributeError if there are several, see `parts`."""
         if len(self.parts) > 1:
-            msg = f"this dataset joins {len(self.parts)} stores: see parts, and the store of each"
+            msg = f"this dataset has {len(self.parts)} stores: use parts, and the store of each"
             raise AttributeError(msg)
         return self.parts[0].store
 
     @property
     def path(self) -> str:
-        """Folder or URL of the store; of several, one after another."""
+        """Folder or URL of the store; of several, separated by commas."""
         return ", ".join(part.store.path for part in self.parts)
 
     @property
     def store_offsets(self) -> NDArray[np.int64]:
-        """First sample of each store, and the number of all samples: (stores + 1,) int64."""
+        """First sample of each store, then the number of all samples: (stores + 1,) int64."""
         reader = self.reader
         return reader.offsets if isinstance(reader, JoinedReader) else np.array([0, len(reader)])
 
     @property
     def start_method(self) -> str | None:
-        """How worker processes must be started; None: in any way."""
+        """Required start method of worker processes; None: any."""
         return None if all(part.store.fork_safe for part in self.parts) else "spawn"
 
     def __repr__(self) -> str:
@@ -155,10 +151,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         split = "" if self.splits is None else f", split={'+'.join(self.splits)}"
         try:
             more = f" and {len(self.fields) - _SHOWN} more" if len(self.fields) > _SHOWN else ""
-            holds = f"{len(self)} samples of {', '.join(self.fields[:_SHOWN])}{more}"
+            content = f"{len(self)} samples of {', '.join(self.fields[:_SHOWN])}{more}"
         except InputError:
-            holds = "refused: its samples do not fit, or there are none"
-        return f"Dataset({stores}, {self.samples}{split}, {holds})"
+            content = "invalid: samples do not fit their data, or there are none"
+        return f"Dataset({stores}, {self.samples}{split}, {content})"
 
     def _repr_html_(self) -> str:
         from unistore.pictures.html import notebook_html
@@ -169,10 +165,10 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return notebook_html(repr(self), facts, shown)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reader": None, "_expected": 0}
+        return {**self.__dict__, "_reader": None, "_expected_bytes": 0}
 
     def set_epoch(self, epoch: int) -> None:
-        """Epoch of indices that carry none."""
+        """Set the epoch of indices without one."""
         self.epoch = checked_epoch(epoch)
 
     def __len__(self) -> int:
@@ -190,10 +186,12 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Sequence[Index]) -> Sequence[Any]:
-        """Samples of a batch, read at once; views of one batch that `unistore.collate` takes whole."""
-        memory = Memory(self._expected)
+        """Samples of a batch, read together; `unistore.collate` collates them without a copy."""
+        memory = Memory(self._expected_bytes)
         found = Samples(self.read_batch(indices, memory.allocate), memory)
-        self._expected = max(memory.used + memory.used // 8, self._expected - self._expected // 8)
+        self._expected_bytes = max(
+            memory.used + memory.used // 8, self._expected_bytes - self._expected_bytes // 8
+        )
         if self.transform is None:
             return found
         return [_keep_ragged(self.transform(sample), found) for sample in found]
@@ -206,14 +204,14 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Parameters
         ----------
         indices
-            Sample indices, bare or with their epoch (`At`; or an array (B,) or (B, 2) of index and epoch).
+            Sample indices with or without epochs: integers or `At`, or an array (B,) or (B, 2).
         allocate
-            Where values are read to.
+            Allocates the memory that values are read into.
 
         Returns
         -------
         dict of str to Packed
-            Every key of the kind, and ``index``.
+            ``index`` and the keys of `fields`.
 
         Raises
         ------
@@ -231,14 +229,14 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             stores = ", ".join(part.store.path for part in self.parts)
             msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
-        return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+        return {INDEX: packed_copy(picks.index, allocate)} | {key: batch[key] for key in self.fields}
 
     def arrays(self) -> list[Array]:
         """Arrays of all its stores, each opened once."""
         return [array for part in self.parts for array in part.store.arrays().values()]
 
     def block_offsets(self) -> NDArray[np.int64]:
-        """Offsets of blocks of samples that share chunks, for block shuffle; no block spans two stores."""
+        """Offsets of blocks of samples that share chunks, (blocks + 1,) int64; no block spans two stores."""
         bounds = self.store_offsets.tolist()
         blocks = [
             first + block_offsets(part.store, last - first)[:-1]
@@ -248,35 +246,35 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
 
     @property
     def open_blocks(self) -> int:
-        """How many of these blocks stay in the cache of decoded chunks together."""
+        """Number of blocks that fit into the cache of decoded chunks together."""
         sizes = np.diff(self.store_offsets).tolist()
         return min(open_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
 
     @property
     def shuffles_in_blocks(self) -> bool:
-        """Whether ``shuffle=True`` shuffles blocks, as a full shuffle would decode too much."""
+        """Whether ``shuffle=True`` is a block shuffle, as a full shuffle would decode too much."""
         sizes = np.diff(self.store_offsets).tolist()
         return any(shuffles_in_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
 
     @property
     def digest(self) -> str:
-        """Digest of which samples these are: the stores' seals, their kind, the splits, the seed."""
+        """Digest of what identifies the samples: the stores' seals, kind, splits and seed."""
         seals = [part.store.attributes["seal"] for part in self.parts]
-        said = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
-        return xxhash.xxh3_128_hexdigest(json.dumps(said, sort_keys=True).encode())
+        identity = [seals[0] if len(seals) == 1 else seals, repr(self.samples), self.splits, self.seed]
+        return xxhash.xxh3_128_hexdigest(json.dumps(identity, sort_keys=True).encode())
 
     def source_of(self, index: int) -> str:
-        """Name of the source that a sample comes from; of several stores, behind the name of its store."""
-        place = int(self._picks([index]).index[0])
+        """Name of a sample's source; with several stores, prefixed with the store's name."""
+        sample = int(self._picks([index]).index[0])
         offsets = self.store_offsets
-        number = int(np.searchsorted(offsets, place, side="right")) - 1
+        number = int(np.searchsorted(offsets, sample, side="right")) - 1
         part = self.parts[number]
-        source = part.source_of(place - int(offsets[number]))
+        source = part.source_of(sample - int(offsets[number]))
         return source if len(self.parts) == 1 else f"{part.name}/{source}"
 
     @property
     def reader(self) -> SampleReader:
-        """Reader of this process, made when first needed."""
+        """Reader of this process, made on first use."""
         if self._reader is None:
             self._reader = bind_parts(self.parts, self.fields)
             if self.weights is not None:
@@ -284,7 +282,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return self._reader
 
     def _picks(self, indices: Sequence[Index] | NDArray[np.integer]) -> Picks:
-        numbers = _numbers(indices, self.epoch)
+        numbers = _with_epochs(indices, self.epoch)
         index, epoch, count = numbers[:, 0], numbers[:, 1], len(self)
         index = np.where(index < 0, index + count, index)
         outside = (index < 0) | (index >= count)
@@ -296,7 +294,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return Picks(index, epoch, self.seed)
 
 
-def _numbers(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> NDArray[np.int64]:
+def _with_epochs(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> NDArray[np.int64]:
     """Index and epoch of each sample, (B, 2) int64."""
     if not isinstance(indices, np.ndarray):
         pairs = [
@@ -319,7 +317,7 @@ def _numbers(indices: Sequence[Index] | NDArray[np.integer], epoch: int) -> NDAr
     raise IndexError(msg)
 
 
-def _keep_ragged(made: Any, samples: Samples) -> Any:
-    """What a transform returned, with what is known of its ragged keys."""
-    plain = isinstance(made, Mapping) and not isinstance(made, Sample)
-    return Sample(made, samples.ragged) if plain else made
+def _keep_ragged(result: Any, samples: Samples) -> Any:
+    """The result of a transform, as a Sample if it is a plain mapping."""
+    is_plain = isinstance(result, Mapping) and not isinstance(result, Sample)
+    return Sample(result, samples.ragged) if is_plain else result

@@ -1,6 +1,6 @@
-"""A batch as plain arrays: dense ones, and ragged ones packed as values + offsets.
+"""A batch as numpy arrays: dense, or ragged as values and offsets.
 
-Readers fill a `Batch` with numpy alone; torch meets it in `unistore.data.collate` (views, never copies).
+Readers use numpy only; `unistore.data.collate` makes tensors of a `Batch`, as views.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths", "placed"]
+__all__ = ["Allocate", "Batch", "Packed", "offsets_from_lengths", "packed_copy"]
 
 Allocate: TypeAlias = Callable[[tuple[int, ...], "np.dtype[Any]"], NDArray[Any]]
-"""``allocate(shape, dtype)`` returns uninitialised C-contiguous memory: ``np.empty``, or a part of a slab."""
+"""``allocate(shape, dtype)`` returns an uninitialised C-contiguous array, like ``np.empty``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +25,17 @@ class Packed:
     Attributes
     ----------
     values
-        Dense: ``(B, ...)``. Ragged: ``(sum of lengths, ...)``, sample after sample. It lies in memory that
-        `Allocate` handed out, possibly as a strided view of it (images are permuted views). Text is a
-        dense array of numpy's fixed-width unicode.
+        Dense: ``(B, ...)``. Ragged: ``(sum of lengths, ...)``, sample after sample. An array from `Allocate`,
+        or a strided view of one (images are permuted views). Text is a dense array of numpy's fixed-width
+        unicode.
     offsets
         None: dense. Else ``(B + 1,)`` int64: sample i is ``values[offsets[i]:offsets[i + 1]]``.
     group
         Ragged keys of one group share their offsets: ``""`` is the sample's main group (points, voxels of
-        a window), ``"voxel"`` a second one. A packed batch names the offsets ``offsets``, ``voxel_offsets``.
+        a window), ``"voxel"`` a second one. Their offsets are collated as ``offsets``, ``voxel_offsets``.
     shapes
-        ``(B, n)`` int64 where samples are boxes of different extents (volumes): ``values`` is flat and sample
-        i is ``values[offsets[i]:offsets[i + 1]].reshape(shapes[i])``. All keys of a group share them, as they
-        share offsets.
+        ``(B, n)`` int64 if samples are boxes of different extents (volumes): ``values`` is flat and sample i
+        is ``values[offsets[i]:offsets[i + 1]].reshape(shapes[i])``. Shared by the keys of a group, too.
     """
 
     values: NDArray[Any]
@@ -45,14 +44,14 @@ class Packed:
     shapes: NDArray[np.int64] | None = None
 
     def group_key(self, what: str) -> str:
-        """Key of what a group shares: ``"offsets"``, or ``"voxel_offsets"`` for the group ``voxel``."""
+        """Key of the group's offsets or shapes: ``"offsets"``, or ``"voxel_offsets"`` for ``voxel``."""
         return f"{self.group}_{what}" if self.group else what
 
     def __len__(self) -> int:
         return len(self.values) if self.offsets is None else len(self.offsets) - 1
 
     def __getitem__(self, sample: int) -> NDArray[Any]:
-        """Sample ``sample`` of the batch, a view."""
+        """One sample of the batch, as a view."""
         if self.offsets is None:
             return self.values[sample, ...]
         part = self.values[self.offsets[sample] : self.offsets[sample + 1]]
@@ -69,8 +68,8 @@ def offsets_from_lengths(lengths: NDArray[Any]) -> NDArray[np.int64]:
     return offsets
 
 
-def placed(values: NDArray[Any], allocate: Allocate) -> Packed:
-    """Dense values (B, …) copied into allocated memory: for small arrays that were computed elsewhere."""
+def packed_copy(values: NDArray[Any], allocate: Allocate) -> Packed:
+    """Copy dense values (B, …) into allocated memory."""
     out = allocate(values.shape, values.dtype)
     out[...] = values
     return Packed(out)

@@ -1,4 +1,4 @@
-"""The stores that a Dataset consists of: one, or several with samples of one kind."""
+"""The stores of a Dataset: one, or several with the same kind of samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = [
     "check_drawable",
     "checked_weights",
     "common_fields",
-    "natural_kind",
+    "default_kind",
     "open_parts",
 ]
 
@@ -40,11 +40,11 @@ class Part:
     store
         The store.
     kind
-        What one sample is.
+        Kind of samples.
     splits
-        Names of the splits that are taken; None: all samples.
+        Names of the splits to read; None: all samples.
     name
-        What tells the store from the others: the end of its path.
+        The end of the store's path, as long as it takes to be unique in the Dataset.
     """
 
     store: Store
@@ -69,36 +69,30 @@ class Part:
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
 
     def check_splits(self) -> None:
-        """Refuse names of splits that the store lacks.
-
-        Raises
-        ------
-        InputError
-            The message lists those that it has.
-        """
+        """Raise an InputError if the store lacks one of the splits; the message lists those that it has."""
         try:
             known = self.store.split_names()
         except AbsentError:
             known = []
         unknown = [name for name in self.splits or () if name not in known]
         if unknown:
-            held = f"it has {', '.join(known)}" if known else "it has none (unistore convert --split)"
-            msg = f"{self.store.path}: no split {', '.join(map(repr, unknown))}; {held}"
+            available = f"it has {', '.join(known)}" if known else "it has none (unistore convert --split)"
+            msg = f"{self.store.path}: no split {', '.join(map(repr, unknown))}; {available}"
             raise InputError(msg)
 
 
-def natural_kind(store: Store) -> SampleKind:
-    """What a sample of a store is unless something else is asked for.
+def default_kind(store: Store) -> SampleKind:
+    """The default kind of samples of a store.
 
     Raises
     ------
     InputError
-        If the store's family is not known here, has no such kind, or cannot be imported.
+        If the store's family is unknown, has no default kind, or cannot be imported.
     """
     try:
         kind: SampleKind = get_family(store.family).part("kind")(store)
     except InputError as error:
-        msg = f"{store.path}: {error}; or say what a sample is, as in samples=unistore.Rows()"
+        msg = f"{store.path}: {error}; or give the kind of samples, as in samples=unistore.Rows()"
         raise InputError(msg) from error
     return kind
 
@@ -113,34 +107,34 @@ def open_parts(
     paths
         Folders or URLs, at least one.
     kind
-        What one sample is; None: the natural kind, the same one in all stores.
+        Kind of samples; None: the default kind, which must be the same for all stores.
     splits
         Names of splits; None: all samples.
     cache
-        Further arguments of `Store`.
+        Arguments of `Store` for local copies.
 
     Raises
     ------
     StoreError
-        If one is no finished store.
+        If a path is not a finished store.
     InputError
-        If `kind` is none, or the stores are of different families or kinds, or lack a split; everything at
-        once.
+        If `kind` is not a kind of samples, or stores have different families or kinds, or lack a split;
+        lists all such problems.
     """
     if not paths:
-        raise InputError("no store was named: Dataset takes a path, or a list of paths")
+        raise InputError("no store is given: Dataset takes a path, or a list of paths")
     if isinstance(kind, type) or not (kind is None or hasattr(kind, "bind")):
-        cure = "make one, as in samples=unistore.Rows()"
-        raise InputError(Problem("samples", f"is {kind!r}, no kind of samples", cure, "option"))
+        cure = "give an instance, as in samples=unistore.Rows()"
+        raise InputError(Problem("samples", f"is {kind!r}, not a kind of samples", cure, "option"))
     stores = [Store(path, **cache) for path in paths]
-    kinds = [natural_kind(store) if kind is None else kind for store in stores]
+    kinds = [default_kind(store) if kind is None else kind for store in stores]
     first, others = stores[0], range(1, len(stores))
     problems = [
         Problem(
             stores[number].path,
             f"its samples are {kinds[number]} of a {stores[number].family} store, and those of "
             f"{first.path} are {kinds[0]} of a {first.family} store",
-            "one Dataset has samples of one kind: name it with samples=…, or open the stores apart",
+            "a Dataset has samples of one kind: give it as samples=…, or open the stores separately",
             "family",
         )
         for number in others
@@ -152,7 +146,7 @@ def open_parts(
     parts = tuple(
         Part(store, kind, splits, name) for store, kind, name in zip(stores, kinds, names, strict=True)
     )
-    _together(lambda part: part.check_splits(), parts)
+    _call_all(lambda part: part.check_splits(), parts)
     return parts
 
 
@@ -164,27 +158,27 @@ def common_fields(parts: Sequence[Part], fields: Sequence[str] | None) -> tuple[
     parts
         The stores.
     fields
-        What was asked for; None: what the kind has by itself, which must be the same in every store.
+        Requested keys; None: the default ones, which must be the same in every store.
 
     Raises
     ------
     InputError
-        If a field that was asked for is unknown somewhere, or none was and the stores have different ones:
-        names field and stores, and the fields that all have.
+        If a store lacks a requested field, or default fields differ: names fields and stores, and the common
+        fields.
     """
-    selected = _together(lambda part: part.kind.select(part.store, fields), parts)
+    selected = _call_all(lambda part: part.kind.select(part.store, fields), parts)
     common = [key for key in selected[0] if all(key in keys for keys in selected)]
     every = dict.fromkeys(key for keys in selected for key in keys)
     problems = []
     for key in every:
         if key in common:
             continue
-        having = [part.name for part, keys in zip(parts, selected, strict=True) if key in keys]
-        lacking = [part.name for part, keys in zip(parts, selected, strict=True) if key not in keys]
-        message = f"is in {_listed(having)}, but not in {_listed(lacking)}"
+        present = [part.name for part, keys in zip(parts, selected, strict=True) if key in keys]
+        absent = [part.name for part, keys in zip(parts, selected, strict=True) if key not in keys]
+        message = f"is in {_listed(present)}, but not in {_listed(absent)}"
         problems.append(Problem(f"field {key!r}", message, kind="fields"))
     if problems:
-        cure = f"to read those that all have: fields={common}" if common else ""
+        cure = f"to read the common ones: fields={common}" if common else ""
         message = "have different fields and no common ones" if not common else "have different fields"
         raise InputError([*problems, Problem("the stores", message, cure, "fields")])
     return selected[0]
@@ -196,8 +190,8 @@ def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
     Raises
     ------
     InputError
-        If samples reach beyond their data and their kind does not say what stands there; if its limits leave
-        no samples; or if the stores do not go together.
+        If samples reach beyond their data without `pad`, limits leave no samples, or a key has different
+        dtypes or shapes in the stores.
     """
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
@@ -205,12 +199,12 @@ def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[float, ...]:
-    """Shares of the stores as numbers.
+    """Weights of the stores as floats.
 
     Raises
     ------
     InputError
-        If they are no shares, or not one a store.
+        If they are not one finite, non-negative number per store with a positive sum.
     """
     message = ""
     try:
@@ -218,9 +212,9 @@ def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[fl
     except (TypeError, ValueError):
         given = np.empty(0)
     if len(parts) == 1:
-        message = "are shares of several stores, and this is one"
+        message = "need several stores, and this is one"
     elif given.shape != (len(parts),):
-        message = f"must be one number a store, {len(parts)} in all, got {weights!r}"
+        message = f"must be one number per store, {len(parts)} in all, got {weights!r}"
     elif not np.isfinite(given).all() or (given < 0).any() or not given.any():
         message = f"must be finite and not negative, and one of them positive, got {weights!r}"
     if message:
@@ -229,17 +223,11 @@ def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[fl
 
 
 def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: SampleReader) -> None:
-    """Refuse a share of a store that has no samples.
-
-    Raises
-    ------
-    InputError
-        Naming all such stores.
-    """
+    """Raise an InputError if stores with a positive weight have no samples; names all of them."""
     assert isinstance(reader, JoinedReader)
     empty = [
         Problem(
-            part.store.path, f"has no samples to be drawn, and its weight is {weight:g}", "weight 0", "option"
+            part.store.path, f"has no samples, and its weight is {weight:g}", "give it weight 0", "option"
         )
         for part, weight, count in zip(parts, weights, np.diff(reader.offsets), strict=True)
         if weight and not count
@@ -248,24 +236,24 @@ def check_drawable(weights: Sequence[float], parts: Sequence[Part], reader: Samp
         raise InputError(empty)
 
 
-def _together(ask: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
-    """Answers of all parts; what any of them refuse is told at once."""
-    answers, refused = [], []
+def _call_all(function: Callable[[Part], T], parts: Sequence[Part]) -> list[T]:
+    """Results for all parts; the InputErrors of all parts are raised as one."""
+    results, errors = [], []
     for part in parts:
         try:
-            answers.append(ask(part))
+            results.append(function(part))
         except InputError as error:
-            refused.append((part, error))
-    if len(parts) == 1 and refused and parts[0].store.path in str(refused[0][1]):
-        raise refused[0][1]
-    if refused:
+            errors.append((part, error))
+    if len(parts) == 1 and errors and parts[0].store.path in str(errors[0][1]):
+        raise errors[0][1]
+    if errors:
         raise InputError(
             [
                 Problem(part.store.path, str(error).removeprefix(f"{part.store.path}: "))
-                for part, error in refused
+                for part, error in errors
             ]
         )
-    return answers
+    return results
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -274,10 +262,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _short_names(paths: Sequence[str]) -> list[str]:
-    """Ends of paths, as long as it takes to tell them apart."""
-    whole = [PurePosixPath(path.split("://", 1)[-1]).parts for path in paths]
-    for length in range(1, max(map(len, whole))):
-        ends = ["/".join(parts[-length:]) for parts in whole]
-        if len(set(ends)) == len(set(whole)):
+    """Ends of paths, as long as it takes to be unique."""
+    split = [PurePosixPath(path.split("://", 1)[-1]).parts for path in paths]
+    for length in range(1, max(map(len, split))):
+        ends = ["/".join(parts[-length:]) for parts in split]
+        if len(set(ends)) == len(set(split)):
             return ends
-    return ["/".join(parts) for parts in whole]
+    return ["/".join(parts) for parts in split]

@@ -1,4 +1,4 @@
-"""Samples as dicts of tensors that know which of their keys are ragged, and lists of them over one batch."""
+"""Samples as dicts of tensors with the ragged keys noted, and sequences of samples over one batch."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ __all__ = ["Ragged", "Sample", "Samples"]
 
 
 class Ragged(NamedTuple):
-    """How a key is ragged: the group whose offsets it shares, and whether samples are whole boxes."""
+    """Group of a ragged key, whose offsets it shares, and whether samples are boxes."""
 
     group: str = ""
     boxed: bool = False
 
 
 class Sample(dict[str, Any]):
-    """One sample: tensors (and text) by key; a dict that also knows which of its keys are ragged.
+    """One sample: tensors and text by key.
 
     Attributes
     ----------
     ragged
-        How each ragged key is batched. A transform may return any mapping: keys that it keeps stay as they
-        are here.
+        The ragged keys. A transform may return any mapping: the keys that it keeps stay ragged.
     """
 
     __slots__ = ("ragged",)
@@ -47,13 +46,13 @@ class Sample(dict[str, Any]):
 
 
 def _collate_default(batch: Sequence[Sample], **_settings: Any) -> Any:
-    """What ``DataLoader`` does without a ``collate_fn``: it stacks, which unlike shapes cannot be."""
+    """Collation by a ``DataLoader`` without ``collate_fn``, with a helpful error for ragged samples."""
     for key in batch[0].ragged:
         shapes = {tuple(each[key].shape) for each in batch if isinstance(each.get(key), torch.Tensor)}
         if len(shapes) > 1:
             msg = (
-                f"samples of {key!r} have unlike shapes ({', '.join(map(str, sorted(shapes)[:2]))}, …) and "
-                "cannot be stacked: give the DataLoader collate_fn=unistore.collate"
+                f"samples of {key!r} have different shapes ({', '.join(map(str, sorted(shapes)[:2]))}, …) "
+                "and cannot be stacked: give the DataLoader collate_fn=unistore.collate"
             )
             raise InputError(msg)
     return default_collate([dict(each) for each in batch])
@@ -63,14 +62,14 @@ default_collate_fn_map[Sample] = _collate_default
 
 
 class Samples(Sequence[Sample]):
-    """The samples of one batch, views of its arrays; `unistore.collate` takes the arrays themselves.
+    """The samples of one batch, as views of its arrays; `unistore.collate` uses the arrays themselves.
 
     Parameters
     ----------
     batch
         The packed batch.
     memory
-        Where it lies.
+        Memory that the batch was allocated from.
     """
 
     def __init__(self, batch: Batch, memory: Memory) -> None:

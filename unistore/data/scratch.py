@@ -1,4 +1,4 @@
-"""Reusable scratch buffers: used anew for every batch, so that no page is fresh."""
+"""A scratch buffer that is reused for every batch, so that batches cause no page faults."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 __all__ = ["Scratch"]
 
 _ALIGNMENT = 64
-"""Bytes that arrays start at multiples of: a cache line."""
+"""Alignment of arrays in bytes: a cache line."""
 
 
 class Scratch:
-    """Memory that grows to the largest batch. Arrays are valid until the next `begin`; for one thread."""
+    """Memory that grows to the largest batch. Arrays are valid until the next `begin`. Not thread-safe."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
         self._used = self._wanted = 0
 
     def begin(self) -> None:
-        """Forget what was handed out."""
+        """Start a batch: all arrays allocated so far become invalid."""
         if self._wanted > len(self._buffer):
             self._buffer = np.empty(self._wanted, np.uint8)
         self._used = self._wanted = 0

@@ -1,6 +1,6 @@
-"""Memory of a batch as tensors: ordinary memory, or shared memory inside a worker of torch's DataLoader.
+"""Memory of a batch as tensors: ordinary memory, or shared memory in a worker of torch's DataLoader.
 
-Such a worker sends a batch by moving every storage into shared memory. What is made here lies there from the
+A worker sends a batch by moving every storage into shared memory. Memory allocated here is shared from the
 start, as in torch's own collation, so that sending copies nothing.
 """
 
@@ -18,29 +18,29 @@ from torch.utils.data import get_worker_info
 __all__ = ["Memory", "empty_tensor"]
 
 _ALIGNMENT = 64
-"""Bytes that arrays start at multiples of: a cache line."""
+"""Alignment of arrays in bytes: a cache line."""
 
 
 def empty_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """Uninitialised contiguous tensor; in a DataLoader's worker it lies in shared memory."""
+    """Uninitialised contiguous tensor; in shared memory in a worker of a DataLoader."""
     size = math.prod(shape) * dtype.itemsize
     if size == 0 or get_worker_info() is None:
         return torch.empty(tuple(shape), dtype=dtype)
-    # what torch's default_collate calls; `share_memory_` of an ordinary tensor would copy it
+    # as torch's default_collate does; `share_memory_` of an ordinary tensor would copy it
     storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     return torch.empty(0, dtype=dtype).set_(storage).view(tuple(shape))
 
 
 class Memory:
-    """Where a batch is read to, and its arrays seen as tensors.
+    """Allocates the arrays of a batch, and makes tensors of them.
 
-    In a worker all arrays of a batch lie in one piece of shared memory as far as they fit: each piece costs
-    the parent a descriptor and a connection.
+    In a worker, the arrays of a batch share one storage as far as they fit: each storage costs the parent a
+    descriptor and a connection.
 
     Parameters
     ----------
     expected
-        Bytes that the batch will take; what it takes beyond them gets pieces of its own.
+        Expected bytes of the batch: the size of the first storage.
     """
 
     def __init__(self, expected: int = 0) -> None:
@@ -49,10 +49,10 @@ class Memory:
         self._pieces: list[tuple[int, torch.Tensor]] = []
         self._free = 0
         self.used = 0
-        """Bytes handed out in shared memory."""
+        """Bytes allocated in shared memory."""
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Uninitialised memory; see `unistore.data.packed.Allocate`. Text stays out of shared memory."""
+        """See `unistore.data.packed.Allocate`. Text is not allocated in shared memory."""
         size = math.prod(shape) * dtype.itemsize
         if not self._in_worker or size == 0 or dtype.kind == "U":
             return np.empty(shape, dtype)
@@ -69,7 +69,7 @@ class Memory:
         return array
 
     def tensor(self, array: NDArray[Any]) -> torch.Tensor:
-        """Tensor over an array's own memory, strides included."""
+        """Tensor over the memory of an array, with its strides."""
         if not self._pieces:
             return torch.from_numpy(array)
         start = array.__array_interface__["data"][0]
@@ -77,12 +77,12 @@ class Memory:
             if address <= start < address + piece.numel() and array.size:
                 dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
                 strides = tuple(stride // array.itemsize for stride in array.strides)
-                place = (start - address) // array.itemsize
-                return torch.empty(0, dtype=dtype).set_(piece.untyped_storage(), place, array.shape, strides)
+                offset = (start - address) // array.itemsize
+                return torch.empty(0, dtype=dtype).set_(piece.untyped_storage(), offset, array.shape, strides)
         return torch.from_numpy(array)
 
-    def placed(self, array: NDArray[Any]) -> torch.Tensor:
-        """Tensor of an array that lies elsewhere: beside the batch in a worker, else over its own memory."""
+    def foreign_tensor(self, array: NDArray[Any]) -> torch.Tensor:
+        """Tensor of an array from other memory: in a worker a copy in shared memory, else a view."""
         if not self._in_worker:
             return torch.from_numpy(array)
         out = self.allocate(array.shape, array.dtype)

@@ -1,1 +1,1 @@
-"""Stores given back as files of their source family's main layout, so that nobody is locked in."""
+"""Exports stores as files in the main layout of their source family."""

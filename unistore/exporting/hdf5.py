@@ -1,10 +1,10 @@
-"""Writing one HDF5 file, on a disk that may fill.
+"""Writes one HDF5 file to a disk that may fill up.
 
-When a write fails, libhdf5 crashes as it closes the file, with its own drivers and also where a Python file
-object raises. So it is never told of a failure. The file object that it writes to remembers the first error,
-keeps what follows in memory, and reads that back: for libhdf5 the file is whole until it is closed. The error
-is looked at after each block of rows, and raised once the file is closed: that is at most one block of rows
-and the file's metadata.
+libhdf5 crashes on closing a file after a failed write, with its own drivers as well as with a Python file
+object that raises. So its writes never fail: the file object that it writes to records the first error, keeps
+all later data in memory and reads them back, until the file is closed. The error is checked after each block
+of rows and raised once the file is closed, so at most one block of rows and the file's metadata are kept in
+memory.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ _CHUNK_ROWS = 8192
 
 
 def write_hdf5(file: File, path: Path) -> None:
-    """Write an HDF5 file that does not exist yet.
+    """Write a new HDF5 file.
 
-    On a thread of its own: signals are handled by the main thread, so that no KeyboardInterrupt is raised
-    inside of libhdf5's writes, where it would be one more failure.
+    It is written on a thread, as a KeyboardInterrupt is raised in the main thread only: inside a write of
+    libhdf5 it would be a failed write.
 
     Raises
     ------
     OSError
-        If the disk refuses it.
+        If the file cannot be written.
     StoreError
-        If the store's values cannot be read, or a name inside the file cannot be used.
+        If the store's values cannot be read, or HDF5 does not allow a name.
     """
-    with _Disk(path) as disk, ThreadPoolExecutor(1, "unistore-hdf5") as thread:
+    with _FailSafeFile(path) as out, ThreadPoolExecutor(1, "unistore-hdf5") as thread:
         try:
-            thread.submit(_write, file, disk).result()
+            thread.submit(_write, file, out).result()
         except BaseException as error:
-            disk.stop(error)
+            out.stop(error)
             raise
 
 
-class _Disk:
-    """A new file as libhdf5 writes it: no call of it ever fails.
+class _FailSafeFile:
+    """A new file for libhdf5, none of whose operations fails.
 
-    Leaving the ``with`` statement raises the error that the disk gave, if any.
+    Leaving the ``with`` statement raises the first error, if there was one.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        self._at = self._end = 0
+        self._position = self._end = 0
         self._error: BaseException | None = None
-        self._kept: list[tuple[int, bytes]] = []
+        self._unwritten: list[tuple[int, bytes]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -69,66 +69,66 @@ class _Disk:
     ) -> None:
         try:
             os.close(self._descriptor)
-        except OSError as refused:  # network file systems tell of a full disk only now
-            self._fail(refused)
+        except OSError as failure:  # network file systems report a full disk only now
+            self._fail(failure)
         if error is None:
             self.check()
 
     def check(self) -> None:
-        """Raise the error there was."""
+        """Raise the first error, if there was one."""
         if self._error is not None:
             raise self._error
 
     def stop(self, error: BaseException) -> None:
-        """Write no more; `check` raises the error, unless there was another one before."""
+        """Stop writing to disk; `error` is the one that `check` raises, unless there was one before."""
         self._error = self._error or error
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the place of the next read or write."""
-        self._at = offset if whence == os.SEEK_SET else self._end + offset
-        return self._at
+        """Set the position."""
+        self._position = offset if whence == os.SEEK_SET else self._end + offset
+        return self._position
 
     def tell(self) -> int:
-        """Place of the next read or write."""
-        return self._at
+        """Return the position."""
+        return self._position
 
     def write(self, data: Any) -> int:
-        """Write, or keep in memory what the disk refuses."""
-        view, at = memoryview(data).cast("B"), self._at
+        """Write to disk; keep in memory what cannot be written."""
+        view, offset = memoryview(data).cast("B"), self._position
         size = len(view)
-        self._end = max(self._end, at + size)
+        self._end = max(self._end, offset + size)
         try:
             while view and self._error is None:
-                done = os.pwrite(self._descriptor, view, at)
-                view, at = view[done:], at + done
+                done = os.pwrite(self._descriptor, view, offset)
+                view, offset = view[done:], offset + done
         except OSError as error:
             self._fail(error)
         if view:
-            self._kept.append((at, bytes(view)))
+            self._unwritten.append((offset, bytes(view)))
         return size
 
     def read(self, size: int) -> bytes:
-        """Read what was written or kept; zeros where nothing was."""
+        """Read `size` bytes; zeros where nothing was written."""
         out = bytearray(size)
         self.readinto(out)
         return bytes(out)
 
     def readinto(self, out: Any) -> int:
-        """Read what was written or kept; zeros where nothing was."""
-        view, at = memoryview(out).cast("B"), self._at
+        """Fill a buffer; with zeros where nothing was written."""
+        view, offset = memoryview(out).cast("B"), self._position
         view[:] = bytes(len(view))
         try:
-            os.preadv(self._descriptor, [view], at)
+            os.preadv(self._descriptor, [view], offset)
         except OSError as error:
             self._fail(error)
-        for start, data in self._kept:
-            lo, hi = max(start, at), min(start + len(data), at + len(view))
+        for start, data in self._unwritten:
+            lo, hi = max(start, offset), min(start + len(data), offset + len(view))
             if lo < hi:
-                view[lo - at : hi - at] = data[lo - start : hi - start]
+                view[lo - offset : hi - offset] = data[lo - start : hi - start]
         return len(view)
 
     def truncate(self, size: int) -> None:
-        """Give the file its size."""
+        """Set the size of the file."""
         self._end = size
         try:
             if self._error is None:
@@ -137,7 +137,7 @@ class _Disk:
             self._fail(error)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: writes are not buffered."""
 
     def _fail(self, error: OSError) -> None:
         error.filename = str(self._path)
@@ -145,14 +145,13 @@ class _Disk:
 
 
 def _check_names(file: File) -> None:
-    """Refuse what HDF5 cannot call an object."""
     for name in (*file.values, *file.attributes):
         if "\0" in name or (name and "" in name.split("/")):
-            msg = f"{file.name}: dataset or group {name!r} cannot be written: HDF5 has no such names"
+            msg = f"{file.name}: dataset or group {name!r} cannot be written: not a valid name in HDF5"
             raise StoreError(msg)
 
 
-def _write(file: File, disk: _Disk) -> None:
+def _write(file: File, disk: _FailSafeFile) -> None:
     import h5py
 
     _check_names(file)
@@ -169,64 +168,63 @@ def _write(file: File, disk: _Disk) -> None:
                 _write_attribute(target.attrs, key, value)
 
 
-def _write_dataset(out: Any, name: str, values: Values, disk: _Disk, *, compressed: bool) -> None:
+def _write_dataset(out: Any, name: str, values: Values, disk: _FailSafeFile, *, compressed: bool) -> None:
     import h5py
 
     if values.dtype.hasobject:
         dataset = out.create_dataset(name, values.shape, h5py.vlen_dtype(np.uint8))
     elif compressed and 0 not in values.shape:
-        chunks = (min(_CHUNK_ROWS, values.shape[0]), *values.shape[1:])
         dataset = out.create_dataset(
             name,
             values.shape,
             values.dtype,
-            chunks=_bounded(chunks, values.dtype.itemsize),
+            chunks=_chunk_shape(values.shape, values.dtype.itemsize),
             compression="gzip",
             compression_opts=4,
             shuffle=True,
         )
     else:
         dataset = out.create_dataset(name, values.shape, values.dtype)
-    at = 0
+    row = 0
     for block in values.blocks():
         if block.size:
-            dataset[at : at + len(block)] = block[0] if values.dtype.hasobject else block
+            dataset[row : row + len(block)] = block[0] if values.dtype.hasobject else block
         disk.check()
-        at += len(block)
+        row += len(block)
 
 
-def _bounded(chunks: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """Chunk of at most 16 MiB: fewer rows where rows are long."""
-    row = max(1, prod(chunks[1:]) * itemsize)
-    return (max(1, min(chunks[0], (16 << 20) // row)), *chunks[1:])
+def _chunk_shape(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """Chunks of whole rows, of at most 16 MiB."""
+    row_bytes = max(1, prod(shape[1:]) * itemsize)
+    return (max(1, min(_CHUNK_ROWS, shape[0], (16 << 20) // row_bytes)), *shape[1:])
 
 
 def _write_attribute(attributes: Any, name: str, value: Any) -> None:
-    """Write an array or an empty value as it is, any other value as JSON is written."""
+    """Write an array, ``h5py.Empty`` or JSON value as an attribute."""
     import h5py
 
-    plain = value if isinstance(value, np.ndarray | h5py.Empty) else _attribute(value)
+    plain = value if isinstance(value, np.ndarray | h5py.Empty) else _from_json(value)
     attributes.create(name, plain, dtype=plain.dtype if isinstance(plain, np.ndarray) else None)
 
 
-def _attribute(value: Any) -> Any:
-    """A JSON value as an HDF5 attribute: None becomes an empty one, lists of unlike things JSON text."""
+def _from_json(value: Any) -> Any:
+    """A JSON value as an HDF5 attribute: None becomes an empty one, an irregular list JSON text."""
     import h5py
 
     if value is None:
         return h5py.Empty("f4")
     if not isinstance(value, list):
         return value
-    array = np.asarray(value) if _is_array(value) else None
+    array = np.asarray(value) if _is_regular(value) else None
     if array is None or array.dtype.kind == "O":
         return json.dumps(value)
     return value if array.dtype.kind == "U" else array
 
 
-def _is_array(value: list[Any]) -> bool:
-    """Whether a list, nested or not, is an array: parts of one length and one kind."""
+def _is_regular(value: list[Any]) -> bool:
+    """Whether a list, nested or not, has the form of an array: one length per axis, one type."""
     if any(isinstance(item, list) for item in value):
-        same = all(isinstance(item, list) and len(item) == len(value[0]) for item in value)
-        return same and all(_is_array(item) for item in value)
+        same_length = all(isinstance(item, list) and len(item) == len(value[0]) for item in value)
+        return same_length and all(_is_regular(item) for item in value)
     kinds = {type(item) for item in value}
     return kinds <= {int, float} or kinds in ({str}, {bool})

@@ -1,4 +1,4 @@
-"""Export a store: every file under a temporary name first, all of them or nothing at the destination."""
+"""Exports a store: all files are written to a temporary folder, which is then renamed."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
 from unistore.converters.registry import get_family
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.exporting.naming import Names
-from unistore.exporting.workplace import workplace
+from unistore.exporting.naming import FileNames
+from unistore.exporting.temporary_folder import temporary_folder
 from unistore.exporting.writing import write
 from unistore.remote.storage import local_path
-from unistore.remote.url import local_only
+from unistore.remote.url import require_local_path
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 
 __all__ = ["Exported", "export"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What an export wrote: how many files and bytes, of how many sources, in which layout."""
+    """Result of an export: where it is, its family, and the number of sources, files and bytes."""
 
     destination: str
     family: str
@@ -37,44 +37,43 @@ class Exported:
 
 
 def export(
-    store: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress = SILENT
+    store: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress = NO_PROGRESS
 ) -> Exported:
-    """Give a store back as files of its source family's main layout.
+    """Export a store as files in the main layout of its source family.
 
-    Values are those of the sources, exactly; see ``docs/verify-and-export.md`` for what each family's files
-    are and what of a source a store does not hold.
+    Values are exactly those of the sources; ``docs/verify-and-export.md`` lists the files of each family, and
+    what of a source is not in a store.
 
     Parameters
     ----------
     store
         Folder or URL of a sealed store.
     destination
-        Folder to make; must not exist.
+        Folder to create; must not exist.
     progress
-        Told how far it is.
+        Receives the progress.
 
     Raises
     ------
     InputError
-        If an argument has a value that it cannot have, or the destination exists, lies in the store, or is a
-        URL.
+        If an argument is invalid, or the destination exists, lies in the store, or is a URL.
     StoreError
-        If the store cannot be read or names files that would lie elsewhere; nothing is left behind.
+        If the store cannot be read, or names files outside the destination; nothing is left behind.
     ConversionError
         If writing failed; nothing is left behind.
     """
     check = Arguments()
     check.path("store", store)
     check.path("destination", destination)
-    check.settle()
-    target = Path(os.path.abspath(local_only(destination, "DST")))  # noqa: PTH100  keeps links
+    check.raise_problems()
+    target = Path(os.path.abspath(require_local_path(destination, "DST")))  # noqa: PTH100  does not resolve links
     opened = Store(store)
-    _check(target, local_path(store))
+    _check_destination(target, local_path(store))
     files = _exporter(opened)
     try:
-        with workplace(target, "unistore-export") as work:
+        with temporary_folder(target, "unistore-export") as work:
             done = _write_all(opened, files(opened), work / "files", progress)
-            _check(target, local_path(store))
+            _check_destination(target, local_path(store))
             os.sync()
             (work / "files").rename(target)
     except OSError as error:
@@ -83,21 +82,21 @@ def export(
 
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
-    """Write every file; returns the counts of `Exported`."""
-    names = Names(store.path)
+    """Write all files; returns the counts of `Exported`."""
+    names = FileNames(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()
     progress.begin("writing", sum(sizes))
     count = total = 0
     current = 0
-    for file in _described(store, files):
+    for file in _checked(store, files):
         if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
         current = file.source
         path = work.joinpath(*names.take(file.name))
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with _agreeing(store):
+            with _store_errors(store):
                 write(file, path)
         except OSError as error:
             raise named(error, path) from error
@@ -107,10 +106,10 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
     return {"sources": len(sizes), "files": count, "bytes": total}
 
 
-def _described(store: Store, files: Iterator[File]) -> Iterator[File]:
-    """The files that a store describes."""
+def _checked(store: Store, files: Iterator[File]) -> Iterator[File]:
+    """The same files, with the exceptions of `_store_errors`."""
     while True:
-        with _agreeing(store):
+        with _store_errors(store):
             file = next(files, None)
         if file is None:
             return
@@ -118,15 +117,15 @@ def _described(store: Store, files: Iterator[File]) -> Iterator[File]:
 
 
 @contextmanager
-def _agreeing(store: Store) -> Iterator[None]:
-    """Tell a description of the sources that arrays contradict: options, attributes, texts are free JSON."""
+def _store_errors(store: Store) -> Iterator[None]:
+    """Turn exceptions that a store's free-form metadata (options, attributes) may cause into a StoreError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        told = f"{type(error).__name__}: {error}".rstrip(": ")
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
         msg = (
-            f"{store.path}: cannot be exported: what it says of its sources contradicts its arrays ({told}); "
-            f"run 'unistore verify {store.path}'"
+            f"{store.path}: cannot be exported: the description of its sources contradicts its arrays "
+            f"({reason}); run 'unistore verify {store.path}'"
         )
         raise StoreError(msg) from error
 
@@ -140,10 +139,10 @@ def _exporter(store: Store) -> Callable[[Store], Iterator[File]]:
     return found
 
 
-def _check(target: Path, store: Path | None) -> None:
-    """Refuse a destination that is taken, or that lies in the store."""
+def _check_destination(target: Path, store: Path | None) -> None:
+    """Refuse a destination that exists or lies in the store."""
     if os.path.lexists(target):
-        msg = f"{target}: exists; an export never writes into what is there, choose another place"
+        msg = f"{target}: exists; an export never writes into an existing folder, choose another place"
         raise InputError(msg)
     real = target.parent.resolve() / target.name
     if store is not None and real.is_relative_to(store.resolve()):

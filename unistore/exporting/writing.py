@@ -1,4 +1,4 @@
-"""Writing one exported file: HDF5, ``.npy``, ``.npz``, PNG, or the bytes themselves."""
+"""Writes one exported file: HDF5, ``.npy``, ``.npz``, PNG, or raw bytes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ __all__ = ["write"]
 
 
 def write(file: File, path: Path) -> None:
-    """Write a file that does not exist yet.
+    """Write a new file.
 
     Raises
     ------
     ConversionError
-        If a value cannot be encoded.
+        If an image cannot be encoded.
     OSError
-        If the disk refuses it.
+        If the file cannot be written.
     StoreError
-        If the store's values cannot be read, or a name inside the file cannot be used.
+        If the store's values cannot be read, or a name inside the file is not valid.
     """
     if file.form == "hdf5":
         write_hdf5(file, path)
@@ -59,7 +59,7 @@ def _write_npy(values: Values, out: IO[bytes]) -> None:
 def _write_npz(members: Mapping[str, Values], path: Path) -> None:
     with path.open("xb") as out, zipfile.ZipFile(out, "w", allowZip64=True) as archive:
         for name, values in members.items():
-            info = zipfile.ZipInfo(f"{name}.npy")  # its time is 1980: an export is the same every time
+            info = zipfile.ZipInfo(f"{name}.npy")  # fixed time stamp (1980): exports are reproducible
             with archive.open(info, "w", force_zip64=True) as member:
                 _write_npy(values, member)
 

@@ -17,7 +17,7 @@ from unistore.conversion.columns import IndexValues
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.failure import WritingError, named, refusal
 from unistore.conversion.finish import merged_statistics, source_digests
-from unistore.conversion.guard import Guard, reading
+from unistore.conversion.guard import Guards, reading
 from unistore.conversion.job import Outcome, ShardJob, statistics_of
 from unistore.conversion.plan import ShardTask
 from unistore.converters.common.comparing import difference
@@ -229,7 +229,7 @@ class _OriginalStep:
 
     store: Store
     scan: Scan
-    guards: tuple[Guard, ...]
+    guards: Guards
 
     @cached_property
     def _originals(self) -> Any:

@@ -20,7 +20,7 @@ from unistore.remote.storage import local_path, open_storage
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_intact
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
-from unistore.system.progress import SILENT, Progress
+from unistore.system.progress import NO_PROGRESS, Progress
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, Storage
 from unistore.zarr3.writer import PART_SUFFIX
@@ -139,7 +139,7 @@ class _FilesStep:
         return f"{self.path}: {len(entries)} file(s) from {entries[0].key}"
 
 
-def check_files(path: str, progress: Progress = SILENT, executor: Executor | None = None) -> Checked:
+def check_files(path: str, progress: Progress = NO_PROGRESS, executor: Executor | None = None) -> Checked:
     """Check every file of a store against the manifest, and both against the root.
 
     What stands in the folder besides is looked for where the store is a local one.

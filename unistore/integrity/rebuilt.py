@@ -12,8 +12,8 @@ import numpy as np
 
 from unistore.conversion.convert import recorded_converter
 from unistore.conversion.executors.local import Executor
-from unistore.conversion.guard import Guard, guard_of
-from unistore.conversion.job import DeriveJob, ShardJob
+from unistore.conversion.guard import Guards, guards_of, sizes_of
+from unistore.conversion.job import DeriveJob, ShardJob, lots
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
 from unistore.conversion.target import Folder
@@ -25,6 +25,7 @@ from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
 from unistore.store.reader import Store
 from unistore.system.progress import Progress
+from unistore.zarr3.presets import codec_chain
 
 __all__ = ["Rebuilt", "differences", "encoder_differences", "rebuild"]
 
@@ -45,13 +46,13 @@ class Rebuilt:
     guards
         The sources' files as they were when it was planned.
     spill
-        Folder of what they spilled.
+        What they spilled.
     """
 
     converter: Converter
     planned: Planned
-    guards: tuple[Guard, ...]
-    spill: Path
+    guards: Guards
+    spill: Spill
 
     def job(self, root: Path) -> ShardJob:
         """The job that makes its shards, writing below `root`."""
@@ -99,28 +100,31 @@ def rebuild(
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
         codec, shares = options["codec"], options["split"]
-    except (KeyError, TypeError, InputError) as error:
+        codecs = dict(options["found"]["codecs"]) if codec == "auto" else {}
+        for chosen in codecs.values():
+            codec_chain(str(chosen), np.dtype(np.uint8))
+    except (KeyError, TypeError, ValueError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
     scan = scan_sources(converter, sources, must_exclude=())
     if "skipped" in options:  # why sources are left out, which the converter was told
         scan = replace(scan, options={**scan.options, "skipped": options["skipped"]})
-    guards = tuple(guard_of(source) for source in scan.sources)
-    spill = work / "spill"
-    facts = []
+    guards = guards_of(scan)
+    spill = Spill(work / "spill", len(scan.sources) if scan.is_derived else 0)
     if scan.is_derived:
-        derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=spill)
-        sizes = [sum(file.size for file in guard) for guard in guards]
-        progress.begin("reading", sum(sizes))
+        derive = DeriveJob(converter=converter, scan=scan, guards=guards, spill=work / "spill")
+        sizes = sizes_of(guards)
+        progress.begin("reading", int(sizes.sum()))
         problems: list[Problem] = []
-        for size, outcome in zip(sizes, in_order(executor, derive, range(len(sizes))), strict=True):
+        dealt = lots(range(len(sizes)), sizes)
+        for lot, outcome in zip(dealt, in_order(executor, derive, dealt), strict=True):
             problems += outcome.problems
-            progress.advance(size)
+            spill.add(str(lot[0]), lot, range(len(lot)))
+            progress.advance(int(sizes[list(lot)].sum()))
         if problems:
             raise InputError(problems)
-        facts = [Spill(spill / str(source)).facts() for source in range(len(sizes))]
-    settled = converter.settle(scan, facts)
-    planned = plan_conversion(scan, settled, codec, shares, spill)
+    settled = converter.settle(scan, spill if scan.is_derived else ())
+    planned = plan_conversion(scan, settled, codec, shares, spill, lambda *_: codecs)
     planned = replace(planned, attributes=_with_verdicts(planned.attributes, attributes))
     return Rebuilt(converter=converter, planned=planned, guards=guards, spill=spill)
 

@@ -164,7 +164,7 @@ class _RemakeStep:
         for column in columns:
             key = shard_key(column.array, task.number)
             if key in self.wanted:
-                entries[key] = write_column(self.job.target, self.job.plan.codec, task.number, column)
+                entries[key] = write_column(self.job.target, task.number, column)
             elif self.whole:
                 deque(column, maxlen=0)
             if self.whole and not column.array.is_empty:
@@ -190,14 +190,14 @@ def _remake_index(made: Rebuilt, remade: Remade, wanted: Collection[str], root: 
             number = part.lo // array.shard[0]
             rows = IndexRows(array, number, values)
             if part.key in wanted:
-                remade.entries[part.key] = write_column(target, plan.codec, number, rows)
+                remade.entries[part.key] = write_column(target, number, rows)
             elif whole:
                 deque(rows, maxlen=0)
             if whole:
                 remade.contents[part.key] = rows.content
 
 
-def read_entry(folder: Path, part: Part, line: Entry, codec: str) -> Entry:
+def read_entry(folder: Path, part: Part, line: Entry) -> Entry:
     """Line of the manifest of a file that stands in a store, whose size and checksum are known to be right.
 
     Parameters
@@ -208,8 +208,6 @@ def read_entry(folder: Path, part: Part, line: Entry, codec: str) -> Entry:
         The file.
     line
         What its size and checksum are.
-    codec
-        Preset of the store's codec chain.
 
     Raises
     ------
@@ -219,7 +217,7 @@ def read_entry(folder: Path, part: Part, line: Entry, codec: str) -> Entry:
     if part.array is None:
         return Entry(key=part.key, bytes=line.bytes, checksum=line.checksum)
     path = part.array.field.path
-    array = Array(LocalStorage(folder), path, metadata_of(part.array, codec), sealed=True)
+    array = Array(LocalStorage(folder), path, metadata_of(part.array), sealed=True)
     content = xxhash.xxh3_128()
     for block in _blocks(array, part.array, part.lo, part.hi):
         content.update(content_bytes(block))

@@ -15,7 +15,7 @@ from unistore.conversion.executors.local import Executor
 from unistore.conversion.failure import named, refusal
 from unistore.conversion.finish import merged_statistics, root_document
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.exporting.workplace import beside, workplace
+from unistore.exporting.temporary_folder import temporary_folder, temporary_folder_path
 from unistore.integrity.files import Checked, check_file, check_files
 from unistore.integrity.rebuilt import Rebuilt, differences, encoder_differences, rebuild
 from unistore.integrity.remaking import Part, Remade, parts_of, read_entry, remake
@@ -23,12 +23,12 @@ from unistore.integrity.roots import repaired_root
 from unistore.integrity.run import Verified, verify_with
 from unistore.integrity.steps import workers_of
 from unistore.remote.storage import local_path
-from unistore.store.manifest import MANIFEST_LIMIT, Entry, manifest_bytes, seal_of
+from unistore.store.manifest import MANIFEST_LIMIT, Entry, make_seal, manifest_bytes
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import SILENT, Progress
-from unistore.system.workers import MOST
+from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.durable import sync_folder
 from unistore.zarr3.local import LocalStorage
 from unistore.zarr3.writer import write_shard
@@ -57,7 +57,7 @@ def repair(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     workers: int = 0,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
 ) -> Repaired:
     """Make the damaged and missing files of a store again, each exactly as it was, and verify the store.
 
@@ -88,8 +88,8 @@ def repair(
     """
     check = Arguments()
     check.path("store", store)
-    check.whole("workers", workers, most=MOST)
-    check.settle()
+    check.integer("workers", workers, most=MAX_WORKERS)
+    check.raise_problems()
     paths = source_paths(sources)
     folder = local_path(store)
     if folder is None:
@@ -99,9 +99,11 @@ def repair(
     with workers_of(workers) as executor:
         checked = check_files(str(folder), progress, executor)
         keys: list[str] = []
-        if not checked.is_whole or beside(folder, REPAIR).exists():  # a killed repair may have been done
+        if (
+            not checked.is_whole or temporary_folder_path(folder, REPAIR).exists()
+        ):  # a killed repair may have been done
             try:
-                with workplace(folder, REPAIR) as work:
+                with temporary_folder(folder, REPAIR) as work:
                     job = _Repair(folder, checked, work, progress, executor)
                     keys = [] if checked.is_whole else job.run(paths)
             except OSError as error:
@@ -132,12 +134,14 @@ class _Repair:
         root_lost = not known.root.intact
         place = self.work / "store"
         remade = remake(made, parts, set(damaged), place, self.progress, self.executor, whole=root_lost)
-        entries = self._entries(known, made, parts, remade)
+        entries = self._entries(known, parts, remade)
         manifest = manifest_bytes(entries.values())
         document = None if self.checked.root.intact else known.root.document
         if root_lost:
             statistics = merged_statistics(made.planned.plan, remade.records)
-            document = root_document(made.planned.attributes, statistics, seal_of(entries.values(), manifest))
+            documents = {key: part.document for key, part in parts.items() if part.array is None}
+            sealed = make_seal(entries.values(), manifest)
+            document = root_document(made.planned.attributes, statistics, sealed, documents)
         elif xxhash.xxh3_128_hexdigest(manifest) != known.root.seal["digest"]:
             raise _unlike(damaged)
         storage = LocalStorage(self.folder)
@@ -149,14 +153,16 @@ class _Repair:
         root = self.checked.root
         if root.intact:
             return self.checked
-        document = repaired_root(root.document)
+        storage = LocalStorage(self.folder)
+        keys = [path.relative_to(self.folder).as_posix() for path in self.folder.rglob(f"*/{ROOT}")]
+        document = repaired_root(root.document, {key: storage.get(key) for key in keys})
         if document is None:
             return self.checked
         write_shard(self.work / "root", ROOT, [document])
         attributes = Store(self.work / "root").attributes
         digest = attributes["seal"]["digest"]
         try:
-            manifest = LocalStorage(self.folder).get(MANIFEST, MANIFEST_LIMIT)
+            manifest = storage.get(MANIFEST, MANIFEST_LIMIT)
             intact = xxhash.xxh3_128_hexdigest(manifest) == digest
         except StoreError:
             intact = False
@@ -179,16 +185,13 @@ class _Repair:
             raise InputError(msg)
         return made
 
-    def _entries(
-        self, known: Checked, made: Rebuilt, parts: Mapping[str, Part], remade: Remade
-    ) -> dict[str, Entry]:
+    def _entries(self, known: Checked, parts: Mapping[str, Part], remade: Remade) -> dict[str, Entry]:
         """The manifest's lines: as they were, or, where it is damaged, made again."""
         if known.manifest_intact:
             lines = dict(known.entries)
         else:
-            codec = made.planned.plan.codec
             lines = {
-                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key], codec)
+                key: remade.entries.get(key) or read_entry(self.folder, part, known.entries[key])
                 for key, part in parts.items()
             }
         unlike = [key for key, entry in remade.entries.items() if lines.get(key) != entry]

@@ -6,15 +6,18 @@ The root is the only place that holds a store's options, so it is repaired from 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import xxhash
 
+from unistore.store.consolidated import root_head
 from unistore.store.manifest import root_is_intact
+from unistore.zarr3.documents import DocumentError
 
 __all__ = ["repaired_root"]
 
 _SIGNATURE = re.compile(rb'"root": "([0-9a-f]{32})"')
+_NEXT = b' "attributes": {'
 _ZEROS = b"0" * 32
 _TAIL = 80
 """Bytes at the end among which the signature stands."""
@@ -25,32 +28,51 @@ Candidates = Callable[[int], list[int]]
 """Gives the values that a byte may have had."""
 
 
-def repaired_root(document: bytes) -> bytes | None:
+def repaired_root(document: bytes, documents: Mapping[str, bytes]) -> bytes | None:
     """The document that was signed, if one byte is all that was changed; None if it is not.
 
     Parameters
     ----------
     document
         A damaged root document.
+    documents
+        Those that it repeats, by key: what is damaged there is taken from them if they are sound.
     """
-    repaired = _repaired_before(document, _one_bit) or _repaired_signature(document)
-    return repaired or _repaired_before(document, _any_value)
+    head = _head(document, documents)
+    document = head + document[len(head) :]
+    if root_is_intact(document):
+        return document
+    repaired = _repaired_before(document, len(head), _one_bit) or _repaired_signature(document)
+    return repaired or _repaired_before(document, len(head), _any_value)
 
 
-def _repaired_before(document: bytes, candidates: Candidates) -> bytes | None:
-    """Set a byte outside the signature right, so that the digest is the one that the signature says."""
-    found = list(_SIGNATURE.finditer(document))
-    if not found or len(document) ** 2 * len(candidates(0)) > _WORK:
+def _head(document: bytes, documents: Mapping[str, bytes]) -> bytes:
+    """What the document began with; nothing where it does not go on after that as it should."""
+    try:
+        head = root_head(documents)
+    except DocumentError:
+        return b""
+    follows = document[len(head) :][: len(_NEXT)]
+    return head if sum(a != b for a, b in zip(follows, _NEXT, strict=False)) <= 1 else b""
+
+
+def _repaired_before(document: bytes, first: int, candidates: Candidates) -> bytes | None:
+    """Set a byte from `first` on, outside the signature, so that the digest is what the signature says."""
+    found = list(_SIGNATURE.finditer(document, first))
+    if not found or (len(document) - first) ** 2 * len(candidates(0)) > _WORK:
         return None
     lo, hi = found[-1].span(1)
-    unsigned = bytearray(document[:lo] + _ZEROS + document[hi:])
+    unsigned = bytearray(document[first:lo] + _ZEROS + document[hi:])
     wanted = bytes.fromhex(document[lo:hi].decode())
-    digest = xxhash.xxh3_128_digest
+    head = xxhash.xxh3_128(document[:first])
     for at, value in enumerate(unsigned):
         for other in candidates(value):
             unsigned[at] = other
-            if digest(unsigned) == wanted:
-                return bytes(unsigned[:lo]) + document[lo:hi] + bytes(unsigned[hi:])
+            digest = head.copy()
+            digest.update(unsigned)
+            if digest.digest() == wanted:
+                whole = document[:first] + unsigned
+                return whole[:lo] + document[lo:hi] + whole[hi:]
         unsigned[at] = value
     return None
 

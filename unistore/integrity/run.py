@@ -21,9 +21,9 @@ from unistore.integrity.structure import check_structure
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
 from unistore.store.reader import Store
-from unistore.system.arguments import Arguments, fits
-from unistore.system.progress import SILENT, Progress
-from unistore.system.workers import MOST
+from unistore.system.arguments import Arguments, matches_type
+from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.workers import MAX_WORKERS
 
 __all__ = ["Verified", "verify", "verify_with"]
 
@@ -72,7 +72,7 @@ def verify(
     against: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     sample: float = 1.0,
     workers: int = 0,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
 ) -> Verified:
     """Check a store, and hold it against its sources.
 
@@ -105,9 +105,11 @@ def verify(
     """
     check = Arguments()
     check.path("store", store)
-    check.expect("sample", sample, fits(sample, float) and 0 < sample <= 1, "a share above 0 and up to 1")
-    check.whole("workers", workers, most=MOST)
-    check.settle()
+    check.expect(
+        "sample", sample, matches_type(sample, float) and 0 < sample <= 1, "a share above 0 and up to 1"
+    )
+    check.integer("workers", workers, most=MAX_WORKERS)
+    check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
     with workers_of(workers) as executor:
         return verify_with(executor, os.fspath(store), sources, sample, progress)
@@ -118,7 +120,7 @@ def verify_with(
     root: str,
     against: Sequence[Path] = (),
     sample: float = 1.0,
-    progress: Progress = SILENT,
+    progress: Progress = NO_PROGRESS,
 ) -> Verified:
     """Check a store with an executor that is there already; see `verify`."""
     check_exist(against)

@@ -11,9 +11,11 @@ from unistore.converters.registry import get_family
 from unistore.errors import InputError, Problem, StoreError, UnsupportedError
 from unistore.integrity.indexes import index_problem
 from unistore.schemas.arrays import ArrayInfo
-from unistore.store.manifest import Entry, manifest_bytes, seal_of
+from unistore.store.consolidated import consolidated_problems
+from unistore.store.manifest import Entry, make_seal, manifest_bytes
 from unistore.store.names import REPORT, ROOT
 from unistore.zarr3.array import Array
+from unistore.zarr3.documents import parse_document, shown
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.storage import Storage
 
@@ -55,10 +57,18 @@ def check_structure(
             if list(axes or ()) != field.get("axes"):
                 said = field.get("axes")
                 problems.append(_wrong(key, f"names its axes {axes}, the root {said}"))
+            for name, member in (("units", "unit"), ("long_name", "description")):
+                own, said = metadata[path].attributes.get(name), field.get(member) or None
+                if own != said:
+                    problems.append(_wrong(key, f"has {name} {shown(own)}, the root says {shown(said)}"))
     problems += [
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))
     ]
+    keys = [key for key in entries if key.endswith(f"/{ROOT}")]
+    documents = {key: storage.get(key) for key in keys if key in sound}
+    repeated = consolidated_problems(parse_document(storage.get(ROOT)), keys, documents)
+    problems += [_wrong(ROOT, message) for message in repeated]
     problems += _shard_problems(storage, attributes["fields"], metadata, entries, sound)
     if len(metadata) == len(attributes["fields"]):
         problems += _schema_problems(metadata, attributes)
@@ -72,7 +82,7 @@ def _wrong(location: str, message: str, kind: str = "metadata") -> Problem:
 def _seal_problems(seal: Mapping[str, Any], entries: Mapping[str, Entry]) -> Iterator[Problem]:
     """Counts and the content digest of the seal against the manifest's lines."""
     listed = list(entries.values())
-    found = seal_of(listed, manifest_bytes(listed))
+    found = make_seal(listed, manifest_bytes(listed))
     for name in ("files", "bytes", "content_digest"):
         if seal.get(name) != found[name]:
             message = f"its seal says {name} {seal.get(name)}, the manifest's lines make {found[name]}"

@@ -142,7 +142,7 @@ class Crew:
 
     def _tell_retired(self) -> None:
         """Note slabs that workers may forget; they are told with their next tasks."""
-        for number in self._ring.retired():
+        for number in self._ring.pop_retired():
             for worker in self._workers:
                 if number in worker.known:
                     worker.known.discard(number)
@@ -176,7 +176,7 @@ class Crew:
         if slab is not None and answer.needed == 0:
             self._ring.put(slab)
             slab = None
-        lent = self._ring.may_lend()
+        lent = self._ring.can_lend()
         if lent:
             batch = decode(answer.result, self._ring.lend(slab, extra))
         else:
@@ -210,7 +210,7 @@ class Crew:
         slab = worker.lent.pop(answer.slab, None)
         try:
             if slab is not None and answer.made:
-                slab.made(descriptors.pop(0))
+                slab.attach(descriptors.pop(0))
                 worker.known.add(slab.number)
             extra = [
                 Segment.shared(descriptor, size)

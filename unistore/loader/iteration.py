@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.loader.production import Arrival, Producer, Request
-from unistore.order.sequences import EpochSequence, Share
+from unistore.order.sequences import EpochSequence, RankShare
 
 __all__ = ["Iteration", "Positions", "Requests"]
 
@@ -48,7 +48,7 @@ class _Epoch(NamedTuple):
     """The batches of one epoch, the first of which has the number `first` among all requests."""
 
     epoch: int
-    share: Share
+    share: RankShare
     positions: Positions
     first: int
 
@@ -77,13 +77,15 @@ class Requests:
         Whether batches of later epochs are requested before they are asked for.
     """
 
-    def __init__(self, producer: Producer, sequence: EpochSequence, share: Share, *, beyond: bool) -> None:
+    def __init__(
+        self, producer: Producer, sequence: EpochSequence, share: RankShare, *, beyond: bool
+    ) -> None:
         self._producer, self._sequence, self._share = producer, sequence, share
         self._beyond = beyond
         self._epochs: list[_Epoch] = []
         self._taken = self._offered = 0
 
-    def begin(self, epoch: int, start: int) -> Share:
+    def begin(self, epoch: int, start: int) -> RankShare:
         """Turn to an epoch, from a position on."""
         wanted = self._taken, epoch, start
         while self._epochs and self._epochs[0].beginning != wanted:
@@ -153,7 +155,7 @@ class Iteration:
     """
 
     def __init__(
-        self, deliver: Callable[[Iteration], Any], requests: Requests, epoch: int, share: Share
+        self, deliver: Callable[[Iteration], Any], requests: Requests, epoch: int, share: RankShare
     ) -> None:
         self._deliver = deliver
         self._requests = requests

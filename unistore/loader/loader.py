@@ -13,7 +13,7 @@ from multiprocessing.context import BaseContext
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from unistore.data.presentation import pin, present
+from unistore.data.presentation import as_tensors, pin
 from unistore.errors import LoaderError, SampleError
 from unistore.loader.cache import parse_size
 from unistore.loader.cached import check_cacheable
@@ -25,7 +25,7 @@ from unistore.loader.production import Arrival, Producer
 from unistore.loader.setup import make_producer
 from unistore.loader.state import Progress, dataset_digest
 from unistore.loader.stats import Stats, report
-from unistore.order.sequences import Share
+from unistore.order.sequences import RankShare
 from unistore.system.arguments import Arguments, checked_epoch
 
 __all__ = ["Loader"]
@@ -148,7 +148,7 @@ class Loader:
         check.flag("persistent_workers", persistent_workers)
         check.function("collate_fn", collate_fn)
         check.function("worker_init_fn", worker_init_fn)
-        check.whole("log_every", log_every)
+        check.integer("log_every", log_every)
         right = shuffle is None or isinstance(shuffle, bool) or shuffle in ("full", "blocks")
         check.expect(
             "shuffle", shuffle, right, "True, False, 'full' or 'blocks' (an order of your own is a sampler)"
@@ -309,9 +309,9 @@ class Loader:
             self._owner, self._lock, self._current = os.getpid(), threading.RLock(), None
         return self._lock
 
-    def _share(self) -> Share:
+    def _share(self) -> RankShare:
         where = self.placement
-        return Share(
+        return RankShare(
             length=len(self.sequence),
             batch_size=self.batch_size,
             rank=where.rank,
@@ -365,7 +365,7 @@ class Loader:
                 self._current = None
                 raise StopIteration
             arrival, samples = advanced
-            batch = present(arrival.batch, self._collate) if self._packed else arrival.batch
+            batch = as_tensors(arrival.batch, self._collate) if self._packed else arrival.batch
         except (StopIteration, SampleError):
             raise
         except BaseException:  # Ctrl-C may have cut a message in half; a death has ended the crew

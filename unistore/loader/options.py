@@ -13,7 +13,7 @@ from typing import Any
 from unistore.errors import InputError
 from unistore.loader.samplers import is_distributed
 from unistore.system.arguments import Arguments
-from unistore.system.workers import MOST, environment_number, plan
+from unistore.system.workers import MAX_WORKERS, environment_number, plan
 
 __all__ = ["DEFAULT_PREFETCH", "Placement", "place", "refuse_torch_alone", "workers_for"]
 
@@ -81,19 +81,19 @@ def place(
         cure = "batch_size=1, collate_fn=operator.itemgetter(0) delivers samples one by one"
         check.refuse("batch_size", "is None, and samples are always collated", cure)
     else:
-        check.whole("batch_size", batch_size, 1)
-    check.whole("prefetch_factor", prefetch_factor, 1, MOST, none=True)
-    check.whole("seed", seed, None)
+        check.integer("batch_size", batch_size, 1)
+    check.integer("prefetch_factor", prefetch_factor, 1, MAX_WORKERS, none=True)
+    check.integer("seed", seed, None)
     method = _start_method(check, multiprocessing_context, dataset)
     if is_distributed(sampler):
         if rank is not None or world_size is not None:
             check.refuse("rank", "DistributedSampler says the rank, too", "leave out rank and world_size")
         rank, world_size = sampler.rank, sampler.num_replicas
-    ranks = check.whole("rank", rank, none=True), check.whole("world_size", world_size, 1, none=True)
+    ranks = check.integer("rank", rank, none=True), check.integer("world_size", world_size, 1, none=True)
     found_rank, found_size = _ranks(rank, world_size) if all(ranks) else (0, 1)
     if not 0 <= found_rank < found_size:
         check.refuse("rank", f"rank {found_rank} of {found_size}: must be at least 0 and below")
-    check.settle()
+    check.raise_problems()
     prefetch = DEFAULT_PREFETCH if prefetch_factor is None else int(prefetch_factor)
     return Placement(rank=found_rank, world_size=found_size, start_method=method, prefetch=prefetch)
 

@@ -10,7 +10,7 @@ from unistore.errors import InputError, Problem
 from unistore.loader.samplers import is_distributed, sample_indices, sampler_sequence
 from unistore.order.sequences import EpochSequence, InOrder, Subset, Weighted
 from unistore.order.shuffles import ShuffleKind, shuffled
-from unistore.system.arguments import EPOCHS, Arguments
+from unistore.system.arguments import MAX_EPOCH, Arguments
 
 __all__ = ["drops_last", "sequence_for"]
 
@@ -45,13 +45,13 @@ def sequence_for(
         Options that contradict each other, or indices outside the dataset.
     """
     check = Arguments()
-    check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
+    check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
     if sampler is not None:
         given = {"shuffle": shuffle or None, "subset": subset, "weights": weights}
         for name, value in (given | {"samples_per_epoch": samples_per_epoch}).items():
             if value is not None:
                 check.refuse(name, "a sampler decides which samples an epoch has", "give one of the two")
-    check.settle()
+    check.raise_problems()
     if sampler is not None:
         return sampler_sequence(sampler, len(dataset), seed)
     chosen = None if subset is None else sample_indices("subset", subset, len(dataset))

@@ -10,7 +10,7 @@ import xxhash
 
 from unistore.errors import LoaderError
 from unistore.order.sequences import EpochSequence
-from unistore.system.arguments import EPOCHS, is_whole
+from unistore.system.arguments import MAX_EPOCH, is_integer
 
 __all__ = ["Progress", "dataset_digest"]
 
@@ -85,7 +85,7 @@ class Progress:
             The state is of other samples or of another order; the difference is named.
         """
         known = state if isinstance(state, Mapping) else {}
-        missing = [name for name in ("version", "epoch", "delivered") if not is_whole(known.get(name))]
+        missing = [name for name in ("version", "epoch", "delivered") if not is_integer(known.get(name))]
         kinds = {"digest": str, "order": Mapping}
         missing += [name for name, kind in kinds.items() if not isinstance(known.get(name), kind)]
         if missing or state["version"] != VERSION:
@@ -104,7 +104,7 @@ class Progress:
             msg = f"this state is of another run and cannot be continued exactly: {'; '.join(differences)}"
             raise LoaderError(msg)
         epoch, delivered = int(state["epoch"]), int(state["delivered"])
-        if not 0 <= epoch <= EPOCHS or not 0 <= delivered <= len(sequence):
+        if not 0 <= epoch <= MAX_EPOCH or not 0 <= delivered <= len(sequence):
             msg = (
                 f"the state says epoch {epoch}, {delivered} samples delivered of {len(sequence)}: "
                 "no run of this loader comes there"
@@ -117,5 +117,7 @@ class Progress:
 def _same(mine: object, theirs: object) -> bool:
     """Whether two values of descriptions are equal; only texts and whole numbers are."""
     return isinstance(theirs, str) == isinstance(mine, str) and (
-        mine == theirs if isinstance(theirs, str) else is_whole(mine) and is_whole(theirs) and mine == theirs
+        mine == theirs
+        if isinstance(theirs, str)
+        else is_integer(mine) and is_integer(theirs) and mine == theirs
     )

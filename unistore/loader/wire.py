@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.packed import Packed
-from unistore.memory.arena import Arena, Place
+from unistore.memory.arena import Arena, SegmentOffset
 
 __all__ = ["Message", "decode", "encode"]
 
@@ -126,7 +126,7 @@ class _Packer(pickle.Pickler):
         strides = None if array.flags.c_contiguous else array.strides
         return place[0], place[1], _dtype_name(array.dtype), array.shape, strides, tensor_dtype
 
-    def _place(self, array: NDArray[Any]) -> Place | None:
+    def _place(self, array: NDArray[Any]) -> SegmentOffset | None:
         if array.size == 0:
             return 0, -1
         address: int = array.__array_interface__["data"][0]

@@ -1,9 +1,10 @@
-"""Where a batch is decoded: a slab first, memory of the batch's own when it is too small."""
+"""Memory that a batch is decoded into: a slab, and further segments if the slab is too small."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -11,31 +12,35 @@ from numpy.typing import NDArray
 
 from unistore.memory.segments import Segment, open_shared_memory, round_up
 
-__all__ = ["ALIGNMENT", "Arena", "Place", "SharedGrowth"]
+__all__ = ["ALIGNMENT", "Arena", "SegmentOffset", "SharedGrowth"]
 
 ALIGNMENT = 128
 """Bytes: every array starts on a pair of cache lines, which suits any SIMD width."""
 
 FRACTION = 4
-"""A further segment is at least one part in so many of what was needed so far: few segments, little waste."""
+"""A further segment has at least 1 / FRACTION of the bytes allocated so far: few segments, little waste."""
 
-Place = tuple[int, int]
-"""(segment, byte offset): segment 0 is the slab, 1, 2, … are the batch's own, in the order made."""
+SegmentOffset = tuple[int, int]
+"""(segment, byte offset): segment 0 is the slab; 1, 2, … are further segments in the order made."""
 
 
 class Arena:
-    """Hands out memory for one batch and finds arrays that already lie in it.
+    """Allocates memory for one batch, and finds arrays that already lie in it.
 
     Parameters
     ----------
     slab
-        The slab lent for this batch, or None while none of the right size exists.
+        Memory of the slab lent to this batch; None: no slab.
     grow
-        Makes a further segment of at least that many bytes. None: what does not fit into the slab is
+        Makes a further segment of at least that many bytes. None: arrays that do not fit into the slab get
         ordinary memory.
     over
-        What arrays in the slab are built over: a lease, where they are delivered as they are. None: the
-        mapping.
+        Buffer that arrays in the slab are views of, such as a lease. None: the slab's mapping.
+
+    Attributes
+    ----------
+    needed
+        Bytes allocated so far, in whatever memory.
     """
 
     def __init__(
@@ -50,13 +55,11 @@ class Arena:
             self._segments.append((slab.map if over is None else over, slab.address, slab.size))
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return uninitialised C-contiguous memory that the consumer will see without a copy."""
+        """Return uninitialised C-contiguous memory that reaches the consumer without a copy."""
         dtype = np.dtype(dtype)
         if dtype.hasobject:
             return np.empty(shape, dtype)
-        size = dtype.itemsize
-        for extent in shape:
-            size *= int(extent)
+        size = dtype.itemsize * prod(map(int, shape))
         taken = -(-size // ALIGNMENT) * ALIGNMENT
         self.needed += taken
         if not self._segments or self._end + size > self._segments[-1][2]:
@@ -69,8 +72,8 @@ class Arena:
         self._end += taken
         return np.ndarray(shape, dtype, buffer=self._segments[-1][0], offset=offset)
 
-    def find(self, address: int, size: int) -> Place | None:
-        """Return where ``size`` bytes at a memory address lie in the batch's memory, or None."""
+    def find(self, address: int, size: int) -> SegmentOffset | None:
+        """Segment and offset of ``size`` bytes at a memory address; None if they lie elsewhere."""
         for number, (_, first, extent) in enumerate(self._segments, start=self._first_number):
             if first <= address and address + size <= first + extent:
                 return number, address - first
@@ -78,7 +81,7 @@ class Arena:
 
 
 class SharedGrowth:
-    """Makes shared memory, and keeps its descriptors until they are sent to the parent."""
+    """Makes shared segments, and keeps their descriptors until they are sent to the parent."""
 
     def __init__(self) -> None:
         self.descriptors: list[int] = []
@@ -97,6 +100,6 @@ class SharedGrowth:
         return segment
 
     def close(self) -> None:
-        """Close the descriptors: the parent has its own by now, or never will."""
+        """Close the descriptors; the parent has copies of those that were sent."""
         while self.descriptors:
             os.close(self.descriptors.pop())

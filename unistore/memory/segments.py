@@ -1,9 +1,9 @@
-"""Shared memory as the loader uses it: a mapped segment, and the lease that keeps it from being reused.
+"""Shared memory of the loader: mapped segments, and leases that keep them from being reused.
 
-A segment is a memfd (an unlinked temporary file where there is none): no name, no ``/dev/shm`` limit, gone
-with the last process that maps it. Its pages are reserved when it is made, so that running out of memory is
-an error here and not a SIGBUS in the middle of a decode, and mapped at once, so that no batch pays for
-page faults. Memory of one process is mapped as it is used, in large pages where the kernel has them.
+A segment is a memfd (or an unlinked temporary file): it has no name and no ``/dev/shm`` limit, and is freed
+with the last process that maps it. Its pages are reserved when it is made, so that a lack of memory is an
+error here and not a SIGBUS during a decode, and mapped at once, so that batches cause no page faults. Private
+segments are mapped on use, in huge pages if the kernel has them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from unistore.errors import LoaderError
 __all__ = ["Segment", "open_shared_memory", "reserve", "round_up"]
 
 GRANULE = 64 * 1024
-"""Segment sizes are multiples of this many bytes: few distinct sizes, whole pages on every platform."""
+"""Segment sizes are multiples of this: few distinct sizes, whole pages on every platform."""
 
 _POPULATE = getattr(mmap, "MAP_POPULATE", 0)
 
@@ -39,7 +39,7 @@ def open_shared_memory(size: int) -> int:
     Raises
     ------
     LoaderError
-        The machine, or the container, has no such memory left.
+        If the machine or container has too little memory left.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("unistore", os.MFD_CLOEXEC)
@@ -52,16 +52,16 @@ def open_shared_memory(size: int) -> int:
         os.close(descriptor)
         message = (
             f"no shared memory for a batch of {size:,} bytes ({error.strerror}): "
-            "lower prefetch_factor, num_workers or batch_size, or let go of batches that are held"
+            "lower prefetch_factor, num_workers or batch_size, or release batches that are still referenced"
         )
         raise LoaderError(message) from error
     return descriptor
 
 
 def reserve(descriptor: int, head: int, size: int) -> None:
-    """Give a new file its size, and its head a place on the disk.
+    """Set the size of a new file, and allocate its first `head` bytes.
 
-    Where there is none, reading a hole through a map ends in SIGBUS on file systems in memory.
+    On file systems in memory, access to unallocated bytes through a mapping may end in SIGBUS.
     """
     os.ftruncate(descriptor, size)
     if hasattr(os, "posix_fallocate"):
@@ -69,14 +69,14 @@ def reserve(descriptor: int, head: int, size: int) -> None:
 
 
 class Segment:
-    """Mapped memory that batches lie in.
+    """Mapped memory for batches.
 
     Attributes
     ----------
     size
         Bytes, a multiple of `GRANULE`.
     map
-        The mapping. It is never closed by hand: it ends with the last object that points into it.
+        The mapping. It is never closed explicitly: it ends with the last object that refers to it.
     address
         Of its first byte, in this process.
     """
@@ -90,26 +90,25 @@ class Segment:
 
     @classmethod
     def private(cls, size: int) -> Segment:
-        """Anonymous memory of this process, for reading on a thread."""
+        """Anonymous memory of this process."""
         if not hasattr(mmap, "MAP_PRIVATE"):
             return cls(mmap.mmap(-1, size), size)
         mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANON)
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without large pages
+            with contextlib.suppress(OSError):  # a kernel without huge pages
                 mapping.madvise(mmap.MADV_HUGEPAGE)
         return cls(mapping, size)
 
     @classmethod
     def shared(cls, descriptor: int, size: int) -> Segment:
-        """Map the shared memory behind a descriptor. The descriptor stays the caller's."""
+        """Map the shared memory of a descriptor, which the caller keeps."""
         return cls(mmap.mmap(descriptor, size, flags=mmap.MAP_SHARED | _POPULATE), size)
 
     def lease(self, release: Callable[[], object] | None = None) -> ctypes.Array[Any]:
-        """Return a buffer over the whole segment, and call ``release`` when nothing uses it any more.
+        """Return a buffer over the whole segment; ``release`` is called once nothing refers to it.
 
-        Every array of a batch is built over this one object. The finalizer belongs on it and on nothing
-        else: numpy collapses chains of ``.base``, so an array between the views and the buffer dies while
-        the views live, whereas all of them hold the buffer itself.
+        All arrays of a batch are views of this buffer. The finalizer must be on the buffer, not on an array:
+        numpy collapses chains of ``.base``, so an array between views and buffer dies before the views.
         """
         buffer = (ctypes.c_char * self.size).from_buffer(self.map)
         if release is not None:

@@ -1,4 +1,4 @@
-"""The ring: slabs of memory that are lent to batches and come back when nothing views them."""
+"""The slab ring: memory that is lent to batches and reused once nothing refers to a batch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from unistore.memory.segments import Segment, round_up
 
 __all__ = ["Slab", "SlabRing"]
 
-HEADROOM, MOST_HEADROOM = 8, 16 << 20
-"""Slabs are larger than what most batches need by one part in so many, and by not more than so many bytes."""
-PREFETCHED = 256 << 20
-"""Bytes of batches that are made ahead, see `SlabRing.batches_in_flight`."""
-REMEMBERED = 64
-"""Batches whose sizes decide the size of a slab."""
-MOST = 0.95
-"""Part of the remembered batches that must fit into a slab; larger ones get memory of their own."""
+HEADROOM, MAX_HEADROOM = 8, 16 << 20
+"""Slabs are larger than most batches need by 1 / HEADROOM, and by at most MAX_HEADROOM bytes."""
+MAX_PREFETCHED = 256 << 20
+"""Bytes of prefetched batches, see `SlabRing.batches_in_flight`."""
+HISTORY = 64
+"""Number of recent batches whose sizes decide the size of a slab."""
+QUANTILE = 0.95
+"""Share of the recent batches that must fit into a slab; larger ones get further segments."""
 
 _numbers = itertools.count(1)
 
@@ -31,11 +31,11 @@ class Slab:
     Attributes
     ----------
     number
-        Unique in this process; under it workers know the slab.
+        Unique in this process; identifies the slab to workers.
     size
         Bytes.
     descriptor
-        Of the shared memory, for sending; None for memory of this process alone.
+        Of the shared memory, for sending; None for private memory.
     """
 
     __slots__ = ("__weakref__", "_segment", "descriptor", "number", "size")
@@ -48,51 +48,51 @@ class Slab:
 
     @property
     def segment(self) -> Segment:
-        """The memory, which exists once it is needed: of this process alone, unless a worker has made it."""
+        """The memory, mapped on first use; private unless a worker's memory was attached."""
         if self._segment is None:
             self._segment = Segment.private(self.size)
         return self._segment
 
-    def made(self, descriptor: int) -> None:
-        """Map the memory that a worker has made for it; the descriptor is the slab's from now on."""
+    def attach(self, descriptor: int) -> None:
+        """Map shared memory that a worker made for this slab; takes ownership of the descriptor."""
         self.descriptor = descriptor
         self._segment = Segment.shared(descriptor, self.size)
 
     def retire(self) -> None:
-        """Close the descriptor. The memory lives on until no batch views it."""
+        """Close the descriptor. The memory stays until no batch refers to it."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
 
 
 class SlabRing:
-    """Lends slabs, counts what is on loan, and finds the size that fits.
+    """Lends slabs to batches, and adapts the slab size to the batches.
 
-    Nothing is resized: when batches turn out larger, slabs of the old size are replaced as they come back.
+    Slabs are never resized: when batches grow, slabs of the old size are replaced as they are returned.
 
     Parameters
     ----------
     in_flight
-        Slabs that batches being decoded, or waiting to be delivered, may take.
+        Slabs for batches that are being decoded or wait to be delivered.
     held
-        Further slabs, for batches that the consumer holds. Batches held beyond that are copied.
+        Further slabs, for batches that the consumer keeps. Batches beyond that are copied.
     budget
-        Bytes that all slabs together may take; at least two slabs are allowed whatever their size.
+        Bytes of all slabs together; at least two slabs are allowed whatever their size.
     least
-        Batches that are decoded ahead however large they are, as far as the budget allows it.
+        Batches that are prefetched however large they are, as far as the budget allows.
 
     Attributes
     ----------
     slab_size
         Bytes; 0 until the size of a batch is known, and while batches need no memory.
     limit
-        Slabs that may exist.
+        Largest number of slabs.
     batches_in_flight
-        Batches that may be decoded ahead: one until its size is known, then what fits into the budget.
+        Batches that may be prefetched: one until its size is known, then as many as the budget allows.
     """
 
     def __init__(self, *, in_flight: int, held: int, budget: int, least: int = 2) -> None:
-        self._least = least
+        self._min_in_flight = least
         self._in_flight = in_flight
         self._held = held
         self._budget = budget
@@ -100,20 +100,19 @@ class SlabRing:
         self._slabs: dict[int, Slab] = {}
         self._retired: list[int] = []
         self._returned: deque[Slab | None] = deque()
-        self._on_loan = 0
-        self._needs: deque[int] = deque(maxlen=REMEMBERED)
+        self._lent = 0
+        self._needs: deque[int] = deque(maxlen=HISTORY)
         self._resize(0)
 
     def _resize(self, size: int) -> None:
-        """Settle the size of slabs, and with it how many there are."""
+        """Set the size of new slabs, and with it their number."""
         self.slab_size = size
-        # as many ahead as asked for, but of large ones `PREFETCHED` bytes at most
-        ahead = min(self._in_flight, max(self._least, PREFETCHED // max(1, size)))
+        ahead = min(self._in_flight, max(self._min_in_flight, MAX_PREFETCHED // max(1, size)))
         self.limit = max(2, min(ahead + self._held, self._budget // max(1, size)))
         self.batches_in_flight = max(1, min(ahead, self.limit - 1)) if self._needs else 1
 
     def take(self) -> Slab | None:
-        """Return a slab for one batch, perhaps without memory yet; None: the batch then brings its own."""
+        """Return a slab for one batch, perhaps without memory yet; None if there is none to lend."""
         self._collect()
         if not self.slab_size:
             return None
@@ -126,7 +125,7 @@ class SlabRing:
         return slab
 
     def put(self, slab: Slab) -> None:
-        """Take back a slab that no batch was delivered from."""
+        """Return a slab to the ring."""
         if slab.size == self.slab_size:
             self._free.append(slab)
         elif slab.number in self._slabs:
@@ -134,10 +133,10 @@ class SlabRing:
             del self._slabs[slab.number]
             self._retired.append(slab.number)
 
-    def may_lend(self) -> bool:
-        """Whether one more batch may be delivered where it lies; otherwise copy it."""
+    def can_lend(self) -> bool:
+        """Whether one more batch may be delivered without a copy."""
         self._collect()
-        return self._on_loan < min(self._held, self.limit - 1)
+        return self._lent < min(self._held, self.limit - 1)
 
     def lend(self, slab: Slab | None, extra: list[Segment]) -> list[Any]:
         """Lend a batch's memory to the consumer.
@@ -147,44 +146,45 @@ class SlabRing:
         slab
             The batch's slab; None if it has none.
         extra
-            Memory of the batch's own.
+            Further segments of the batch.
 
         Returns
         -------
-        One buffer a segment, slab first (a placeholder without one). The slab is back when all are gone.
+        One buffer per segment, the slab's first (``b""`` without a slab). The slab returns to the ring once
+        nothing refers to its buffer.
         """
         returned = self._returned
         leases: list[Any] = [b""]
         if slab is not None:
             lent = slab
             leases[0] = lent.segment.lease(lambda: returned.append(lent))
-            self._on_loan += 1
+            self._lent += 1
         for segment in extra:
             leases.append(segment.lease(lambda: returned.append(None)))
-            self._on_loan += 1
+            self._lent += 1
         return leases
 
     def observe(self, needed: int) -> None:
-        """Learn from the bytes a batch needed."""
+        """Adapt the slab size to the bytes that a batch needed."""
         first = not self._needs
         self._needs.append(needed)
-        if first and not needed:  # all of it travels in messages
+        if first and not needed:  # batches without arrays: their number is no longer limited to one
             self._resize(0)
         if needed > self.slab_size:
-            usual = float(np.quantile(np.array(self._needs), MOST, method="inverted_cdf"))
+            usual = float(np.quantile(np.array(self._needs), QUANTILE, method="inverted_cdf"))
             if usual > self.slab_size:
-                self._resize(round_up(int(usual + min(usual / HEADROOM, MOST_HEADROOM))))
+                self._resize(round_up(int(usual + min(usual / HEADROOM, MAX_HEADROOM))))
                 free, self._free = self._free, []
                 for slab in free:
                     self.put(slab)
 
-    def retired(self) -> list[int]:
-        """Slabs that workers may forget, told once."""
-        gone, self._retired = self._retired, []
-        return gone
+    def pop_retired(self) -> list[int]:
+        """Numbers of the slabs that were retired since the last call."""
+        retired, self._retired = self._retired, []
+        return retired
 
     def close(self) -> None:
-        """Give everything up; memory that batches still view goes with the last of them."""
+        """Retire all slabs; memory that batches still refer to is freed with them."""
         for slab in self._slabs.values():
             slab.retire()
         self._slabs.clear()
@@ -194,6 +194,6 @@ class SlabRing:
     def _collect(self) -> None:
         while self._returned:
             slab = self._returned.popleft()
-            self._on_loan -= 1
+            self._lent -= 1
             if slab is not None:
                 self.put(slab)

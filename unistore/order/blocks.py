@@ -1,10 +1,10 @@
-"""Block shuffle: nearly as mixed as a full shuffle, and every chunk is decoded once.
+"""Block shuffle: nearly as mixed as a full shuffle, but every chunk is decoded once.
 
-Samples that share chunks form a **block**. Every epoch puts the blocks into a random order, takes them in
-closed **groups** and shuffles the samples inside each group: the decoded chunks of a group fit into a
-reader's cache, and once the group is through they are not needed again. Several groups are open at a time,
-one a **lane**, and the lanes take turns, ``deal`` samples each: with one batch a turn, workers and ranks that
-take batches in turn stay with their own lanes and never decode each other's chunks.
+Samples that share chunks form a **block**. Every epoch shuffles the blocks, divides them into **groups** and
+shuffles the samples inside each group: the decoded chunks of a group fit into the reader's cache, and are not
+needed again after the group. Several groups are open at a time, one per **lane**. The lanes take turns of
+``deal`` samples: with one batch per turn, workers and ranks that take batches in turn keep to their own lanes
+and never decode each other's chunks.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from numpy.typing import NDArray
 
 from unistore.order.permutation import Permutation
 from unistore.order.randomness import generator
-from unistore.system.arguments import MANY, is_whole
+from unistore.system.arguments import MAX_COUNT, is_integer
 
 __all__ = ["GROUP", "LANES", "BlockShuffle", "mixing", "uniform_blocks"]
 
 GROUP, LANES = 16, 4
-"""Blocks of a group, and groups open at a time, unless asked otherwise."""
+"""Default number of blocks in a group, and of groups open at a time."""
 
 
 def uniform_blocks(length: int, block: int) -> NDArray[np.int64]:
-    """Offsets (n + 1,) of blocks of ``block`` samples, the last one shorter if need be."""
+    """Offsets (n + 1,) int64 of blocks of ``block`` samples; the last one may be shorter."""
     return np.append(np.arange(0, length, block, dtype=np.int64), length).astype(np.int64)
 
 
 class BlockShuffle:
-    """Every sample once an epoch, chunk-contiguous samples kept close together.
+    """Every sample once per epoch; samples that share chunks stay close together.
 
-    Memory is one number a block. Nothing depends on the number of workers or ranks.
+    Memory is one number per block. Nothing depends on the number of workers or ranks.
 
     Parameters
     ----------
     offsets
         (n + 1,) int64: block b holds samples ``offsets[b]:offsets[b + 1]``.
     seed
-        Another seed is another sequence of orders.
+        Seed of the orders.
     group
-        Blocks shuffled together. Larger is better mixed, and needs ``group * lanes`` decoded blocks cached.
+        Blocks shuffled together. Larger groups mix better; ``group * lanes`` decoded blocks must be cached.
     lanes
         Groups open at a time: a multiple of workers * ranks keeps each of them on its own chunks.
     deal
-        Samples that a lane gives before the next one has its turn: the batch size.
+        Samples per turn of a lane: the batch size.
 
     Raises
     ------
     ValueError
-        Offsets that do not ascend from 0, or a count below 1.
+        If offsets do not ascend from 0, or a count is below 1.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class BlockShuffle:
                 raise ValueError(msg)
         self.seed, self.group, self.lanes, self.deal = seed, group, lanes, deal
         self._epoch: tuple[int, NDArray[np.int64], NDArray[np.int64]] | None = None
-        self._open: tuple[int, int, _Groups] | None = None
+        self._open: tuple[int, int, _Lanes] | None = None
 
     @classmethod
     def within(
         cls, offsets: NDArray[np.integer], open_blocks: int, seed: int = 0, *, deal: int = 64
     ) -> BlockShuffle:
-        """Groups as large as can be while all lanes together keep to `open_blocks` decoded blocks."""
+        """The largest groups with which all lanes together have at most `open_blocks` blocks open."""
         return cls(offsets, seed, group=max(1, open_blocks // LANES), deal=deal)
 
     def __len__(self) -> int:
@@ -101,9 +101,11 @@ class BlockShuffle:
         return {"group": self.group, "lanes": self.lanes, "deal": self.deal}
 
     def arranged(self, description: Mapping[str, object]) -> BlockShuffle:
-        """See `unistore.order.sequences.EpochSequence.arranged`: group, lanes and deal, which only tune."""
+        """Takes over group, lanes and deal; see `unistore.order.sequences.EpochSequence.arranged`."""
         tuned = {
-            name: int(value) for name in self._tuning if is_whole(value := description.get(name), 1, MANY)
+            name: int(value)
+            for name in self._tuning
+            if is_integer(value := description.get(name), 1, MAX_COUNT)
         }
         return BlockShuffle(self.offsets, self.seed, **{**self._tuning, **tuned})
 
@@ -112,16 +114,16 @@ class BlockShuffle:
         _, bounds = self._order(epoch)
         parts = []
         while start < stop:
-            turn = int(np.searchsorted(bounds, start, side="right")) - 1
-            end = min(stop, int(bounds[turn + 1]))
-            if self._open is None or self._open[:2] != (epoch, turn):
-                self._open = epoch, turn, self._groups(epoch, turn)
-            parts.append(self._open[2](np.arange(start, end) - bounds[turn]))
+            number = int(np.searchsorted(bounds, start, side="right")) - 1
+            end = min(stop, int(bounds[number + 1]))
+            if self._open is None or self._open[:2] != (epoch, number):
+                self._open = epoch, number, self._open_lanes(epoch, number)
+            parts.append(self._open[2](np.arange(start, end) - bounds[number]))
             start = end
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def _order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Blocks in the epoch's order, and the first position of every set of ``lanes`` groups."""
+        """Blocks in the epoch's order, and the first position of each set of ``lanes`` groups."""
         if self._epoch is None or self._epoch[0] != epoch:
             count = len(self.offsets) - 1
             blocks = Permutation(count, self.seed, epoch)(np.arange(count))
@@ -131,60 +133,61 @@ class BlockShuffle:
             self._open = None
         return self._epoch[1], self._epoch[2]
 
-    def _groups(self, epoch: int, turn: int) -> _Groups:
+    def _open_lanes(self, epoch: int, number: int) -> _Lanes:
+        """The set of ``lanes`` groups at a place of the epoch."""
         width = self.group * self.lanes
-        opened = self._order(epoch)[0][turn * width : (turn + 1) * width]
-        rng = generator(self.seed, epoch, turn)
-        groups = [opened[first : first + self.group] for first in range(0, len(opened), self.group)]
-        return _Groups([rng.permutation(self._samples(group)) for group in groups], self.deal)
+        blocks = self._order(epoch)[0][number * width : (number + 1) * width]
+        rng = generator(self.seed, epoch, number)
+        groups = [blocks[first : first + self.group] for first in range(0, len(blocks), self.group)]
+        return _Lanes([rng.permutation(self._samples(group)) for group in groups], self.deal)
 
     def _samples(self, blocks: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Samples of some blocks, one block after the other."""
+        """Samples of some blocks, block by block."""
         sizes = self.offsets[blocks + 1] - self.offsets[blocks]
         starts = self.offsets[blocks] - (np.cumsum(sizes) - sizes)
         samples: NDArray[np.int64] = np.arange(sizes.sum()) + np.repeat(starts, sizes)
         return samples
 
 
-class _Groups:
-    """Lanes that take turns, ``deal`` samples each, until all are through."""
+class _Lanes:
+    """Samples of lanes that take turns of ``deal`` samples until all are exhausted, by position."""
 
     def __init__(self, lanes: list[NDArray[np.int64]], deal: int) -> None:
         self._lanes, self._deal = lanes, deal
         rounds = np.arange(-(-max(map(len, lanes)) // deal) + 1)[:, None] * deal
-        given = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
-        self._ends = np.cumsum(given)
+        turn_lengths = np.diff(np.minimum(rounds, list(map(len, lanes))), axis=0)
+        self._ends = np.cumsum(turn_lengths)
 
     def __call__(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         turns = np.searchsorted(self._ends, positions, side="right")
         rounds, lanes = np.divmod(turns, len(self._lanes))
-        begun = np.where(turns > 0, self._ends[turns - 1], 0)
-        places = rounds * self._deal + positions - begun
+        starts = np.where(turns > 0, self._ends[turns - 1], 0)
+        lane_positions = rounds * self._deal + positions - starts
         samples = np.empty(len(positions), np.int64)
         for number, lane in enumerate(self._lanes):
-            chosen = lanes == number
-            samples[chosen] = lane[places[chosen]]
+            mask = lanes == number
+            samples[mask] = lane[lane_positions[mask]]
         return samples
 
 
 def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) -> float:
-    """How well an order mixes: the stated measure of block shuffle.
+    """How well an order mixes.
 
-    Mean number of different blocks among ``window`` consecutive samples, relative to its expectation when
-    the window is a uniform draw without replacement from the whole epoch (a full shuffle): 1 is a full
-    shuffle, ``1 / window`` (for blocks of at least a window) is reading in order. Take the batch size as the
-    window for the variety inside a batch, several batches for the variety that follows each other.
+    Mean number of different blocks among ``window`` consecutive samples, relative to its expectation in a
+    full shuffle, where the window is a uniform draw without replacement from the epoch. 1 is a full shuffle;
+    ``1 / window`` (for blocks of at least a window) is sequential order. Use the batch size as the window for
+    the variety inside a batch, a multiple of it for that of successive batches.
 
     Parameters
     ----------
     order
-        The order to judge.
+        The order to measure.
     window
-        Consecutive samples looked at together.
+        Number of consecutive samples.
     epoch
-        Which epoch.
+        The epoch to measure.
     samples
-        Windows to average, spread evenly over the epoch.
+        Number of windows to average, spread evenly over the epoch.
 
     Returns
     -------
@@ -193,13 +196,13 @@ def mixing(order: BlockShuffle, window: int, epoch: int = 0, samples: int = 64) 
     total = len(order)
     window = min(window, total)
     starts = np.linspace(0, total - window, samples).astype(np.int64)
-    found = []
+    counted = []
     for start in starts.tolist():
-        chosen = order.indices(epoch, start, start + window)
-        found.append(len(np.unique(np.searchsorted(order.offsets, chosen, side="right"))))
+        indices = order.indices(epoch, start, start + window)
+        counted.append(len(np.unique(np.searchsorted(order.offsets, indices, side="right"))))
     # P(no sample of a block of m in a window of w out of N) = prod_{i<w} (N - m - i) / (N - i)
     sizes, counts = np.unique(np.diff(order.offsets), return_counts=True)
     steps = np.arange(window, dtype=np.float64)
     missed = [np.prod(np.clip(total - size - steps, 0, None) / (total - steps)) for size in sizes.tolist()]
     expected = float(np.sum(counts * (1.0 - np.array(missed))))
-    return float(np.mean(found)) / expected
+    return float(np.mean(counted)) / expected

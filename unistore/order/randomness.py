@@ -1,7 +1,7 @@
-"""Random numbers as pure functions of (seed, epoch, index): the same in every process and worker.
+"""Random numbers as pure functions of (seed, epoch, index), the same in every process and worker.
 
-Small draws of a whole batch are hashed at once (`words`, `below`); large ones of one sample come from a
-counter-based generator (`generator`). Nothing here keeps state.
+Few numbers for each sample of a batch are hashed together (`words`, `below`); many numbers for one sample
+come from a counter-based generator (`generator`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _M1, _M2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 _U64 = (1 << 64) - 1
-_MARKED = 32
-"""Population for each draw up to which draws are marked in it, which costs less than to sort them."""
+_MASK_RATIO = 32
+"""Up to this ratio of population to draws, a mask over the population is faster than sorting the draws."""
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -33,7 +33,7 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: int) -> NDArray[np.uint64]:
-    """``count`` random words a sample.
+    """``count`` random words per sample.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: 
     epoch, index
         (B,) int64 each.
     count
-        Words a sample.
+        Words per sample.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def words(seed: int, epoch: NDArray[np.int64], index: NDArray[np.int64], count: 
 
 
 def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.int64]:
-    """Integers in ``[0, bound)`` from random words (Lemire 2019, multiply and shift); bounds < 2**32."""
+    """Integers in ``[0, bound)`` from random words, for bounds < 2**32 (Lemire 2019, multiply and shift)."""
     scaled = (draws >> _S32) * np.asarray(bound, np.int64).astype(np.uint64)
     found: NDArray[np.int64] = (scaled >> _S32).astype(np.int64)
     return found
@@ -63,17 +63,17 @@ def below(draws: NDArray[np.uint64], bound: NDArray[Any] | int) -> NDArray[np.in
 
 def generator(seed: int, epoch: int, index: int) -> np.random.Generator:
     """Counter-based generator (Philox 4x64) of one sample."""
-    key = np.array([seed & _U64, 0], np.uint64)  # a list of large integers would pass through float64
+    key = np.array([seed & _U64, 0], np.uint64)  # Philox would convert a list of large integers to float64
     counter = np.array([0, 0, epoch & _U64, index], np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
 def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Exactly uniform ``count`` of ``range(total)`` without replacement, ascending.
+    """An exactly uniform subset of ``range(total)``, ascending.
 
-    Costs what the smaller of the subset and its complement costs, never a permutation of ``total``: draws
-    with replacement, a few more than needed, and leaves out repetitions and then a uniform choice of the
-    surplus. By symmetry every subset of a size is equally likely at each step.
+    The cost depends on the smaller of the subset and its complement. A few more draws than needed are made
+    with replacement; repetitions are removed, and then a uniform choice of the surplus. By symmetry, every
+    subset of a size is equally likely at each step.
 
     Parameters
     ----------
@@ -82,39 +82,40 @@ def subset(total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64
     count
         Size of the subset, 0 to ``total``.
     rng
-        Where draws come from.
+        Random generator.
 
     Returns
     -------
     (count,) int64, strictly ascending.
     """
     if 2 * count > total:
-        return _without(total, subset(total, total - count, rng))
+        return _complement(total, subset(total, total - count, rng))
     dtype = np.uint32 if total <= 1 << 32 else np.uint64
-    found = np.empty(0, dtype)
+    chosen = np.empty(0, dtype)
     missing = count
     while missing > 0:
         # n draws of N leave N (1 - exp(-n / N)) different ones in expectation, with a spread below sqrt(n)
-        free = total - len(found)
+        free = total - len(chosen)
         draws = math.ceil(-total * math.log1p(-missing / free) + 4 * math.sqrt(missing))
-        found = _different(total, np.concatenate((found, rng.integers(0, total, draws, dtype=dtype))))
-        missing = count - len(found)
+        chosen = _unique(total, np.concatenate((chosen, rng.integers(0, total, draws, dtype=dtype))))
+        missing = count - len(chosen)
     if missing < 0:
-        found = found[_without(len(found), rng.choice(len(found), -missing, replace=False, shuffle=False))]
-    return found.astype(np.int64)
+        surplus = rng.choice(len(chosen), -missing, replace=False, shuffle=False)
+        chosen = chosen[_complement(len(chosen), surplus)]
+    return chosen.astype(np.int64)
 
 
-def _different(total: int, drawn: NDArray[Any]) -> NDArray[Any]:
-    """The different ones of numbers below `total`, ascending."""
-    if total > _MARKED * len(drawn):
+def _unique(total: int, drawn: NDArray[Any]) -> NDArray[Any]:
+    """``np.unique`` of numbers below `total`."""
+    if total > _MASK_RATIO * len(drawn):
         ordered = np.sort(drawn)
         return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))]
-    marked = np.zeros(total, np.bool_)
-    marked[drawn] = True
-    return np.flatnonzero(marked).astype(drawn.dtype)
+    mask = np.zeros(total, np.bool_)
+    mask[drawn] = True
+    return np.flatnonzero(mask).astype(drawn.dtype)
 
 
-def _without(total: int, left_out: NDArray[np.int64]) -> NDArray[np.int64]:
-    keep = np.ones(total, np.bool_)
-    keep[left_out] = False
-    return np.flatnonzero(keep)
+def _complement(total: int, subset: NDArray[np.int64]) -> NDArray[np.int64]:
+    mask = np.ones(total, np.bool_)
+    mask[subset] = False
+    return np.flatnonzero(mask)

@@ -1,47 +1,46 @@
-"""Orders as samplers of torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``."""
+"""Samplers for torch's ``DataLoader`` and torchdata's ``StatefulDataLoader``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sized
 
 from unistore.order.permutation import At
-from unistore.order.sequences import EpochSequence, Share, Weighted
+from unistore.order.sequences import EpochSequence, RankShare, Weighted
 from unistore.order.shuffles import ShuffleKind, shuffled
-from unistore.system.arguments import EPOCHS, Arguments, checked_epoch
+from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
 __all__ = ["SequenceSampler", "Shuffle"]
 
 WINDOW = 8192
-"""Positions whose samples are computed at a time."""
+"""Positions computed at a time."""
 
 
 class Shuffle:
-    """Every sample once an epoch, in an order that is a pure function of (seed, epoch).
+    """Every sample once per epoch, in an order that is a pure function of (seed, epoch).
 
     A sampler for ``torch.utils.data.DataLoader``; call `set_epoch` before each epoch, as with torch's
-    ``DistributedSampler``. Its indices carry the epoch to workers, persistent ones included.
+    ``DistributedSampler``. Its indices carry the epoch to workers, including persistent ones.
 
-    A Dataset of several stores with ``weights`` is drawn from in these proportions, with replacement, a pure
-    function of (seed, epoch) as well. ``unistore.Loader`` with the same seed, shuffle and batch size has the
-    same order.
+    From a Dataset of several stores with ``weights``, samples are drawn in these proportions, with
+    replacement. ``unistore.Loader`` with the same seed, shuffle and batch size has the same order.
 
     Parameters
     ----------
     data
         A dataset, or the number of samples.
     seed
-        Another seed is another sequence of orders.
+        Seed of the orders.
     samples_per_epoch
-        Draws an epoch, with weights only; None: as many as there are samples.
+        Draws per epoch, with weights only; None: the number of samples.
     shuffle
-        ``"full"``, ``"blocks"``, or True, which is full but for small samples, as in `unistore.Loader`.
+        ``"full"``, ``"blocks"``, or True: blocks if samples are small, else full, as in `unistore.Loader`.
     batch_size
-        Of the DataLoader; a block shuffle takes turns by it.
+        Of the DataLoader; the turn length of a block shuffle.
 
     Raises
     ------
     InputError
-        If an argument has a value that it cannot have.
+        If an argument is invalid.
     ValueError
         If `samples_per_epoch` is given without weights.
     """
@@ -57,13 +56,13 @@ class Shuffle:
     ) -> None:
         check = Arguments()
         if not hasattr(data, "__len__"):
-            check.whole("data", data, most=EPOCHS)
-        check.whole("seed", seed, None)
-        check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
+            check.integer("data", data, most=MAX_EPOCH)
+        check.integer("seed", seed, None)
+        check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
         right = shuffle is True or shuffle in ("full", "blocks")
         check.expect("shuffle", shuffle, right, "True, 'full' or 'blocks'")
-        check.whole("batch_size", batch_size, 1)
-        check.settle()
+        check.integer("batch_size", batch_size, 1)
+        check.raise_problems()
         offsets = getattr(data, "store_offsets", None)
         weights = None if offsets is None else getattr(data, "weights", None)
         if weights is None and samples_per_epoch is not None:
@@ -83,7 +82,7 @@ class Shuffle:
         return len(self.sequence)
 
     def set_epoch(self, epoch: int) -> None:
-        """Epoch whose order the next iteration yields."""
+        """Set the epoch of the next iteration."""
         self.epoch = checked_epoch(epoch)
 
     def __iter__(self) -> Iterator[At]:
@@ -94,24 +93,24 @@ class Shuffle:
 
 
 class SequenceSampler:
-    """Yields the samples of a sequence that one rank reads, each with its epoch.
+    """One rank's samples of a sequence, each with its epoch.
 
-    Give it as ``sampler`` together with the same ``batch_size``: batches are then those of `unistore.Loader`
-    with the same sequence. Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``.
-    ``StatefulDataLoader`` resumes it by skipping, which is exact: the sequence depends on nothing else.
+    Pass it as ``sampler`` with the same ``batch_size``: batches are then those of `unistore.Loader` with the
+    same sequence. Call `set_epoch` before each epoch, as with torch's ``DistributedSampler``.
+    ``StatefulDataLoader`` resumes it by skipping, which is exact, as the sequence has no other state.
 
     Parameters
     ----------
     sequence
         `unistore.order.sequences.Shuffled`, `unistore.order.blocks.BlockShuffle`, …
     batch_size
-        Of the DataLoader; decides which positions of a step are this rank's.
+        Of the DataLoader; decides which positions of a step belong to this rank.
     rank, world_size
-        Which part of every step this process reads.
+        This process, and the number of processes that share each step.
     drop_last
-        True: the same number of whole batches on every rank. False: every sample.
+        True: the same number of full batches on every rank. False: every sample.
     start
-        Position at which the first epoch that is iterated begins, such as ``delivered`` of a loader's state.
+        Position at which the first iterated epoch begins, such as ``delivered`` of a loader's state.
     """
 
     def __init__(
@@ -129,11 +128,11 @@ class SequenceSampler:
         self.rank, self.world_size, self.drop_last = rank, world_size, drop_last
         self.start = start
         self.epoch = 0
-        self._begun = False
+        self._started = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Epoch whose order the next iteration yields; epochs after the first one begin at position 0."""
-        if self._begun and epoch != self.epoch:
+        """Set the epoch of the next iteration; epochs after the first one begin at position 0."""
+        if self._started and epoch != self.epoch:
             self.start = 0
         self.epoch = epoch
 
@@ -146,13 +145,13 @@ class SequenceSampler:
 
     def __iter__(self) -> Iterator[At]:
         share, epoch = self._share(), self.epoch
-        self._begun = True
+        self._started = True
         for step in range(share.steps):
             for index in self.sequence.indices(epoch, *share.span(step)).tolist():
                 yield At(index, epoch)
 
-    def _share(self) -> Share:
-        return Share(
+    def _share(self) -> RankShare:
+        return RankShare(
             length=len(self.sequence),
             start=self.start,
             batch_size=self.batch_size,

@@ -1,12 +1,13 @@
-"""An epoch as a sequence of samples, and the part of it that each rank delivers.
+"""An epoch as a sequence of samples, and the share of it that each rank delivers.
 
-A sequence is a pure function of (seed, epoch): ``indices(epoch, start, stop)`` computes any stretch of it on
-its own. Ranks, workers, batch size and prefetching only decide who delivers which positions, so a run that
-stops after ``delivered`` positions continues exactly, whatever it continues with.
+A sequence is a pure function of (seed, epoch): ``indices(epoch, start, stop)`` computes any slice of it.
+Ranks, workers, batch size and prefetching only decide who delivers which positions, so a run that stops after
+``delivered`` positions resumes exactly, even with other ranks, workers or batch sizes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,16 +16,17 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.order.permutation import Draws, Permutation
+from unistore.order.permutation import Permutation
+from unistore.order.randomness import words
 
-__all__ = ["EpochSequence", "InOrder", "Repeated", "Share", "Shuffled", "Subset", "Weighted"]
+__all__ = ["EpochSequence", "InOrder", "RankShare", "Repeated", "Shuffled", "Subset", "Weighted"]
 
 
 class EpochSequence(Protocol):
-    """Which sample stands at which position of an epoch."""
+    """Sample index at each position of an epoch."""
 
     def __len__(self) -> int:
-        """Positions of an epoch."""
+        """Number of positions in an epoch."""
         ...
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
@@ -32,17 +34,20 @@ class EpochSequence(Protocol):
         ...
 
     def describe(self) -> dict[str, str | int]:
-        """Everything that the sequence depends on, as JSON; equal descriptions mean equal sequences."""
+        """Everything that the sequence depends on, for JSON; equal descriptions mean equal sequences."""
         ...
 
     def arranged(self, description: Mapping[str, object]) -> EpochSequence:  # noqa: ARG002
-        """Sequence of the same samples, arranged as one that described itself so; self if not applicable."""
+        """The same samples in the order of a described sequence, as far as it is a matter of tuning.
+
+        Used to resume with the tuning of the saved run; self if there is none.
+        """
         return self
 
 
 @dataclass(frozen=True, slots=True)
 class InOrder(EpochSequence):
-    """Samples 0, 1, 2, …: evaluation.
+    """Samples 0, 1, 2, …, as for evaluation.
 
     Attributes
     ----------
@@ -65,16 +70,14 @@ class InOrder(EpochSequence):
 
 
 class Shuffled(EpochSequence):
-    """Every sample once an epoch, a full shuffle in O(1) memory.
-
-    The order of `unistore.order.sampler.Shuffle`, position by position.
+    """Every sample once per epoch, fully shuffled in O(1) memory.
 
     Parameters
     ----------
     length
         Number of samples.
     seed
-        Another seed is another sequence of orders.
+        Seed of the orders.
     """
 
     def __init__(self, length: int, seed: int = 0) -> None:
@@ -97,23 +100,27 @@ class Shuffled(EpochSequence):
 
 
 class Weighted(EpochSequence):
-    """Draws with replacement, in proportion to weights; see `unistore.order.permutation.Draws`.
+    """Draws with replacement, in proportion to weights; O(runs) in memory.
+
+    Draw p of an epoch depends on (seed, epoch, p) alone: one uniform number chooses a run of samples by
+    weight, another one a sample of the run.
 
     Parameters
     ----------
     weights
-        (R,) non-negative, finite, with a positive sum: one a sample, or one a run.
+        (R,) non-negative, finite, with a positive sum: one per sample, or one per run. Runs without samples
+        are never drawn.
     offsets
-        (R + 1,) first sample of every run, such as the stores of a joint dataset. None: runs of one sample.
+        (R + 1,) first sample of each run, such as the stores of a joint dataset. None: runs of one sample.
     length
-        Draws an epoch. None: as many as there are samples.
+        Draws per epoch. None: the number of samples.
     seed
-        Another seed is another sequence of draws.
+        Seed of the draws.
 
     Raises
     ------
     ValueError
-        The weights are no weights, or do not fit the runs.
+        If the weights are invalid, or their number is not that of the runs.
     """
 
     def __init__(
@@ -123,17 +130,43 @@ class Weighted(EpochSequence):
         length: int | None = None,
         seed: int = 0,
     ) -> None:
-        self._draws = Draws(weights, offsets, seed)
-        self._digest = xxhash.xxh3_128_hexdigest(self._draws.weights.tobytes())
-        self.length = self._draws.samples if length is None else length
+        given = np.asarray(weights, np.float64)
+        runs = None if offsets is None else np.asarray(offsets, np.int64)
+        if given.ndim != 1 or not len(given) or not np.all(np.isfinite(given)) or given.min() < 0:
+            msg = f"weights must be a non-empty list of finite numbers >= 0, got shape {given.shape}"
+            raise ValueError(msg)
+        if runs is not None and len(runs) != len(given) + 1:
+            msg = f"{len(given)} weights for {len(runs) - 1} runs of samples"
+            raise ValueError(msg)
+        if runs is not None:
+            given = np.where(np.diff(runs) > 0, given, 0.0)
+        with np.errstate(over="ignore"):
+            bounds = np.cumsum(given)
+        if not 0 < bounds[-1] < math.inf:
+            msg = "all weights are zero" if bounds[-1] == 0 else "the weights have no finite sum: scale them"
+            raise ValueError(msg)
+        samples = len(given) if runs is None else int(runs[-1])
+        self.length = samples if length is None else length
         self.seed = seed
+        self._runs = runs
+        self._bounds = bounds / bounds[-1]
+        self._last = int(np.flatnonzero(given)[-1])
+        self._digest = xxhash.xxh3_128_hexdigest(given.tobytes())
 
     def __len__(self) -> int:
         return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `EpochSequence.indices`."""
-        return self._draws(epoch, np.arange(start, stop))
+        positions = np.arange(start, stop)
+        draws = words(self.seed, np.full(len(positions), epoch), positions, 2) >> np.uint64(11)
+        uniform = draws.astype(np.float64) * 2.0**-53
+        run = np.minimum(np.searchsorted(self._bounds, uniform[:, 0], side="right"), self._last)
+        if self._runs is None:
+            return run.astype(np.int64)
+        first, extent = self._runs[run], self._runs[run + 1] - self._runs[run]
+        drawn: NDArray[np.int64] = first + np.minimum((uniform[:, 1] * extent).astype(np.int64), extent - 1)
+        return drawn
 
     def describe(self) -> dict[str, str | int]:
         """See `EpochSequence.describe`."""
@@ -141,19 +174,19 @@ class Weighted(EpochSequence):
 
 
 class Subset(EpochSequence):
-    """A sequence over some of the samples: episodes, a split, what a filter let through.
+    """A sequence over some of the samples: episodes, a split, the result of a filter.
 
     Parameters
     ----------
     sequence
         A sequence over ``range(len(samples))``.
     samples
-        (n,) dataset indices, kept as they are given.
+        (n,) dataset indices.
 
     Attributes
     ----------
     lanes
-        Of a block shuffle, see `unistore.order.blocks`; None: the sequence has none.
+        Of a block shuffle, see `unistore.order.blocks`; None: no block shuffle.
     """
 
     def __init__(self, sequence: EpochSequence, samples: NDArray[np.integer]) -> None:
@@ -179,14 +212,14 @@ class Subset(EpochSequence):
 
 
 class Repeated(EpochSequence):
-    """A sequence that begins again at its end, up to a number of positions; or only its first ones.
+    """A sequence repeated, or truncated, to a number of positions.
 
     Parameters
     ----------
     sequence
-        Of at least one position, if `length` is above 0.
+        Has at least one position, unless `length` is 0.
     length
-        Positions of an epoch.
+        Positions per epoch.
     """
 
     def __init__(self, sequence: EpochSequence, length: int) -> None:
@@ -195,7 +228,7 @@ class Repeated(EpochSequence):
 
     @classmethod
     def to(cls, length: int, sequence: EpochSequence) -> EpochSequence:
-        """A sequence with so many positions: itself where it has them."""
+        """The sequence itself if it has `length` positions, else repeated or truncated to them."""
         return sequence if length == len(sequence) else cls(sequence, length)
 
     def __len__(self) -> int:
@@ -203,10 +236,10 @@ class Repeated(EpochSequence):
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         """See `EpochSequence.indices`."""
-        once, parts = len(self._sequence), []
+        period, parts = len(self._sequence), []
         while start < stop:
-            first = start % once
-            last = min(once, first + stop - start)
+            first = start % period
+            last = min(period, first + stop - start)
             parts.append(self._sequence.indices(epoch, first, last))
             start += last - first
         return np.concatenate(parts) if parts else np.empty(0, np.int64)
@@ -217,22 +250,22 @@ class Repeated(EpochSequence):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """The positions that one rank delivers, batch after batch, from a position of the epoch onwards.
+class RankShare:
+    """The positions of an epoch that one rank delivers, batch by batch.
 
-    Step k of the whole run covers ``batch_size * world_size`` consecutive positions, rank after rank. What
-    is left after the last whole step is dropped, or split between the ranks as evenly as it can be.
+    Each step covers ``batch_size * world_size`` consecutive positions, rank after rank. The rest after the
+    last full step is dropped, or split between the ranks as evenly as possible.
 
     Attributes
     ----------
     length
         Positions of the epoch.
     start
-        First position not yet delivered when this share was made.
+        First position that is not yet delivered.
     batch_size
         Samples of a batch on one rank.
     rank, world_size
-        This process and the number of processes that share the epoch.
+        This process, and the number of processes that share the epoch.
     drop_last
         True: equal steps on every rank (training). False: every position, so that the ranks' last batches
         may differ by one sample and a rank may have one step less (evaluation).
@@ -244,14 +277,14 @@ class Share:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
-    _whole: int = field(init=False, repr=False)
+    _full_steps: int = field(init=False, repr=False)
     _tail: tuple[int, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        whole, left = divmod(max(0, self.length - self.start), self._stride)
-        each, more = divmod(0 if self.drop_last else left, self.world_size)
+        full_steps, rest = divmod(max(0, self.length - self.start), self._stride)
+        each, more = divmod(0 if self.drop_last else rest, self.world_size)
         first = self.rank * each + min(self.rank, more)
-        object.__setattr__(self, "_whole", whole)
+        object.__setattr__(self, "_full_steps", full_steps)
         object.__setattr__(self, "_tail", (first, first + each + (self.rank < more)))
 
     @property
@@ -260,17 +293,17 @@ class Share:
 
     @property
     def steps(self) -> int:
-        """Batches of this rank."""
+        """Number of batches of this rank."""
         first, stop = self._tail
-        return self._whole + (stop > first)
+        return self._full_steps + (stop > first)
 
     def span(self, step: int) -> tuple[int, int]:
-        """First position of this rank's batch at a step, and the one after its last."""
+        """First position of this rank's batch at a step, and the one behind its last."""
         first = self.start + step * self._stride
-        if step < self._whole:
+        if step < self._full_steps:
             return first + self.rank * self.batch_size, first + (self.rank + 1) * self.batch_size
         return first + self._tail[0], first + self._tail[1]
 
     def delivered(self, steps: int) -> int:
-        """Positions of the epoch that all ranks together have delivered after so many steps."""
+        """Positions of the epoch that all ranks together have delivered after `steps` steps."""
         return min(self.start + steps * self._stride, max(self.start, self.length))

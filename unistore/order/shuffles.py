@@ -1,4 +1,4 @@
-"""Which shuffle samples get: a full one, or one of blocks where a full one would decode too much."""
+"""Chooses the shuffle: full, or of blocks if a full one would decode too much."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ __all__ = ["ShuffleKind", "shuffled"]
 
 ShuffleKind = Literal[True, "full", "blocks"]
 
-PLAIN_BLOCK = 256
-"""Samples of a block where a dataset cannot tell which samples share chunks."""
+DEFAULT_BLOCK = 256
+"""Samples per block for a dataset without ``block_offsets``."""
 
 
 def shuffled(
     data: Sized, kind: ShuffleKind, *, seed: int, batch_size: int, chosen: NDArray[np.int64] | None = None
 ) -> EpochSequence:
-    """Every sample once an epoch, in random order.
+    """Every sample once per epoch, in random order.
 
     Parameters
     ----------
     data
-        A dataset. One that has ``block_offsets`` tells which samples share chunks, and ``shuffles_in_blocks``
+        A dataset. Its ``block_offsets``, if any, give the samples that share chunks; ``shuffles_in_blocks``
         whether a full shuffle would decode many times what it delivers.
     kind
-        ``"full"``, ``"blocks"``, or True: blocks where the dataset says so, with a warning.
+        ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
     seed
-        Another seed is another sequence of orders.
+        Seed of the orders.
     batch_size
-        Samples that come from the same few chunks in turn: one batch.
+        Turn length of a block shuffle.
     chosen
         Indices of the samples to use; None: all.
 
     Raises
     ------
     InputError
-        Blocks of a subset that is not in ascending order.
+        If a block shuffle is given a subset that is not ascending.
     """
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     blocks = kind == "blocks"
@@ -58,18 +58,20 @@ def shuffled(
         message = "'blocks' needs the subset in ascending order, so that neighbours share chunks"
         raise InputError(Problem("shuffle", message, kind="option"))
     if blocks:
-        together = getattr(data, "open_blocks", GROUP * LANES)
-        sequence: EpochSequence = BlockShuffle.within(_blocks(data, chosen), together, seed, deal=batch_size)
+        open_blocks = getattr(data, "open_blocks", GROUP * LANES)
+        sequence: EpochSequence = BlockShuffle.within(
+            _blocks(data, chosen), open_blocks, seed, deal=batch_size
+        )
     else:
         sequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
     return sequence if chosen is None else Subset(sequence, chosen)
 
 
 def _blocks(data: Sized, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Offsets of blocks of samples that share chunks, over the dataset or over a subset of it."""
-    given = getattr(data, "block_offsets", None)
-    if given is None:
-        offsets = uniform_blocks(len(data), PLAIN_BLOCK)
+    """Block offsets over the dataset, or over an ascending subset of it."""
+    declared = getattr(data, "block_offsets", None)
+    if declared is None:
+        offsets = uniform_blocks(len(data), DEFAULT_BLOCK)
     else:
-        offsets = np.asarray(given() if callable(given) else given, np.int64)
+        offsets = np.asarray(declared() if callable(declared) else declared, np.int64)
     return offsets if chosen is None else np.searchsorted(chosen, offsets).astype(np.int64)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import evenly
 from unistore.errors import InputError, StoreError, printable
 from unistore.pictures.draw import sample_picture
-from unistore.remote.redaction import without_secrets
+from unistore.remote.redaction import redact_urls
 from unistore.schemas.store_view import StoreView
 
 __all__ = ["facts_html", "notebook_html", "pictures_html", "table_html", "text_html"]
@@ -26,7 +26,7 @@ _IMAGE = "width:100%;min-width:560px;max-width:1100px"
 
 def text_html(text: str, longest: int = _LONGEST) -> str:
     """Text, with its line breaks, without secrets of URLs; cut where it is longer than anybody reads."""
-    safe = "\n".join(printable(without_secrets(line)) for line in text.split("\n"))
+    safe = "\n".join(printable(redact_urls(line)) for line in text.split("\n"))
     return escape(safe if len(safe) <= longest else f"{safe[:longest]}…")
 
 

@@ -1,7 +1,7 @@
-"""Operations on the objects under one URL: tried again while that may help, with errors that name the URL.
+"""Operations on the objects under one URL, with retries; errors name the URL.
 
-obstore runs a thread pool of its own, which a forked child does not have: used there, it waits for ever. So
-the process that uses it first is remembered, and a use in a child of that process is an error at once.
+obstore's thread pool does not survive a fork: a forked child that used it would block forever. So the first
+process that uses it is recorded, and use in any other process raises an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from unistore.errors import CorruptionError, StoreError, UnistoreError
-from unistore.remote.faults import Fault, ShortRead, cause, fault_of, lacks_conditions
+from unistore.remote.faults import Fault, ShortRead, classify_error, lacks_conditional_put, redacted_error
 from unistore.remote.url import Location, parse_url
 from unistore.zarr3.storage import DOCUMENT_LIMIT
 
@@ -25,16 +25,16 @@ __all__ = ["ObjectClient"]
 
 T = TypeVar("T")
 
-PATIENCE = 60.0
-"""Seconds after which an operation that keeps failing is given up."""
-FIRST_ATTEMPTS = 3
-"""Attempts while a bucket has never answered: a wrong endpoint is told soon."""
-PAUSE, LONGEST_PAUSE = 0.1, 8.0
-"""Seconds before the second attempt, and at most; each pause is twice the one before, half to all of it."""
+RETRY_TIMEOUT = 60.0
+"""Seconds of retries after which an operation fails."""
+MAX_FIRST_ATTEMPTS = 3
+"""Attempts while a bucket has never answered, so that a wrong endpoint fails early."""
+FIRST_DELAY, MAX_DELAY = 0.1, 8.0
+"""Seconds before the second attempt, and at most; doubles with every attempt, with random jitter."""
 READ_TIMEOUT, WRITE_TIMEOUT = "60s", "300s"
-"""Of one request with its whole body."""
+"""Of one request, body included."""
 
-_VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
+_VARIABLE_PREFIXES = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_"}
 _CLIENT_KEYS = (
     "allow_http",
     "allow_invalid_certificates",
@@ -46,27 +46,27 @@ _CLIENT_KEYS = (
     "root_certificate",
     "timeout",
 )
-_owner: int | None = None
-_reached: set[tuple[str, str]] = set()
-"""Buckets that have answered this process."""
+_owner_pid: int | None = None
+_responsive_buckets: set[tuple[str, str]] = set()
+"""(scheme, bucket) pairs that have answered this process."""
 
 
 class ObjectClient:
-    """Objects under a URL. Connects with the first operation; pickles as its arguments. Safe with threads.
+    """Objects under a URL. Connects with the first operation; pickles as its arguments. Thread-safe.
 
     Parameters
     ----------
     location
-        Where.
+        URL of the prefix that keys are relative to.
     writing
-        Whether objects are put: their requests may take longer.
+        Whether objects are written, which gets a longer timeout.
     raises
         Class of the errors.
 
     Attributes
     ----------
     retries
-        Operations that were tried again so far.
+        Number of retried attempts so far.
     """
 
     def __init__(
@@ -79,18 +79,18 @@ class ObjectClient:
         self._handle: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.location, self._writing, self._raises)
+        return partial(type(self), writing=self._writing, raises=self._raises), (self.location,)
 
     def __repr__(self) -> str:
         return f"ObjectClient({str(self.location)!r})"
 
     @property
     def handle(self) -> Any:
-        """What obstore calls a store."""
-        return self._connected()[1]
+        """The obstore store."""
+        return self._connect()[1]
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes | None:
-        """Whole object, of at most `limit` bytes; None where there is none."""
+        """Content of an object of at most `limit` bytes; None if there is no such object."""
 
         def read(obs: Any, handle: Any) -> bytes:
             found = obs.get(handle, key)
@@ -99,21 +99,21 @@ class ObjectClient:
                 raise self.error(key, Fault(f"{size:,} bytes, expected at most {limit:,}"))
             return bytes(found.bytes())
 
-        return self._try(read, key)
+        return self._retry(read, key)
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object; None where there is none."""
-        return self._try(lambda obs, handle: int(obs.head(handle, key)["size"]), key)
+        """Size of an object in bytes; None if there is no such object."""
+        return self._retry(lambda obs, handle: int(obs.head(handle, key)["size"]), key)
 
     def get_range(self, key: str, start: int, size: int) -> bytes:
-        """Part of an object, whole.
+        """Exactly `size` bytes of an object, from offset `start`.
 
         Raises
         ------
         StoreError
             If there is no such object.
         CorruptionError
-            If it ends before the range does.
+            If the object ends inside the range.
         """
 
         def read(obs: Any, handle: Any) -> bytes:
@@ -123,13 +123,13 @@ class ObjectClient:
                 raise ShortRead(msg)
             return raw
 
-        raw = self._try(read, key) if size else b""
+        raw = self._retry(read, key) if size else b""
         if raw is None:
             raise self.error(key, Fault("no such object"))
         return raw
 
     def get_end(self, key: str, size: int) -> tuple[int, bytes] | None:
-        """Bytes of an object, and its last `size` bytes (all where it has fewer); None if there is none."""
+        """Size of an object and its last `size` bytes (or all it has); None if there is no such object."""
 
         def read(obs: Any, handle: Any) -> tuple[int, bytes]:
             found = obs.get(handle, key, options={"range": {"suffix": size}})
@@ -140,16 +140,16 @@ class ObjectClient:
             return total, raw
 
         if self.location.scheme != "az":
-            return self._try(read, key)
-        total = self.size(key)  # Azure has no ranges that count from the end
+            return self._retry(read, key)
+        total = self.size(key)  # Azure has no suffix ranges
         if total is None:
             return None
         part = min(size, total)
         return total, self.get_range(key, total - part, part)
 
     def put(self, key: str, buffers: Sequence[bytes | memoryview]) -> None:
-        """Write an object in one request, so that it appears whole or not at all, and look at its size."""
-        body = [memoryview(buffer).cast("B") for buffer in buffers]  # obstore copies none of them
+        """Write an object atomically, in one request, and check the size it got."""
+        body = [memoryview(buffer).cast("B") for buffer in buffers]  # not copied by obstore
         size = sum(map(len, body))
 
         def write(obs: Any, handle: Any) -> None:
@@ -157,14 +157,14 @@ class ObjectClient:
             found = int(obs.head(handle, key)["size"])
             if found != size:
                 msg = f"{found} bytes arrived of {size}"
-                raise ShortRead(msg, "check what lies between here and the bucket")
+                raise ShortRead(msg, "check the network and proxies between this machine and the bucket")
 
-        self._must(write, key)
+        self._require(write, key)
 
     def create(self, key: str, content: bytes) -> bytes:
-        """Write an object unless there is one; give what stands there in the end.
+        """Write an object unless it exists; return the content it has afterwards.
 
-        Atomic, except on servers that cannot write on a condition.
+        Atomic, except on servers without conditional writes.
         """
 
         def write(obs: Any, handle: Any) -> bytes:
@@ -173,27 +173,31 @@ class ObjectClient:
             except obs.exceptions.AlreadyExistsError:
                 return bytes(obs.get(handle, key).bytes())
             except (obs.exceptions.NotSupportedError, obs.exceptions.GenericError) as error:
-                if not lacks_conditions(error):
+                if not lacks_conditional_put(error):
                     raise
                 with suppress(FileNotFoundError):
                     return bytes(obs.get(handle, key).bytes())
                 obs.put(handle, key, content, use_multipart=False)
             return content
 
-        return self._must(write, key)
+        return self._require(write, key)
 
     def copy(self, key: str, to: str) -> None:
-        """Copy an object inside the object store."""
-        self._must(lambda obs, handle: obs.copy(handle, key, to), key)
+        """Copy an object on the server."""
+        self._require(lambda obs, handle: obs.copy(handle, key, to), key)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that are absent already are no error."""
-        if keys and self._try(lambda obs, handle: (obs.delete(handle, list(keys)),), keys[0]) is None:
-            for each in keys:  # some kinds of store refuse a whole list for one absent object
-                self._try(partial(_delete, each), each)
+        """Delete objects; absent ones are ignored."""
+        if keys and self._retry(lambda obs, handle: (obs.delete(handle, list(keys)),), keys[0]) is None:
+            for each in keys:  # some object stores reject the whole list if one object is absent
+
+                def delete_one(obs: Any, handle: Any, each: str = each) -> None:
+                    obs.delete(handle, each)
+
+                self._retry(delete_one, each)
 
     def list(self, limit: int | None = None) -> dict[str, int]:
-        """Keys and sizes of the objects under the URL; at most about `limit` of them."""
+        """Size in bytes of the objects under the URL, by key; stops after about `limit` of them."""
 
         def read(obs: Any, handle: Any) -> dict[str, int]:
             found: dict[str, int] = {}
@@ -203,83 +207,79 @@ class ObjectClient:
                     break
             return found
 
-        return self._must(read)
+        return self._require(read)
 
-    def error(self, key: str, fault: Fault, tried: str = "") -> UnistoreError:
-        """The error to raise for a fault."""
-        where = f"{self.location}/{key}" if key else str(self.location)
+    def error(self, key: str, fault: Fault, attempts: str = "") -> UnistoreError:
+        """The exception to raise for a fault."""
+        location = f"{self.location}/{key}" if key else str(self.location)
         cures = [fault.cure] if fault.cure else []
         if self._writing:
             cures.append("the same command continues")
         cls = CorruptionError if fault.damaged and self._raises is StoreError else self._raises
-        return cls("; ".join([f"{where}: {fault.message}{tried}", *cures]))
+        return cls("; ".join([f"{location}: {fault.message}{attempts}", *cures]))
 
-    def _must(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
-        found = self._try(lambda obs, handle: (operation(obs, handle),), key)
+    def _require(self, operation: Callable[[Any, Any], T], key: str = "") -> T:
+        found = self._retry(lambda obs, handle: (operation(obs, handle),), key)
         if found is None:
             raise self.error(key, Fault("no such object"))
         return found[0]
 
-    def _try(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
-        """Run an operation, again while that may help; None where there is no such object."""
-        obs, handle = self._connected()
+    def _retry(self, operation: Callable[[Any, Any], T], key: str) -> T | None:
+        """Run an operation with retries; None if there is no such object."""
+        obs, handle = self._connect()
         bucket = self.location.scheme, self.location.bucket
-        started, pause = time.monotonic(), PAUSE
+        started, delay = time.monotonic(), FIRST_DELAY
         for attempt in itertools.count(1):
             try:
                 result = operation(obs, handle)
             except (obs.exceptions.BaseError, FileNotFoundError, ShortRead) as error:
-                fault = fault_of(error, *bucket)
+                fault = classify_error(error, *bucket)
                 if fault.absent:
-                    _reached.add(bucket)
+                    _responsive_buckets.add(bucket)
                     return None
-                waited = time.monotonic() - started
-                enough = waited + pause > PATIENCE if bucket in _reached else attempt >= FIRST_ATTEMPTS
-                if not fault.transient or enough:
-                    tried = f" (tried {attempt} times in {waited:.1f} s)" if attempt > 1 else ""
-                    raise self.error(key, fault, tried) from cause(error)
+                elapsed = time.monotonic() - started
+                exhausted = (
+                    elapsed + delay > RETRY_TIMEOUT
+                    if bucket in _responsive_buckets
+                    else attempt >= MAX_FIRST_ATTEMPTS
+                )
+                if not fault.transient or exhausted:
+                    attempts = f" (tried {attempt} times in {elapsed:.1f} s)" if attempt > 1 else ""
+                    raise self.error(key, fault, attempts) from redacted_error(error)
             else:
-                _reached.add(bucket)
+                _responsive_buckets.add(bucket)
                 return result
             self.retries += 1
-            time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many workers
-            pause = min(2 * pause, LONGEST_PAUSE)
+            time.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 - spreads the retries of many workers
+            delay = min(2 * delay, MAX_DELAY)
         raise AssertionError
 
-    def _connected(self) -> tuple[Any, Any]:
+    def _connect(self) -> tuple[Any, Any]:
         self.check_process()
         import obstore
 
         if self._handle is None:
-            self._handle = _open(obstore, self.location, self._writing, self.error)
+            self._handle = _open_obstore(obstore, self.location, self._writing, self.error)
         return obstore, self._handle
 
     def check_process(self) -> None:
-        """Raise where obstore would wait for ever: in a child forked from a process that has used it."""
-        global _owner  # noqa: PLW0603 - obstore's thread pool is one a process, too
+        """Raise in a child forked from a process that has used obstore: it would block forever there."""
+        global _owner_pid  # noqa: PLW0603 - obstore's thread pool is global, too
         pid = os.getpid()
-        if _owner is None:
-            _owner = pid
-        if _owner != pid:
+        if _owner_pid is None:
+            _owner_pid = pid
+        if _owner_pid != pid:
             msg = (
                 f"{self.location}: object stores cannot be used in a forked process: start workers with "
-                "multiprocessing_context='spawn' (unistore.Loader does by itself)"
+                "multiprocessing_context='spawn' (unistore.Loader does this by itself)"
             )
             raise self._raises(msg)
 
 
-def _again(location: Location, writing: bool, raises: type[UnistoreError]) -> ObjectClient:
-    return ObjectClient(location, writing=writing, raises=raises)
-
-
-def _delete(key: str, obs: Any, handle: Any) -> None:
-    obs.delete(handle, key)
-
-
-def _open(
+def _open_obstore(
     obstore: Any, location: Location, writing: bool, error: Callable[[str, Fault], UnistoreError]
 ) -> Any:
-    """Make obstore's client: credentials, region and endpoint from the environment, retries are ours."""
+    """Open an obstore store: credentials, region and endpoint come from the environment, retries from us."""
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     classes: Mapping[str, Any] = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
@@ -291,14 +291,14 @@ def _open(
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
         )
     except (obstore.exceptions.BaseError, ValueError) as found:
-        raise error("", fault_of(found, location.scheme, location.bucket)) from cause(found)
+        raise error("", classify_error(found, location.scheme, location.bucket)) from redacted_error(found)
 
 
 def _client_options(location: Location, timeout: str) -> dict[str, Any]:
-    """Options of HTTP, from the variables of the object store's kind (``AWS_PROXY_URL``) or our own."""
+    """HTTP options from the environment variables of the object store (``AWS_PROXY_URL``)."""
     options: dict[str, Any] = {"timeout": timeout}
-    start = _VARIABLES.get(location.scheme)
-    if start is None:
+    prefix = _VARIABLE_PREFIXES.get(location.scheme)
+    if prefix is None:
         return options | ({"allow_http": True} if location.scheme == "http" else {})
-    found = {key: os.environ.get(f"{start}{key.upper()}") for key in _CLIENT_KEYS}
+    found = {key: os.environ.get(f"{prefix}{key.upper()}") for key in _CLIENT_KEYS}
     return options | {key: value for key, value in found.items() if value}

@@ -13,13 +13,13 @@ from unistore.remote.ranges import Request, coalesce
 from unistore.remote.url import Location
 from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError
 
-__all__ = ["ObjectStorage", "ahead"]
+__all__ = ["ObjectStorage", "map_concurrently"]
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 CONCURRENCY = 16
-"""Requests under way at once in one process."""
+"""Concurrent requests of one process."""
 
 _pool: ThreadPoolExecutor | None = None
 
@@ -27,8 +27,8 @@ _pool: ThreadPoolExecutor | None = None
 class ObjectStorage:
     """Objects under a URL; see `unistore.zarr3.storage.Storage`. Connects with the first read.
 
-    Ranges that lie close together in one object are fetched by one request, and up to `CONCURRENCY` requests
-    are under way at once. Not usable in a forked process: a read there is an error at once.
+    Ranges that lie close together in one object are fetched by one request; up to `CONCURRENCY` requests run
+    at once. Not fork-safe: a read in a forked process raises an error.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class ObjectStorage:
     Attributes
     ----------
     client
-        What carries out the requests.
+        Carries out the requests.
     """
 
     fork_safe = False
@@ -53,7 +53,7 @@ class ObjectStorage:
         return f"ObjectStorage({str(self.client.location)!r})"
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Whole object; see `Storage.get`."""
+        """Content of an object; see `Storage.get`."""
         found = self.client.get(key, limit)
         if found is None:
             msg = f"{self.client.location}/{key}: no such object"
@@ -61,7 +61,7 @@ class ObjectStorage:
         return found
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object, or None; see `Storage.size`."""
+        """Size of an object in bytes, or None; see `Storage.size`."""
         return self.client.size(key)
 
     def read_into(self, key: str, offset: int, out: memoryview) -> None:
@@ -70,46 +70,46 @@ class ObjectStorage:
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
-        self.client.check_process()  # the threads would not answer, either
+        self.client.check_process()  # our thread pool does not survive a fork, either
         requests = coalesce(keys, offsets, sizes)
-        arriving = ahead(self._fetch, requests)
-        waiting: dict[int, bytes] = {}
+        arriving = map_concurrently(self._fetch, requests)
+        received: dict[int, bytes] = {}
         for position in range(len(keys)):
-            while position not in waiting:
+            while position not in received:
                 request, raw = next(arriving)
-                waiting.update(_cut(request, raw, offsets, sizes))
-            yield waiting.pop(position)
+                received.update(_split_response(request, raw, offsets, sizes))
+            yield received.pop(position)
 
     def read_ends(self, keys: Sequence[str], size: int) -> Iterator[tuple[int, bytes] | None]:
         """Sizes and ends of objects; see `Storage.read_ends`."""
         self.client.check_process()
-        return ahead(lambda key: self.client.get_end(key, size), keys)
+        return map_concurrently(lambda key: self.client.get_end(key, size), keys)
 
     def _fetch(self, request: Request) -> tuple[Request, bytes]:
         raw = self.client.get_range(request.key, request.start, request.stop - request.start)
         return request, raw
 
 
-def _cut(
+def _split_response(
     request: Request, raw: bytes, offsets: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[tuple[int, bytes]]:
-    """Each range of a request, by its position."""
+    """Position and bytes of each range of a request."""
     if len(request.members) == 1:
         yield request.members[0], raw
         return
-    for at in request.members:
-        low = offsets[at] - request.start
-        yield at, raw[low : low + sizes[at]]
+    for position in request.members:
+        low = offsets[position] - request.start
+        yield position, raw[low : low + sizes[position]]
 
 
-def ahead(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
-    """``map(work, items)`` with up to `CONCURRENCY` items under way; a lone item is worked on right here."""
+def map_concurrently(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
+    """``map(work, items)`` in order, on up to `CONCURRENCY` threads; a single item runs on this thread."""
     queue = iter(items)
     first = list(islice(queue, CONCURRENCY))
     if len(first) < 2:
         yield from map(work, chain(first, queue))
         return
-    pool = _threads()
+    pool = _thread_pool()
     running: deque[Future[U]] = deque(pool.submit(work, item) for item in first)
     try:
         while running:
@@ -121,8 +121,8 @@ def ahead(work: Callable[[T], U], items: Iterable[T]) -> Iterator[U]:
             future.cancel()
 
 
-def _threads() -> ThreadPoolExecutor:
-    global _pool  # noqa: PLW0603 - one a process, so that its requests are bounded whatever is read
+def _thread_pool() -> ThreadPoolExecutor:
+    global _pool  # noqa: PLW0603 - one for the process, which bounds its requests
     if _pool is None:
         _pool = ThreadPoolExecutor(CONCURRENCY, thread_name_prefix="unistore-requests")
     return _pool

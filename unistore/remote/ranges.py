@@ -1,4 +1,4 @@
-"""Which requests fetch many ranges: neighbours in one object are asked for together. Pure."""
+"""Coalesces reads of many byte ranges into few requests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 __all__ = ["LIMIT", "Request", "coalesce"]
 
 GAP = 128 << 10
-"""Bytes between two ranges that are fetched along with them: what a connection brings in about a millisecond
-or two, against the tens of milliseconds that one more request takes."""
+"""Unwanted bytes between two ranges that are fetched along with them: they take a millisecond or two, another
+request takes tens."""
 LIMIT = 4 << 20
-"""Bytes of one request; more are fetched by several at once."""
+"""Bytes of one request; larger reads are split into concurrent ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Request:
     key
         The object.
     start, stop
-        Bytes.
+        Byte offsets, `stop` excluded.
     members
-        Positions, in the list that was asked for, of the ranges inside.
+        Positions, in the requested list, of the ranges inside.
     """
 
     key: str
@@ -45,26 +45,26 @@ def coalesce(
     """Plan the requests for ranges ``offsets[i] : offsets[i] + sizes[i]`` of the objects ``keys[i]``.
 
     Ranges of one object that overlap or lie at most `gap` apart share a request, up to `limit` bytes; a range
-    that is larger than that has one of its own. Requests come in the order in which their first members were
-    asked for, so that those who consume in order need not hold much.
+    that is larger has a request of its own. Requests are sorted by their first member, so that a consumer
+    that goes in order buffers little.
     """
     first: dict[str, int] = {}
     for position, key in enumerate(keys):
         first.setdefault(key, position)
-    order = sorted(range(len(keys)), key=lambda at: (first[keys[at]], offsets[at]))
+    order = sorted(range(len(keys)), key=lambda position: (first[keys[position]], offsets[position]))
     requests: list[Request] = []
     members: list[int] = []
     key, start, stop = "", 0, 0
-    for at in order:
-        low, high = offsets[at], offsets[at] + sizes[at]
-        joined = max(stop, high)
-        if members and keys[at] == key and low - stop <= gap and joined - start <= limit:
-            members.append(at)
+    for position in order:
+        begin, end = offsets[position], offsets[position] + sizes[position]
+        joined = max(stop, end)
+        if members and keys[position] == key and begin - stop <= gap and joined - start <= limit:
+            members.append(position)
             stop = joined
             continue
         if members:
             requests.append(Request(key, start, stop, tuple(members)))
-        key, start, stop, members = keys[at], low, high, [at]
+        key, start, stop, members = keys[position], begin, end, [position]
     if members:
         requests.append(Request(key, start, stop, tuple(members)))
     return sorted(requests, key=lambda request: min(request.members))

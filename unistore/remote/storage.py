@@ -1,4 +1,4 @@
-"""Which storage a path of a store means."""
+"""Storage of a store, from its path or URL."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _DOCUMENTS = frozenset({"zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadat
 
 
 def local_path(path: str | os.PathLike[str]) -> Path | None:
-    """The folder that a path or a ``file://`` URL means; None for a place in an object store.
+    """Local path of a path or ``file://`` URL; None if it is the URL of an object store.
 
     Raises
     ------
     InputError
-        If it is a URL that cannot be understood.
+        If it is not a valid URL.
     """
     text = os.fspath(path)
     if is_url(text):
@@ -39,14 +39,14 @@ def open_storage(path: str | os.PathLike[str]) -> Storage:
     Raises
     ------
     InputError
-        If it is a URL that cannot be understood.
+        If it is not a valid URL.
     """
     folder = local_path(path)
     return ObjectStorage(os.fspath(path)) if folder is None else LocalStorage(folder)
 
 
 def zarr_store(path: str | os.PathLike[str]) -> Any:
-    """What zarr-python is to open for a folder or URL; reads only.
+    """Argument for ``zarr.open_group`` to read a folder or URL.
 
     Raises
     ------

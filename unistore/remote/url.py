@@ -1,4 +1,4 @@
-"""Which paths are URLs, and what a URL of a store may look like."""
+"""URLs of stores: which paths are URLs, and how they are parsed and checked."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from unistore.errors import InputError
-from unistore.remote.redaction import shown_url
+from unistore.remote.redaction import redact_url
 
-__all__ = ["BUCKETS", "Location", "file_path", "is_url", "local_only", "parse_url"]
+__all__ = ["BUCKETS", "Location", "file_path", "is_url", "parse_url", "require_local_path"]
 
 BUCKETS = ("s3", "gs", "az")
 """Schemes of object stores that can be written to."""
@@ -22,7 +22,7 @@ _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in an object store.
+    """A prefix in an object store, or a path on a web server.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class Location:
     bucket
         Bucket, container or host.
     prefix
-        Path in it, without slashes at its ends.
+        Path below the bucket, without leading and trailing slashes.
     """
 
     scheme: str
@@ -46,28 +46,33 @@ class Location:
         """Last part of the prefix."""
         return self.prefix.rpartition("/")[2]
 
-    def beside(self, suffix: str) -> Location:
-        """The place whose name has a suffix more."""
+    def with_suffix(self, suffix: str) -> Location:
+        """The location whose name is longer by `suffix`."""
         return Location(self.scheme, self.bucket, self.prefix + suffix)
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a URL instead of a place in the file system.
+    """Whether a path is a URL.
 
     Raises
     ------
     InputError
-        If it was a URL until ``pathlib`` took one of its slashes.
+        If it is a URL that ``pathlib`` removed a slash from.
     """
     text = os.fspath(path)
     if _COLLAPSED.match(text):
-        msg = f"{shown_url(text)}: pathlib takes a slash of a URL away: give it as text, not as a Path"
+        msg = f"{redact_url(text)}: pathlib removes a slash of a URL: give it as text, not as a Path"
         raise InputError(msg)
     return _URL.match(text) is not None
 
 
-def local_only(path: str | os.PathLike[str], what: str) -> str:
-    """A path of this machine as text.
+def require_local_path(path: str | os.PathLike[str], what: str) -> str:
+    """Return a path as text if it is a path of this machine.
+
+    Parameters
+    ----------
+    what
+        Name of the argument, for the error.
 
     Raises
     ------
@@ -76,64 +81,58 @@ def local_only(path: str | os.PathLike[str], what: str) -> str:
     """
     text = os.fspath(path)
     if _URL.match(text) or _COLLAPSED.match(text):
-        msg = f"{shown_url(text)}: {what} must be on this machine: give a path, not a URL"
+        msg = f"{redact_url(text)}: {what} must be on this machine: give a path, not a URL"
         raise InputError(msg)
     return text
 
 
 def parse_url(url: str) -> Location:
-    """Take a URL apart.
+    """Parse the URL of a store.
 
     Raises
     ------
     InputError
-        If the scheme is none of `SCHEMES`, no bucket is named, or the URL carries more than a path.
+        If the scheme is not one of `SCHEMES`, the bucket is missing, or the URL has more than a path.
     """
-    parts = _parts(url)
-    scheme, shown = parts.scheme.lower(), shown_url(url)
+    parts = _split(url)
+    scheme, shown = parts.scheme.lower(), redact_url(url)
     if scheme not in SCHEMES:
         msg = f"{shown}: scheme {parts.scheme!r} is not known; one of: {', '.join(SCHEMES)}"
         raise InputError(msg)
     if not parts.netloc and scheme != "file":
-        msg = f"{shown}: names no bucket; write {scheme}://bucket/prefix"
+        msg = f"{shown}: the bucket is missing; write {scheme}://bucket/prefix"
         raise InputError(msg)
     path = [part for part in parts.path.split("/") if part]
     if any(part in (".", "..") for part in path):
-        msg = f"{shown}: '.' and '..' have no meaning in a URL of a store"
+        msg = f"{shown}: '.' and '..' are not allowed in the URL of a store"
         raise InputError(msg)
     return Location(scheme, parts.netloc, "/".join(path))
 
 
 def file_path(url: str) -> str | None:
-    """Path in the file system that a ``file://`` URL stands for; None for any other URL.
+    """Local path of a ``file://`` URL; None for any other URL.
 
     Raises
     ------
     InputError
-        If it names another machine, or carries more than a path.
+        If it names another machine, or has more than a path.
     """
-    parts = _parts(url)
+    parts = _split(url)
     if parts.scheme.lower() != "file":
         return None
     if parts.netloc not in ("", "localhost"):
-        msg = f"{shown_url(url)}: a file on another machine; write file:///folder (three slashes)"
+        msg = f"{redact_url(url)}: a file on another machine; write file:///folder (three slashes)"
         raise InputError(msg)
     return unquote(parts.path)
 
 
-def _parts(url: str) -> SplitResult:
-    """Parts of a URL that carries nothing secret and nothing besides a path.
-
-    Raises
-    ------
-    InputError
-        If there is a user, a password, a query or a fragment, or it is no URL at all.
-    """
-    shown = shown_url(url)
+def _split(url: str) -> SplitResult:
+    """Split a URL; refuse user, password, query and fragment."""
+    shown = redact_url(url)
     try:
         parts = urlsplit(url)
     except ValueError:
-        msg = f"{shown}: is no valid URL; write scheme://bucket/prefix"
+        msg = f"{shown}: is not a valid URL; write scheme://bucket/prefix"
         raise InputError(msg) from None
     if "…@" in shown or shown == f"{parts.scheme}://…":
         msg = f"{shown}: credentials do not belong in a URL; see docs/remote.md"
@@ -142,6 +141,6 @@ def _parts(url: str) -> SplitResult:
         msg = f"{parts.scheme}://…: a bucket has no port and no password; see docs/remote.md"
         raise InputError(msg)
     if "?" in url or "#" in url:
-        msg = f"{shown}: a store's URL ends with its path: leave out what follows '?' or '#'"
+        msg = f"{shown}: the URL of a store has no query or fragment: leave out what follows '?' or '#'"
         raise InputError(msg)
     return parts

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unistore.data.kinds.locality import samples_of_a_chunk
+from unistore.data.kinds.locality import samples_per_chunk
 from unistore.report.advice import Advice, Misfit, StoreFacts, advise, remarks
 from unistore.report.blocks import Block, plain
 from unistore.report.machine import Machine, look_at_machine
@@ -100,7 +100,7 @@ def doctor(store: str | os.PathLike[str] | None = None) -> Checkup:
     """
     check = Arguments()
     check.path("store", store, none=True)
-    check.settle()
+    check.raise_problems()
     machine = look_at_machine()
     facts = None if store is None else _look_at_store(os.fspath(store), machine)
     return Checkup(
@@ -128,7 +128,7 @@ def _look_at_store(path: str, machine: Machine) -> StoreFacts:
         misfits=_misfits([natural, *(each for each in suggestions(store) if each.kind != natural.kind)]),
         place=place,
         fits_page_cache=None if place.stored is None else place.stored < machine.available_memory,
-        samples_a_chunk=samples_of_a_chunk(store, count)[0],
+        samples_a_chunk=samples_per_chunk(store, count)[0],
         fork_safe=store.fork_safe,
         fork_seconds=forked,
         speed=speed,

@@ -51,7 +51,7 @@ def _words(family: str, options: Mapping[str, Any]) -> list[str]:
         value = options.get(each.name)
         if value not in (None, [], {}, each.plain(each.default)):
             words += _spelled(each, value)
-    if options.get("codec") not in (None, "fast"):
+    if options.get("codec") not in (None, "auto"):
         words += ["--codec", str(options["codec"])]
     if split := options.get("split"):
         words += ["--split", ",".join(_pairs(split)) if isinstance(split, Mapping) else str(split)]

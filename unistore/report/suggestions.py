@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from unistore.converters.registry import get_family
 from unistore.data import kinds
 from unistore.data.kinds.protocol import SampleKind
-from unistore.data.kinds.reach import Reach, reach_of, spelled
-from unistore.data.parts import natural_kind
+from unistore.data.kinds.reach import Reach, as_code, reach_of
+from unistore.data.parts import default_kind
 from unistore.errors import InputError
 from unistore.store.reader import Store
 
@@ -81,15 +81,15 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
     InputError
         If the store's family is not known here, or has no such kind.
     """
-    kind = natural_kind(store)
-    return _looked_at(store, spelled(kind), kind, units)
+    kind = default_kind(store)
+    return _looked_at(store, as_code(kind), kind, units)
 
 
 def _looked_at(store: Store, said: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
     reader = kind.bind(store, (), units)
     reach, samples, text = reach_of(reader), len(reader), said
     if reach.fitting is not None and (not samples or (reach.beyond and not reach.told)):
-        kind, text = reach.fitting, spelled(reach.fitting)
+        kind, text = reach.fitting, as_code(reach.fitting)
         samples = len(kind.bind(store, (), units))
     return Suggestion(said=said, kind=kind, text=text, reach=reach, samples=samples)
 

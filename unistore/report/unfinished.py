@@ -30,7 +30,9 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
     local = build.with_name(build.name.removesuffix(SUFFIX))
     destination = str(local) if url is None else url
     done = {str(record.get("task")) for record in records if record.get("step") == "shard"}
-    derived = {str(record.get("source")) for record in records if record.get("step") == "derive"}
+    looks = [_held(record, "of", dict) or {} for record in records if record.get("step") == "sources"]
+    lots = [record for record in records if record.get("step") == "derive"]
+    last = [record for record in lots if record.get("round") == lots[-1].get("round")]
     paths = [path for path in _held(begun, "paths", list) or () if isinstance(path, str)]
     family, options = _held(identity, "family", str), _held(identity, "options", dict) or {}
     replaces = _replaced(local, build / "old") if url is None else _swapped(records, url)
@@ -41,8 +43,8 @@ def describe_unfinished(build: Path) -> dict[str, Any]:
         "destination": destination,
         "family": family,
         "options": options,
-        "sources": {"count": len(_held(identity, "sources", dict) or {}), "given": paths},
-        "sources_read": len(derived),
+        "sources": {"count": sum(map(len, looks)), "given": paths},
+        "sources_read": sum(_held(record, "sources", int) or 0 for record in last),
         "tasks_done": len(done),
         "tasks": _held(planned, "tasks", int),
         "sealed": any(record.get("step") == "sealed" for record in records),

@@ -1,4 +1,4 @@
-"""`CachedStorage`: any storage of a sealed store, with local copies of the objects that were read."""
+"""`CachedStorage`: the storage of a sealed store with a cache of local copies."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from unistore.zarr3.storage import DOCUMENT_LIMIT, AbsentError, Storage
 
 __all__ = ["CachedStorage"]
 
-TRIES = 5
-"""Times that a copy is fetched; after that, others evict it too fast for it to be of use."""
+MAX_ATTEMPTS = 5
+"""Attempts to read a copy that other processes keep evicting; then the store is read instead."""
 
 
 class CachedStorage:
-    """Reads objects from local copies, whole objects fetched with their first use and checked.
+    """Reads objects from local copies; an object is fetched whole and verified on first use.
 
-    Sizes and checksums come from the store's manifest, which is read with the first use. An object for which
-    there is no room in the cache is read from the store directly.
+    Sizes and checksums come from the store's manifest, which is read on first use. Objects that do not fit
+    into the cache are read from the store directly.
 
     Parameters
     ----------
     inner
-        Where the store lies.
+        Storage of the store.
     cache
-        Where copies lie.
+        Local copies.
     manifest
         Checksum of the manifest, from the store's seal.
     """
@@ -42,24 +42,24 @@ class CachedStorage:
         self.fork_safe = inner.fork_safe
         self._inner = inner
         self._cache = cache
-        self._manifest = manifest
-        self._known: dict[str, tuple[int, str]] | None = None
+        self._manifest_checksum = manifest
+        self._size_and_checksum: dict[str, tuple[int, str]] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._inner, self._cache, self._manifest)
+        return type(self), (self._inner, self._cache, self._manifest_checksum)
 
     def __repr__(self) -> str:
         return repr(self._inner)
 
     def get(self, key: str, limit: int = DOCUMENT_LIMIT) -> bytes:
-        """Whole object; see `Storage.get`."""
+        """Content of an object; see `Storage.get`."""
         found = self._entries().get(key)
         if found is None or found[0] > limit:
             return self._inner.get(key, limit)
         return next(self.read_many([key], [0], [found[0]]))
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object, or None; see `Storage.size`."""
+        """Size of an object in bytes, or None; see `Storage.size`."""
         found = self._entries().get(key)
         return self._inner.size(key) if found is None else found[0]
 
@@ -70,24 +70,24 @@ class CachedStorage:
 
     def read_many(self, keys: Sequence[str], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[bytes]:
         """Read many ranges; see `Storage.read_many`."""
-        local = LocalStorage(self._cache.folder)  # no copy stays open: a removed one gives its bytes back
-        for key, together in groupby(range(len(keys)), keys.__getitem__):
-            at = list(together)
-            parts = slice(at[0], at[-1] + 1)
-            yield from self._read(local, key, offsets[parts], sizes[parts])
+        local = LocalStorage(self._cache.folder)  # for this call only: an open copy keeps its disk space
+        for key, group in groupby(range(len(keys)), keys.__getitem__):
+            positions = list(group)
+            part = slice(positions[0], positions[-1] + 1)
+            yield from self._read(local, key, offsets[part], sizes[part])
 
     def _read(
         self, local: LocalStorage, key: str, offsets: Sequence[int], sizes: Sequence[int]
     ) -> Iterator[bytes]:
         found = self._entries().get(key)
-        for _ in range(TRIES):
+        for _ in range(MAX_ATTEMPTS):
             if found is None or not self._ensure(key, *found):
                 break
             copies = local.read_many([self._cache.name(found[1])] * len(sizes), offsets, sizes)
             try:
                 first = next(copies)
             except AbsentError:  # evicted by another process before it was opened
-                self._cache.forget(found[1])
+                self._cache.invalidate(found[1])
                 continue
             yield first
             yield from copies
@@ -96,10 +96,10 @@ class CachedStorage:
 
     def _ensure(self, key: str, size: int, checksum: str) -> bool:
         what = f"{self._inner!r}: {key}"
-        return self._cache.ensure(checksum, size, lambda: self._pieces(key, size), what)
+        return self._cache.ensure(checksum, size, lambda: self._fetch(key, size), what)
 
-    def _pieces(self, key: str, size: int) -> Iterable[bytes]:
-        """Content of an object, piece by piece."""
+    def _fetch(self, key: str, size: int) -> Iterable[bytes]:
+        """Content of an object in pieces of one request each."""
         starts = range(0, size, LIMIT)
         return self._inner.read_many(
             [key] * len(starts), starts, [min(LIMIT, size - start) for start in starts]
@@ -107,11 +107,13 @@ class CachedStorage:
 
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""
-        if self._known is None:
+        if self._size_and_checksum is None:
             raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
-            where = repr(self._inner)
-            if xxhash.xxh3_128_hexdigest(raw) != self._manifest:
-                msg = f"{where}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
+            location = repr(self._inner)
+            if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
+                msg = f"{location}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
                 raise CorruptionError(msg)
-            self._known = {entry.key: (entry.bytes, entry.checksum) for entry in parse_manifest(raw, where)}
-        return self._known
+            self._size_and_checksum = {
+                entry.key: (entry.bytes, entry.checksum) for entry in parse_manifest(raw, location)
+            }
+        return self._size_and_checksum

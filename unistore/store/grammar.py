@@ -1,7 +1,7 @@
-"""What the texts of a store may say: each member of root and manifest is parsed once, where it enters.
+"""Parsers of the members of a store's root document and manifest.
 
-Every function gives the value in the type that the rest of unistore works with, or raises `GrammarError` with
-the rule and what was found.
+Every function returns the value in the type that the rest of unistore uses, or raises `GrammarError` with the
+rule and the value.
 """
 
 from __future__ import annotations
@@ -28,77 +28,77 @@ __all__ = [
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _FAMILY = re.compile(r"[a-z][a-z0-9_]*")
 _DRIVE = re.compile(r"[A-Za-z]:")
-_MOST = 2**63 - 1
-_LONGEST_KEY = 4096
-_MOST_SPLITS = 256
-_LONGEST_FAMILY = 64
+_MAX_COUNT = 2**63 - 1
+_MAX_KEY_LENGTH = 4096
+_MAX_SPLITS = 256
+_MAX_FAMILY_LENGTH = 64
 _SAMPLES = "samples"
 
 
 class GrammarError(ValueError):
-    """A member of a document is not what the format says."""
+    """A member of a document violates the store format."""
 
 
 def parse_digest(value: object, what: str) -> str:
     """xxh3-128: 32 lower-case hexadecimal digits."""
     if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-        raise _refused(what, value, "32 lower-case hexadecimal digits")
+        raise _violation(what, value, "32 lower-case hexadecimal digits")
     return value
 
 
 def parse_count(value: object, what: str) -> int:
     """A number of bytes, files, rows or samples."""
-    if type(value) is not int or not 0 <= value <= _MOST:
-        raise _refused(what, value, "an integer from 0 to 2**63 - 1")
+    if type(value) is not int or not 0 <= value <= _MAX_COUNT:
+        raise _violation(what, value, "an integer from 0 to 2**63 - 1")
     return value
 
 
 def parse_rows(value: object, what: str) -> tuple[int, int]:
     """``[lo, hi]``: rows of axis 0, ``lo <= row < hi``."""
     pair = list(value) if isinstance(value, list | tuple) else None
-    if not is_list_of(pair, int) or len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= _MOST:
-        raise _refused(what, value, "two integers, 0 <= lo <= hi < 2**63")
+    if not is_list_of(pair, int) or len(pair) != 2 or not 0 <= pair[0] <= pair[1] <= _MAX_COUNT:
+        raise _violation(what, value, "two integers, 0 <= lo <= hi < 2**63")
     return pair[0], pair[1]
 
 
 def parse_path(value: object, what: str) -> str:
-    """Path of an array or group: names of the format, joined by ``/``."""
-    if not isinstance(value, str) or len(value) > _LONGEST_KEY or _DRIVE.match(value):
-        raise _refused(what, value, f"a relative path of at most {_LONGEST_KEY} characters")
+    """Path of an array or group: valid names joined by ``/``."""
+    if not isinstance(value, str) or len(value) > _MAX_KEY_LENGTH or _DRIVE.match(value):
+        raise _violation(what, value, f"a relative path of at most {_MAX_KEY_LENGTH} characters")
     reason = name_problem(value)
     if reason is not None:
-        raise _refused(what, value, f"a path inside the store: {reason}")
+        raise _violation(what, value, f"a path inside the store: {reason}")
     return value
 
 
 def parse_key(value: object, what: str) -> str:
-    """Path of a file of the store: a path as of an array, or of the metadata of one."""
+    """Path of a file of the store: a valid path, with or without ``/zarr.json``."""
     if not isinstance(value, str):
-        raise _refused(what, value, "a path inside the store")
+        raise _violation(what, value, "a path inside the store")
     parse_path(value.removesuffix(f"/{ROOT}"), what)
     if value == MANIFEST:
-        raise _refused(what, value, "a file that the manifest lists; it does not list itself")
+        raise _violation(what, value, "a file that the manifest lists; it does not list itself")
     return value
 
 
 def parse_object(value: object, what: str) -> dict[str, Any]:
     """A JSON object."""
     if not isinstance(value, dict):
-        raise _refused(what, value, "an object")
+        raise _violation(what, value, "an object")
     return value
 
 
 def parse_split_names(value: object, what: str) -> list[str]:
-    """Names of splits by their code, each once."""
-    if not is_list_of(value, str) or len(value) > _MOST_SPLITS or len(set(value)) != len(value):
-        raise _refused(what, value, f"at most {_MOST_SPLITS} different names")
+    """Different names of splits, by code."""
+    if not is_list_of(value, str) or len(value) > _MAX_SPLITS or len(set(value)) != len(value):
+        raise _violation(what, value, f"at most {_MAX_SPLITS} different names")
     return value
 
 
 def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The root's ``unistore`` object of a sealed store of this format's version; further members pass."""
+    """The ``unistore`` attribute of a sealed store's root; unknown members are allowed."""
     if attributes.get("format_version") != FORMAT_VERSION:
-        raise _refused("format_version", attributes.get("format_version"), str(FORMAT_VERSION))
+        raise _violation("format_version", attributes.get("format_version"), str(FORMAT_VERSION))
     if missing := {"family", _SAMPLES, "fields", "seal"} - set(attributes):
         msg = f"attribute 'unistore' lacks {', '.join(sorted(missing))}"
         raise GrammarError(msg)
@@ -121,28 +121,28 @@ def parse_root(attributes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_family(value: object) -> None:
-    if not isinstance(value, str) or not _FAMILY.fullmatch(value) or len(value) > _LONGEST_FAMILY:
-        rule = f"the name of a family: at most {_LONGEST_FAMILY} lower-case letters, digits and '_'"
-        raise _refused("'family'", value, rule)
+    if not isinstance(value, str) or not _FAMILY.fullmatch(value) or len(value) > _MAX_FAMILY_LENGTH:
+        rule = f"the name of a family: at most {_MAX_FAMILY_LENGTH} lower-case letters, digits and '_'"
+        raise _violation("'family'", value, rule)
 
 
 def _check_field(field: dict[str, Any], what: str) -> None:
     axes = field.get("axes", [])
     if not is_list_of(axes, str):
-        raise _refused(what, axes, "a list of names as its axes")
+        raise _violation(what, axes, "a list of names as its axes")
     for name in ("unit", "description"):
         if not isinstance(field.get(name), str | None):
-            raise _refused(what, field[name], f"a text as its {name}")
+            raise _violation(what, field[name], f"a text as its {name}")
 
 
 def _check_seal(seal: dict[str, Any]) -> None:
     if seal.get("manifest") != MANIFEST:
-        raise _refused("seal manifest", seal.get("manifest"), MANIFEST)
+        raise _violation("seal manifest", seal.get("manifest"), MANIFEST)
     for name in ("digest", "content_digest", "root"):
         parse_digest(seal.get(name), f"seal {name}")
     for name in ("files", "bytes"):
         parse_count(seal.get(name), f"seal {name}")
 
 
-def _refused(what: str, value: object, rule: str) -> GrammarError:
+def _violation(what: str, value: object, rule: str) -> GrammarError:
     return GrammarError(f"{what} is {shown(value)}, expected {rule}")

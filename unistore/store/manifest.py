@@ -1,4 +1,4 @@
-"""The manifest: one line a file of the store, and the seal that holds its digest."""
+"""The manifest, one line per file of the store, and the seal with its digest."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from unistore.zarr3.documents import DocumentError, parse_json, shown
 __all__ = [
     "MANIFEST_LIMIT",
     "Entry",
+    "make_seal",
     "manifest_bytes",
     "parse_lines",
     "parse_manifest",
     "root_is_intact",
-    "seal_of",
     "sign_root",
 ]
 
 MANIFEST_LIMIT = 1 << 30
-"""Bytes of a manifest: some five million files."""
+"""Largest manifest in bytes: about five million files."""
 
 _UNSIGNED = "0" * 32
-_SIGNATURE = b'"root": "%b"'
+_ROOT_MEMBER = b'"root": "%b"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class Entry:
     checksum
         xxh3-128 of the file, hexadecimal.
     rows
-        For a shard: the table rows ``[lo, hi)`` it holds.
+        Of a shard: its rows ``[lo, hi)`` of the table.
     content
-        For a shard: xxh3-128 of its decoded values (C order, little-endian), the same on every machine.
+        Of a shard: xxh3-128 of its decoded values (C order, little-endian), the same on every machine.
     """
 
     key: str
@@ -66,12 +66,12 @@ class Entry:
 
     @classmethod
     def from_json(cls, line: object) -> Entry:
-        """Parse one line's object; members that the format does not name are left out.
+        """Parse the object of one line; unknown members are ignored.
 
         Raises
         ------
         GrammarError
-            With the member that is not what the format says.
+            If a member violates the format.
         """
         found = parse_object(line, "the line")
         rows, content = found.get("rows"), found.get("content")
@@ -84,12 +84,12 @@ class Entry:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The line's object: absent facts are left out."""
+        """The object of one line, without members that are None."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 def manifest_bytes(entries: Iterable[Entry]) -> bytes:
-    """The manifest file: one JSON object a line, sorted by key."""
+    """Content of the manifest: one JSON object per line, sorted by key."""
     lines = (
         json.dumps(entry.to_json(), separators=(",", ":"), ensure_ascii=True)
         for entry in sorted(entries, key=lambda entry: entry.key)
@@ -103,7 +103,7 @@ def parse_manifest(data: bytes, where: str) -> list[Entry]:
     Raises
     ------
     CorruptionError
-        Naming the first line that is not an entry, or has the key of another.
+        If a line is not an entry, or repeats the key of another; names the first such line.
     """
     entries = []
     for number, entry in parse_lines(data):
@@ -115,7 +115,7 @@ def parse_manifest(data: bytes, where: str) -> list[Entry]:
 
 
 def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
-    """Number of every line of a manifest, and its entry; or, where it is none, the reason."""
+    """Number of each line of a manifest, and its entry, or the reason why the line is invalid."""
     keys: set[str] = set()
     for number, line in enumerate(data.splitlines(), 1):
         try:
@@ -124,16 +124,16 @@ def parse_lines(data: bytes) -> Iterator[tuple[int, Entry | str]]:
             yield number, str(error)
             continue
         if entry.key in keys:
-            yield number, f"the key {shown(entry.key)} stands twice"
+            yield number, f"the key {shown(entry.key)} occurs twice"
             continue
         keys.add(entry.key)
         yield number, entry
 
 
-def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
-    """The seal that the root's attributes hold; its ``root`` is filled in by `sign_root`.
+def make_seal(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
+    """The seal for the root's attributes; `sign_root` fills in its ``root``.
 
-    ``content_digest`` covers keys, rows and decoded content only, so that it agrees between machines whose
+    ``content_digest`` covers only keys, rows and decoded content, so that it is the same on machines whose
     encoders differ.
     """
     entries = sorted(entries, key=lambda entry: entry.key)
@@ -152,18 +152,18 @@ def seal_of(entries: Iterable[Entry], manifest: bytes) -> dict[str, Any]:
 
 
 def sign_root(document: bytes) -> bytes:
-    """Put the root document's own digest into its seal: xxh3-128 of it with 32 zeros in that place.
+    """Put the root document's own digest into its seal: xxh3-128 of the document with 32 zeros there.
 
     The seal comes last in the document, so its ``root`` is the last member of that name.
     """
     digest = xxhash.xxh3_128_hexdigest(document).encode()
-    before, _, after = document.rpartition(_SIGNATURE % _UNSIGNED.encode())
-    return before + _SIGNATURE % digest + after
+    before, _, after = document.rpartition(_ROOT_MEMBER % _UNSIGNED.encode())
+    return before + _ROOT_MEMBER % digest + after
 
 
 def root_is_intact(document: bytes) -> bool:
     """Whether the root document is byte for byte the one that was signed."""
-    found = list(re.finditer(_SIGNATURE % b"([0-9a-f]{32})", document))
+    found = list(re.finditer(_ROOT_MEMBER % b"([0-9a-f]{32})", document))
     if not found:
         return False
     lo, hi = found[-1].span(1)

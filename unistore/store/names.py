@@ -1,4 +1,4 @@
-"""Names and numbers of the store format, version 1 (docs/format.md)."""
+"""Names of the store format, version 1 (docs/format.md)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = [
 FORMAT_VERSION = 1
 MANIFEST = "unistore-manifest.jsonl"
 REPORT = "unistore-report.json"
-"""What was left out because of its problems; only where something was."""
+"""Lists what was left out because of problems; exists only if something was."""
 REPAIR = "unistore-repair"
-"""Ending of the folder beside a store in which a repair works."""
+"""Suffix of the folder beside a store that a repair works in."""
 ROOT = "zarr.json"
-"""The root group's metadata: written last, it makes the store."""
+"""Metadata of the root group; written last, which completes the store."""
 
 BUILD_MARK = "unistore-build.json"
-"""In an object store: says who converts to a prefix; removed once the store is sealed."""
+"""In an object store: names the conversion that writes to a prefix; removed once the store is sealed."""
 
 CONVENTION = {
     "uuid": "6d7f2a9e-9b0c-4f43-9f0e-4b1d6f0c7a51",
@@ -38,17 +38,17 @@ CONVENTION = {
 
 
 def build_folder(destination: Path) -> Path:
-    """Where an unfinished conversion to `destination` lives: beside it, so that a rename finishes it."""
-    path = Path(os.path.abspath(destination))  # noqa: PTH100  "." and ".." have names, links stay links
+    """Folder of an unfinished conversion to `destination`: beside it, so that a rename completes it."""
+    path = Path(os.path.abspath(destination))  # noqa: PTH100  resolves "." and "..", but not links
     return path.parent / f"{path.name}.unistore-build"
 
 
-_LONGEST = 255
+_MAX_NAME_BYTES = 255
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def file_name_problem(name: str) -> str | None:
-    """Say why a name cannot be that of a file below a folder, on every file system; None if it can."""
+    """Why a relative path is not valid on every file system; None if it is."""
     parts = name.split("/")
     if not name or name.startswith("/") or _DRIVE.match(name):
         return "it is empty or absolute"
@@ -56,6 +56,6 @@ def file_name_problem(name: str) -> str | None:
         return "it holds '..', '.' or an empty part"
     if "\\" in name or not name.isprintable():
         return "it holds a backslash or a control character"
-    if any(len(part.encode("utf-8", "surrogateescape")) > _LONGEST for part in parts):
-        return f"a part is longer than {_LONGEST} bytes"
+    if any(len(part.encode("utf-8", "surrogateescape")) > _MAX_NAME_BYTES for part in parts):
+        return f"a part is longer than {_MAX_NAME_BYTES} bytes"
     return None

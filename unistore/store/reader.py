@@ -1,4 +1,4 @@
-"""Open a sealed store for reading: arrays by path, attributes of groups, text, splits."""
+"""Reader of a sealed store: arrays by path, attributes of groups, strings, splits."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from unistore.zarr3.storage import AbsentError, Storage
 __all__ = ["CACHE_LIMIT", "Store"]
 
 CACHE_LIMIT = "20GB"
-"""Of a folder of local copies, unless another limit is given."""
+"""Default size of the folder of local copies."""
 
 
 class Store:
     """A sealed store.
 
-    Opening reads one small file and keeps nothing open: handles appear with the first read of an array.
-    Pickles as its arguments; safe across fork, forkserver and spawn (in an object store: the latter two).
+    Opening reads one small file and keeps nothing open: files are opened by the first read of an array.
+    Pickles as its arguments; safe with fork, forkserver and spawn (in an object store: the latter two).
 
     Parameters
     ----------
     path
         Folder of the store, or its URL: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``.
     cache_dir
-        Folder of a local disk for copies of the objects that were read, checked against the manifest and
-        shared by all processes of the machine. None: no copies.
+        Local folder for copies of the objects that were read, verified with the manifest and shared by all
+        processes of the machine. None: no copies.
     cache_limit
-        Bytes of all copies in that folder (``"50GB"``); the least recently used ones go first.
+        Bytes of all copies in that folder (``"50GB"``); the least recently used are evicted first.
 
     Raises
     ------
     StoreError
-        If there is no store, it is unfinished, or of a newer format.
+        If there is no store, it is unfinished, or of another format version.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class Store:
 
     @property
     def fork_safe(self) -> bool:
-        """Whether it can be read in a child forked from this process: not so in an object store."""
+        """Whether it can be read in a forked process; False in an object store."""
         return self._storage.fork_safe
 
     @cached_property
     def forms(self) -> Forms:
-        """What its arrays must be; of a family that is not installed, what those of every store must be."""
+        """Forms that its arrays must have; the general ones if the family is not installed."""
         family = find_family(self.family)
         forms: Forms = GENERAL if family is None else family.part("forms")
         return forms
@@ -109,8 +109,8 @@ class Store:
         Raises
         ------
         StoreError
-            If the store has no such array (the message lists those it has), or it has other axes, another
-            dtype or another number of rows than its place in the store asks for.
+            If the store has no such array (the message lists those it has), or its axes, dtype or number of
+            rows are not what the store's format requires.
         """
         found = self._arrays.get(path)
         if found is None:
@@ -136,32 +136,32 @@ class Store:
         return {path: self.array(path) for path in self.paths()}
 
     def read(self, key: str) -> bytes:
-        """Whole file of the store (``"unistore-manifest.jsonl"``), as it is stored.
+        """Content of a file of the store (``"unistore-manifest.jsonl"``).
 
         Raises
         ------
         StoreError
-            If there is no such file, or it has more bytes than a manifest may have.
+            If there is no such file, or it is larger than a manifest may be.
         """
         return self._storage.get(key, MANIFEST_LIMIT)
 
     def group(self, path: str) -> dict[str, Any]:
         """Attributes of the group at `path` (``"windows/lung"``)."""
-        return self._document(f"{path}/{ROOT}")
+        return self._group_attributes(f"{path}/{ROOT}")
 
     def text(self, path: str) -> list[str]:
         """Strings stored as UTF-8 bytes ``path/data`` and ``path/offsets`` (n + 1)."""
         return indices.texts(self, path)
 
     def splits(self) -> tuple[NDArray[np.uint8], list[str]]:
-        """Split code of every sample, (samples,) u1, and the names by code; no names: no splits."""
+        """Split code of every sample, (samples,) u1, and the names by code; empty without splits."""
         names = self.split_names()
         codes = indices.whole(self, "splits/code")
         indices.check_codes(self, codes, names)
         return codes, names
 
     def split_names(self) -> list[str]:
-        """Names of the splits by code; none: no splits.
+        """Names of the splits by code; empty without splits.
 
         Raises
         ------
@@ -170,15 +170,15 @@ class Store:
         """
         key = f"splits/{ROOT}"
         try:
-            return parse_split_names(self._document(key).get("names", []), "'names'")
+            return parse_split_names(self._group_attributes(key).get("names", []), "'names'")
         except GrammarError as error:
             raise self._damaged(key, str(error)) from error
 
     def _root_attributes(self) -> dict[str, Any]:
         try:
-            attributes = self._document(ROOT)
+            attributes = self._group_attributes(ROOT)
         except AbsentError as error:
-            raise self._no_root() from error
+            raise self._missing_root() from error
         if "unistore" not in attributes:
             msg = f"{self.path}: a Zarr group, but not a unistore store; open it with unistore.open_zarr"
             raise NoStoreError(msg)
@@ -199,8 +199,7 @@ class Store:
         except GrammarError as error:
             raise self._damaged(ROOT, str(error)) from error
 
-    def _document(self, key: str) -> dict[str, Any]:
-        """Attributes of a ``zarr.json``."""
+    def _group_attributes(self, key: str) -> dict[str, Any]:
         try:
             attributes: Any = parse_document(self._storage.get(key)).get("attributes", {})
         except DocumentError as error:
@@ -212,13 +211,13 @@ class Store:
     def _damaged(self, key: str, why: str) -> CorruptionError:
         return CorruptionError(f"{self.path}: {key} is damaged: {why}; run 'unistore verify {self.path}'")
 
-    def _no_root(self) -> StoreError:
+    def _missing_root(self) -> StoreError:
         path = local_path(self.path)
         if path is None:
             return NoStoreError(_why_no_store(self.path))
-        if build_folder(path).exists():
-            beside = build_folder(path).name
-            msg = f"{path}: unfinished conversion (see {beside}); run the same convert command to resume"
+        build = build_folder(path)
+        if build.exists():
+            msg = f"{path}: unfinished conversion (see {build.name}); run the same convert command to resume"
             return StoreError(msg)
         if not path.exists():
             return NoStoreError(f"{path}: no such store")
@@ -231,7 +230,7 @@ def _open(path: str, cache: tuple[str, str | int] | None) -> Store:
 
 
 def _why_no_store(url: str) -> str:
-    """Why there is no root document under a URL; a `StoreError` if the object store does not tell."""
+    """Why there is no root document under a URL."""
     client = ObjectClient(url)
     if client.location.scheme not in BUCKETS:
         return f"{url}: no such store (no {ROOT} there)"

@@ -1,4 +1,4 @@
-"""``unistore.open_zarr``: a store through the eyes of zarr-python."""
+"""``unistore.open_zarr``: a store as a group of zarr-python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["open_zarr"]
 
 
 def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
-    """Open a store as a plain ``zarr.Group``, read-only, to look into it with zarr-python.
+    """Open a store with zarr-python, read-only.
 
     Parameters
     ----------
@@ -27,9 +27,15 @@ def open_zarr(path: str | os.PathLike[str]) -> zarr.Group:
     StoreError
         If there is no Zarr group, its metadata cannot be read, or the folder holds links, pipes or devices.
 
+    Notes
+    -----
+    For dask give the shards as chunks: by itself it makes a task of each small inner chunk.
+
     Examples
     --------
     >>> unistore.open_zarr("train.zarr")["rows/data"][:3]  # doctest: +SKIP
+    >>> images = unistore.open_zarr("train.zarr")["rows/image"]  # doctest: +SKIP
+    >>> dask.array.from_array(images, chunks=images.shards)  # doctest: +SKIP
     """
     import zarr
 

@@ -1,4 +1,4 @@
-"""Checks of arguments: whatever is wrong with them is told at once, each by its name."""
+"""Checks of arguments; all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -12,16 +12,24 @@ from typing import Any, Literal, TypeGuard, Union, get_args, get_origin
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["EPOCHS", "MANY", "Arguments", "checked_epoch", "described", "fits", "is_whole"]
+__all__ = [
+    "MAX_COUNT",
+    "MAX_EPOCH",
+    "Arguments",
+    "checked_epoch",
+    "describe_type",
+    "is_integer",
+    "matches_type",
+]
 
-MANY = 2**31 - 1
-"""The most of anything that is counted in batches, samples of a batch, voxels of an axis."""
-EPOCHS = 2**62
-"""The last epoch, and the most samples of one."""
+MAX_COUNT = 2**31 - 1
+"""Largest count of batches, samples of a batch, voxels of an axis."""
+MAX_EPOCH = 2**62
+"""Largest epoch, and most samples of an epoch."""
 
 
-def is_whole(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
-    """Whether a value is an integer, of Python or numpy, within bounds; True and False are none."""
+def is_integer(value: object, least: int | None = None, most: int | None = None) -> TypeGuard[int]:
+    """Whether a value is an integer (Python or numpy, not bool) from `least` to `most`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         return False
     number = int(value)
@@ -38,21 +46,23 @@ def checked_epoch(epoch: int) -> int:
     Raises
     ------
     InputError
-        If it is none.
+        If it is not an integer from 0 to `MAX_EPOCH`.
     """
     check = Arguments()
-    check.whole("epoch", epoch, most=EPOCHS)
-    check.settle()
+    check.integer("epoch", epoch, most=MAX_EPOCH)
+    check.raise_problems()
     return int(epoch)
 
 
 class Arguments:
-    """Collects what is wrong; `settle` raises it. A check gives whether the value is right.
+    """Collects problems of arguments for `raise_problems`. A check returns whether the value is valid.
+
+    ``none=True`` accepts None, too.
 
     >>> check = Arguments()
-    >>> check.whole("batch_size", 0, least=1)
+    >>> check.integer("batch_size", 0, least=1)
     False
-    >>> check.settle()
+    >>> check.raise_problems()
     Traceback (most recent call last):
     unistore.errors.InputError: batch_size: must be a whole number of at least 1, got 0
     """
@@ -61,52 +71,52 @@ class Arguments:
         self.problems: list[Problem] = []
 
     def refuse(self, name: str, message: str, cure: str = "") -> bool:
-        """Note what is wrong with an argument."""
+        """Add a problem; returns False."""
         self.problems.append(Problem(name, message, cure, "option"))
         return False
 
-    def settle(self) -> None:
-        """Raise what was found.
-
-        Raises
-        ------
-        InputError
-            Everything that is wrong.
-        """
+    def raise_problems(self) -> None:
+        """Raise an `InputError` with all problems, if there are any."""
         if self.problems:
             raise InputError(self.problems)
 
-    def whole(
-        self, name: str, value: object, least: int | None = 0, most: int = MANY, *, none: bool = False
+    def integer(
+        self, name: str, value: object, least: int | None = 0, most: int = MAX_COUNT, *, none: bool = False
     ) -> bool:
-        """A whole number within bounds; least None: any one at all."""
+        """An integer from `least` to `most`; least None: any integer."""
         if least is None:
-            return self.expect(name, value, is_whole(value), "a whole number", none=none)
-        bound = f"at most {most}" if is_whole(value, least) else f"at least {least}"
-        return self.expect(name, value, is_whole(value, least, most), f"a whole number of {bound}", none=none)
+            return self.expect(name, value, is_integer(value), "a whole number", none=none)
+        bound = f"at most {most}" if is_integer(value, least) else f"at least {least}"
+        return self.expect(
+            name, value, is_integer(value, least, most), f"a whole number of {bound}", none=none
+        )
 
     def sizes(self, name: str, value: object, count: int, *, none: bool = False) -> bool:
-        """So many whole numbers of at least 1, or one for all of them."""
-        each = [value] * count if is_whole(value) else value
-        several = isinstance(each, (list, tuple)) and len(each) == count
-        right = several and all(is_whole(one, 1, MANY) for one in each)  # type: ignore[attr-defined]
+        """`count` integers of at least 1, or one for all of them."""
+        each = [value] * count if is_integer(value) else value
+        right = (
+            isinstance(each, (list, tuple))
+            and len(each) == count
+            and all(is_integer(one, 1, MAX_COUNT) for one in each)
+        )
         return self.expect(name, value, right, f"one or {count} whole numbers of at least 1", none=none)
 
     def number(self, name: str, value: object, *, none: bool = False) -> bool:
         """A finite number above 0."""
-        return self.expect(name, value, fits(value, float) and value > 0, "a number above 0", none=none)  # type: ignore[operator]
+        right = matches_type(value, float) and value > 0  # type: ignore[operator]
+        return self.expect(name, value, right, "a number above 0", none=none)
 
     def flag(self, name: str, value: object, *, none: bool = False) -> bool:
         """True or False."""
-        return self.expect(name, value, fits(value, bool), "True or False", none=none)
+        return self.expect(name, value, matches_type(value, bool), "True or False", none=none)
 
     def one_of(self, name: str, value: object, known: Collection[str]) -> bool:
-        """One of a few words."""
+        """One of some strings."""
         right = isinstance(value, str) and value in known
         return self.expect(name, value, right, f"one of {', '.join(map(repr, known))}")
 
     def text(self, name: str, value: object, *, none: bool = False) -> bool:
-        """A text."""
+        """A string."""
         return self.expect(name, value, isinstance(value, str), "a text", none=none)
 
     def path(self, name: str, value: object, *, none: bool = False) -> bool:
@@ -114,70 +124,70 @@ class Arguments:
         return self.expect(name, value, isinstance(value, (str, os.PathLike)), "a path", none=none)
 
     def names(self, name: str, value: object, *, none: bool = True) -> bool:
-        """A text, or several."""
+        """A string, or a collection of strings."""
         several = isinstance(value, Collection) and all(isinstance(each, str) for each in value)
         return self.expect(name, value, several, "a name, or several", none=none)
 
     def function(self, name: str, value: Callable[..., Any] | None) -> bool:
-        """Something to be called, or None."""
+        """A callable, or None."""
         return self.expect(name, value, callable(value), "a function", none=True)
 
     def expect(self, name: str, value: object, right: bool, expected: str, *, none: bool = False) -> bool:
-        """Anything else; `right`: whether it is."""
+        """Any other check: `right` says whether the value is valid, `expected` what it must be."""
         if right or (none and value is None):
             return True
         return self.refuse(name, f"must be {expected}, got {reprlib.repr(value)}")
 
 
-_NUMPY_FLAGS = ("bool", "bool_")
-_PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    int: ("a whole number", is_whole),
+_NUMPY_BOOLS = ("bool", "bool_")
+_BASIC_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a whole number", is_integer),
     float: ("a finite number", lambda value: _is_number(value) and math.isfinite(value)),
-    bool: ("True or False", lambda value: isinstance(value, bool) or type(value).__name__ in _NUMPY_FLAGS),
+    bool: ("True or False", lambda value: isinstance(value, bool) or type(value).__name__ in _NUMPY_BOOLS),
     str: ("a text", lambda value: isinstance(value, str)),
     NoneType: ("None", lambda value: value is None),
 }
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Whether a value is one that an annotation allows."""
-    if hint in _PLAIN:
-        return _PLAIN[hint][1](value)
+def matches_type(value: Any, hint: Any) -> bool:
+    """Whether a value matches a type annotation."""
+    if hint in _BASIC_TYPES:
+        return _BASIC_TYPES[hint][1](value)
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return any(fits(value, each) for each in inner)
+        return any(matches_type(value, each) for each in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return isinstance(value, Mapping) and all(
-            fits(key, inner[0]) and fits(each, inner[1]) for key, each in value.items()
+            matches_type(key, inner[0]) and matches_type(each, inner[1]) for key, each in value.items()
         )
     if isinstance(origin, type) and issubclass(origin, Sequence):
         several = isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
-        if not several or getattr(value, "ndim", 1) != 1 or len(value) != (_length(hint) or len(value)):
+        if not several or getattr(value, "ndim", 1) != 1 or len(value) != (_fixed_length(hint) or len(value)):
             return False
-        return all(fits(each, inner[0]) for each in value)
+        return all(matches_type(each, inner[0]) for each in value)
     return isinstance(value, hint)
 
 
-def _length(hint: Any) -> int | None:
-    """Items of a tuple of fixed length; None: any number."""
+def _fixed_length(hint: Any) -> int | None:
+    """Length of a fixed-length tuple annotation; None: any length."""
     inner = get_args(hint)
     return len(inner) if get_origin(hint) is tuple and Ellipsis not in inner else None
 
 
-def described(hint: Any) -> str:
-    """An annotation in words."""
-    if hint in _PLAIN:
-        return _PLAIN[hint][0]
+def describe_type(hint: Any) -> str:
+    """A type annotation in words, for messages."""
+    if hint in _BASIC_TYPES:
+        return _BASIC_TYPES[hint][0]
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return " or ".join(map(described, inner))
+        return " or ".join(map(describe_type, inner))
     if origin is Literal:
         return f"one of {', '.join(map(repr, inner))}"
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return "a mapping of names"
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        many = "a list" if _length(hint) is None else f"a list of {_length(hint)}"
-        return f"{many}, each {described(inner[0])}"
+        many = "a list" if _fixed_length(hint) is None else f"a list of {_fixed_length(hint)}"
+        return f"{many}, each {describe_type(inner[0])}"
     return f"a {hint.__name__}"

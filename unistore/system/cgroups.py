@@ -1,8 +1,8 @@
-"""Limits that a container or a batch system sets: CPU quota and memory of cgroups, version 1 and 2.
+"""Limits set by a container or batch system: CPU quota and memory of cgroups, version 1 and 2.
 
-A group's limit holds for all groups below it, so the limits of a process are those of its own group and of
-every group above, as far as they can be seen: in a container the path that the kernel names is often not
-there, and the container's own group is the root of what is mounted.
+The limit of a group applies to all groups below it. So the limits of a process are those of its own group and
+of all visible groups above it. In a container, the path that the kernel reports often does not exist, and the
+container's own group is the root of the mount.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ __all__ = ["MOUNTS", "PROCESS", "MemoryLimit", "cpu_quota", "memory_limits", "ve
 PROCESS = Path("/proc/self")
 MOUNTS = Path("/sys/fs/cgroup")
 UNLIMITED = 1 << 60
-"""cgroup version 1 writes a number near 2**63 where there is no limit."""
+"""cgroup version 1 reports a number near 2**63 if there is no limit."""
 
 
 class MemoryLimit(NamedTuple):
-    """What one group may hold.
+    """Memory limit and use of one group.
 
     Attributes
     ----------
     limit
         Bytes.
     used
-        Bytes held now, without the page cache of files: the kernel counts it, but it gives way.
+        Bytes in use, without the page cache of files, which the kernel counts but can reclaim.
     """
 
     limit: int
@@ -34,7 +34,7 @@ class MemoryLimit(NamedTuple):
 
 
 def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
-    """Cores that cgroups grant this process; None: as many as there are.
+    """CPU quota of this process in cores; None: no quota.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def cpu_quota(process: Path = PROCESS, mounts: Path = MOUNTS) -> float | None:
 
 
 def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[MemoryLimit]:
-    """Memory limits of all groups that hold this process; empty: none."""
+    """Memory limits of all groups that this process belongs to."""
     found = []
     for folder in _folders("memory", process, mounts):
         limit = _first_number(folder, "memory.max", "memory.limit_in_bytes")
@@ -59,22 +59,22 @@ def memory_limits(process: Path = PROCESS, mounts: Path = MOUNTS) -> list[Memory
 
 
 def version(process: Path = PROCESS, mounts: Path = MOUNTS) -> int | None:
-    """Version that decides CPU and memory here; None: no cgroups."""
+    """Cgroup version that limits CPU and memory here; None: no cgroups."""
     found = {kind for controller in ("cpu", "memory") for kind, *_ in _groups(controller, process, mounts)}
     return min(found, default=None)  # with both mounted, version 2 only tracks processes
 
 
 def _folders(controller: str, process: Path, mounts: Path) -> list[Path]:
-    """Folders of the groups of a controller that hold this process, its own first."""
+    """Folders of this process's groups of a controller, its own first, then those above it."""
     found = []
     for _, mount, path in _groups(controller, process, mounts):
-        inside = mount / path.lstrip("/")
-        found += [folder for folder in (inside, *inside.parents) if folder.is_relative_to(mount)]
+        own = mount / path.lstrip("/")
+        found += [folder for folder in (own, *own.parents) if folder.is_relative_to(mount)]
     return found
 
 
 def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Path, str]]:
-    """Version, mount and path of each group of a controller that holds this process."""
+    """Version, mount and path of this process's groups of a controller."""
     try:
         lines = (process / "cgroup").read_text().splitlines()
     except OSError:
@@ -85,13 +85,13 @@ def _groups(controller: str, process: Path, mounts: Path) -> list[tuple[int, Pat
         if number == "0" and not controllers:
             found.append((2, mounts, path))
         elif controller in controllers.split(","):
-            named = (mounts / controllers, mounts / controller)
-            found.append((1, next((mount for mount in named if mount.is_dir()), named[1]), path))
+            candidates = (mounts / controllers, mounts / controller)
+            found.append((1, next((mount for mount in candidates if mount.is_dir()), candidates[1]), path))
     return found
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores that one group grants; None where it sets no limit."""
+    """CPU quota of one group in cores; None: no quota."""
     try:
         quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -106,7 +106,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _page_cache(folder: Path) -> int:
-    """Bytes of files in a group's page cache; version 1 sums up the groups below under ``total_``."""
+    """Page cache of a group in bytes; version 1 has the sum over the groups below under ``total_``."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Locks of open files among the processes of a machine: flock(2)."""
+"""Locks on open files between the processes of a machine: flock(2)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ else:
 
 
 def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
-    """Lock an open file, exclusively or shared with others that lock it so; False if another one has it.
+    """Lock an open file; returns False if `wait` is False and another process has the lock.
 
-    The lock ends with `unlock`, or when the file is closed in every process that has it open.
+    The lock ends with `unlock`, or when every process that inherited the file has closed it.
     """
     how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     try:
@@ -29,12 +29,12 @@ def lock(descriptor: int, *, shared: bool = False, wait: bool = True) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Give the lock back."""
+    """Release the lock."""
     fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def close(descriptor: int) -> None:
-    """Unlock and close: a child forked meanwhile has the file open, too, and would keep the lock."""
+    """Unlock and close. Closing alone would leave the lock to a child that was forked meanwhile."""
     if available:
         unlock(descriptor)
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Freed memory that stays with the process: fresh pages cost as much as what is written into them."""
+"""Settings of malloc: freed memory is kept for reuse, as fresh pages cost as much as writing to them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import ctypes
 
 __all__ = ["keep_freed_memory"]
 
-KEPT = 32 << 20
-"""Bytes of the largest block that is kept (glibc allows no more), and of what is kept at the heap's end."""
+THRESHOLD = 32 << 20
+"""Bytes of the largest block that is kept (the most that glibc allows), and of the free top of the heap."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed blocks of up to 32 MiB for the next ones; no other C library is changed.
+    """Make glibc keep freed blocks of up to 32 MiB for reuse; does nothing with other C libraries.
 
-    By default it maps blocks of 128 KiB and more anew each time, until the first such block has been freed.
+    By default, glibc maps blocks of 128 KiB and more anew until the first such block has been freed.
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_TRIM_THRESHOLD, KEPT)
-        mallopt(M_MMAP_THRESHOLD, KEPT)
+        mallopt(M_TRIM_THRESHOLD, THRESHOLD)
+        mallopt(M_MMAP_THRESHOLD, THRESHOLD)

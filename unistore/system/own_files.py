@@ -1,4 +1,4 @@
-"""Files and folders of this user alone: what another user planted is neither followed nor written to."""
+"""Opens files and folders that belong to this user; refuses what another user may have planted."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import stat
 
 __all__ = ["NotOwnError", "open_own_file", "open_own_folder"]
 
-_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_SAFE_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 class NotOwnError(Exception):
-    """A file or folder is not this user's own; ``str(error)`` says why: ``"is a link"``."""
+    """A file or folder does not belong to this user alone; ``str(error)`` says why: ``"is a link"``."""
 
 
 def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int | None = None) -> int:
@@ -23,20 +23,19 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
     path
         The folder; its last part may not be a link.
     forbidden
-        Bits of its mode that must not be set: 0o022 where others must not write, 0o077 where they must not
-        read either.
+        Mode bits that must not be set: 0o022 if others must not write, 0o077 if they must not read either.
     inside
         Descriptor of the folder that `path` is relative to.
 
     Raises
     ------
     NotOwnError
-        If it is a link, not a folder, of another user, or open to others.
+        If it is a link, not a folder, belongs to another user, or is open to others.
     FileNotFoundError
-        If there is none.
+        If it does not exist.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE, dir_fd=inside)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _SAFE_FLAGS, dir_fd=inside)
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -46,15 +45,13 @@ def open_own_folder(path: str | os.PathLike[str], forbidden: int, *, inside: int
     found = os.fstat(descriptor)
     if found.st_uid != os.geteuid() or found.st_mode & forbidden:
         os.close(descriptor)
-        whose = (
-            "belongs to another user" if found.st_uid != os.geteuid() else "is open to others than this user"
-        )
-        raise NotOwnError(whose)
+        foreign = found.st_uid != os.geteuid()
+        raise NotOwnError("belongs to another user" if foreign else "is open to others than this user")
     return descriptor
 
 
 def open_own_file(name: str, folder: int, flags: int = 0) -> int:
-    """Descriptor, to read and write, of a plain file of this user that has no other name.
+    """Descriptor, to read and write, of a regular file of this user without further hard links.
 
     Parameters
     ----------
@@ -63,17 +60,17 @@ def open_own_file(name: str, folder: int, flags: int = 0) -> int:
     folder
         Descriptor of the folder.
     flags
-        Further ones, as of ``os.open``; a file that is made can be read by this user only.
+        Further flags of ``os.open``; a created file can be read by this user only.
 
     Raises
     ------
     NotOwnError
-        If it is a link, not a regular file, of another user, or has a second name.
+        If it is a link, not a regular file, belongs to another user, or has further hard links.
     FileNotFoundError
-        If there is none.
+        If it does not exist.
     """
     try:
-        descriptor = os.open(name, os.O_RDWR | _SAFE | flags, 0o600, dir_fd=folder)
+        descriptor = os.open(name, os.O_RDWR | _SAFE_FLAGS | flags, 0o600, dir_fd=folder)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import Protocol
 
-__all__ = ["SILENT", "Progress"]
+__all__ = ["NO_PROGRESS", "Progress"]
 
 
 class Progress(Protocol):
-    """Told how far something is."""
+    """Receives the progress of an operation."""
 
     def begin(self, stage: str, total: int) -> None:
         """A stage of `total` bytes begins."""
         ...
 
     def advance(self, amount: int) -> None:
-        """So many more bytes are done."""
+        """`amount` more bytes are done."""
         ...
 
     def tell(self, line: str) -> None:
-        """Something happened that the user should know, as that a worker was lost."""
+        """A message for the user, such as that a worker died."""
         ...
 
 
@@ -36,4 +36,4 @@ class _Silent:
         """Do nothing."""
 
 
-SILENT: Progress = _Silent()
+NO_PROGRESS: Progress = _Silent()

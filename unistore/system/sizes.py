@@ -13,19 +13,19 @@ _SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def parse_bytes(text: str | int, what: str) -> int:
-    """Bytes that a text stands for: powers of 1000 (``"4GB"``), of 1024 (``"4GiB"``), or plain bytes.
+    """Parse a size: powers of 1000 (``"4GB"``), of 1024 (``"4GiB"``), or plain bytes.
 
     Parameters
     ----------
     text
         The text, or the number itself.
     what
-        The option's name, for the error.
+        Name of the option, for the error.
 
     Raises
     ------
     InputError
-        If it is no number of bytes, or less than one.
+        If it is not a size of at least one byte.
     """
     match = _SIZE.fullmatch(str(text).strip())
     size = 0.0
@@ -38,7 +38,7 @@ def parse_bytes(text: str | int, what: str) -> int:
 
 
 def size(count: float | None) -> str:
-    """Bytes for people, in powers of 1000; ``"?"`` where unknown."""
+    """Format bytes for messages, in powers of 1000; None becomes ``"?"``."""
     if count is None:
         return "?"
     for unit in ("B", "kB", "MB", "GB"):

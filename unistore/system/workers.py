@@ -1,7 +1,7 @@
-"""How many loader workers: a share of the cores that this process may really use.
+"""The number of loader workers: a share of the cores that this process may use.
 
-A container's quota and a batch system's affinity mask both lie below ``os.cpu_count()``; a worker more than
-there are cores only takes turns. Few samples want few workers: each one costs a process and its own caches.
+A container's quota or a batch system's affinity mask may be well below ``os.cpu_count()``; more workers than
+cores gain nothing. Few samples get few workers, as each worker costs a process with caches of its own.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.errors import InputError, Problem
-from unistore.system.arguments import EPOCHS, MANY, Arguments, is_whole
+from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
 from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
 
-__all__ = ["MOST", "WorkerPlan", "environment_number", "plan", "usable_cores"]
+__all__ = ["MAX_WORKERS", "WorkerPlan", "environment_number", "plan", "usable_cores"]
 
-MOST = 4096
-"""Workers of one loader, and batches made ahead for each."""
+MAX_WORKERS = 4096
+"""Largest number of workers of a loader, and of batches prefetched by each."""
 
 SHARE = 0.8
-"""Part of the usable cores that ``"auto"`` takes; the rest is for training itself."""
+"""Share of the usable cores that ``"auto"`` takes; the rest is for training itself."""
 VALIDATION_SHARE = 0.2
-FEW = ((50, 2), (200, 4))
-"""Below so many samples, at most so many workers a rank."""
+FEW_SAMPLES = ((50, 2), (200, 4))
+"""(samples, workers): with fewer samples, at most so many workers per rank."""
 
 _FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]*\.?[0-9]+)\s*")
 _announced: set[str] = set()
@@ -34,20 +34,20 @@ _announced: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """Workers of one rank, and why.
+    """Number of workers of one rank, and the reason.
 
     Attributes
     ----------
     train, validation
         ``num_workers`` of this rank's two loaders; 0: read in the training process.
     ranks
-        Training processes on this machine that the total was split between.
+        Training processes on this machine that share the total.
     total
-        Workers that all ranks together were allowed.
+        Workers of all ranks together.
     cores
-        Usable cores found; a quota may make it fractional.
+        Usable cores; fractional with a CPU quota.
     reason
-        One line: how the numbers came about.
+        One line that explains the numbers.
     """
 
     train: int
@@ -66,7 +66,7 @@ class WorkerPlan:
         return self.reason
 
     def announce(self) -> None:
-        """Print the decision to standard error, once a process and only by rank 0."""
+        """Print the reason to standard error, once per process and on rank 0 only."""
         if self.reason not in _announced and os.environ.get("RANK", "0") == "0":
             _announced.add(self.reason)
             print(self.reason, file=sys.stderr, flush=True)
@@ -83,35 +83,34 @@ def plan(
 ) -> WorkerPlan:
     """Decide how many workers each loader gets.
 
-    The decision is printed to standard error, once a process and only by rank 0.
+    The decision is printed to standard error, once per process and on rank 0 only.
 
     Parameters
     ----------
     workers
-        ``"auto"``: 0.8 of the usable cores. ``"cpu*0.9"``: that part of them. A number: so many in total,
-        taken as it is.
+        ``"auto"``: 0.8 of the usable cores. ``"cpu*0.9"``: that share of them. A number: the total.
     ranks
         Training processes on this machine; the total is split evenly between them.
     samples
-        Samples of the data set, if known: below 50 at most 2 workers a rank, below 200 at most 4, never
+        Samples of the dataset, if known: below 50 at most 2 workers per rank, below 200 at most 4, never
         more than samples (a number given for `workers` is not reduced).
     validation
-        Whether a validation loader takes its part: a fifth of a rank's workers, none if the rank has one.
+        Whether there is a validation loader: it gets a fifth of a rank's workers, none if the rank has one.
     cores
-        Usable cores, if not to be looked up.
+        Usable cores; None: detect them.
     quiet
         Do not print.
 
     Raises
     ------
     InputError
-        If `workers` is none of these, or another argument has a value that it cannot have.
+        If an argument is invalid.
     """
     check = Arguments()
-    check.whole("ranks", ranks, 1)
-    check.whole("samples", samples, most=EPOCHS, none=True)
+    check.integer("ranks", ranks, 1)
+    check.integer("samples", samples, most=MAX_EPOCH, none=True)
     check.number("cores", cores, none=True)
-    check.settle()
+    check.raise_problems()
     found = usable_cores() if cores is None else cores
     total, why = _total(workers, found)
     per_rank = total // ranks
@@ -121,17 +120,17 @@ def plan(
     if ranks > 1:
         steps.append(f"{per_rank} for each of {ranks} ranks")
     if samples is not None and isinstance(workers, str):
-        most = min([max(1, samples // ranks), *(count for bound, count in FEW if samples < bound)])
+        most = min([max(1, samples // ranks), *(count for bound, count in FEW_SAMPLES if samples < bound)])
         if most < per_rank:
             per_rank = most
             steps.append(f"{most} because there are only {samples} samples")
-    held = max(1, round(per_rank * VALIDATION_SHARE)) if validation and per_rank > 1 else 0
-    parts = f"{per_rank - held} train"
+    validating = max(1, round(per_rank * VALIDATION_SHARE)) if validation and per_rank > 1 else 0
+    parts = f"{per_rank - validating} train"
     if validation:
-        parts += f" + {held} validation" if held else " (validation reads in its own process)"
+        parts += f" + {validating} validation" if validating else " (validation reads in its own process)"
     result = WorkerPlan(
-        train=per_rank - held,
-        validation=held,
+        train=per_rank - validating,
+        validation=validating,
         ranks=ranks,
         total=total,
         cores=found,
@@ -144,11 +143,11 @@ def plan(
 
 def _total(workers: str | int, cores: float) -> tuple[int, str]:
     shown = f"{cores:g} usable cores"
-    if is_whole(workers):
+    if is_integer(workers):
         workers = int(workers)
         check = Arguments()
-        check.whole("workers", workers, most=MOST)
-        check.settle()
+        check.integer("workers", workers, most=MAX_WORKERS)
+        check.raise_problems()
         beyond = f", more than {shown}" if workers > cores else ""
         return workers, f"{workers} as asked{beyond}"
     text = str(workers).strip().lower()
@@ -166,22 +165,22 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
 
 
 def environment_number(name: str, default: int, least: int = 1) -> int:
-    """A whole number that a variable of the environment gives.
+    """An integer from an environment variable.
 
     Raises
     ------
     InputError
-        If it gives something else.
+        If the variable is not an integer of at least `least`.
     """
     text = os.environ.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MANY):
+    if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MAX_COUNT):
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"
         raise InputError(Problem(name, message, "set it to that, or unset it", "option"))
     return int(text)
 
 
 def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:
-    """Cores this process may use: its affinity mask, or less where a cgroup (v1 or v2) sets a CPU quota.
+    """Cores that this process may use: its affinity mask, or less if a cgroup (v1 or v2) has a CPU quota.
 
     Parameters
     ----------

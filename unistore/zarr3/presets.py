@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,38 +16,52 @@ from unistore.zarr3.frames import ByteCodec
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import ShardIndex
 
-__all__ = ["CODECS", "array_metadata", "codec_chain"]
+__all__ = ["CODECS", "PRESETS", "array_metadata", "chosen_codec", "codec_chain"]
 
-CODECS = ("fast", "balanced", "small", "none")
-"""Codec presets, from fast to decode to small on disk; ``none`` stores plain bytes."""
-
+PRESETS = ("fast", "balanced", "small", "none")
+"""Codecs of all columns, from fast to decode to small on disk; ``none`` stores plain bytes."""
+CODECS = ("auto", *PRESETS)
+"""What a conversion is told: ``auto`` chooses a codec a column."""
 
 VECTOR = 4
 """Numbers of a row, at most, that are shuffled as one element: coordinates, colours."""
 
 
 def codec_chain(codec: str, dtype: np.dtype[Any], chunk: Sequence[int] = ()) -> CodecChain:
-    """The chain of a codec preset for elements of `dtype` in chunks of shape `chunk`, crc32c last.
+    """The chain of a codec for elements of `dtype` in chunks of shape `chunk`, crc32c last.
+
+    Parameters
+    ----------
+    codec
+        One of `PRESETS`, or what `chosen_codec` gives: ``"lz4 bitshuffle 12"``.
 
     Raises
     ------
     ValueError
-        If there is no such preset.
+        If there is no such codec.
     """
-    if codec not in CODECS:
-        msg = f"codec must be one of {', '.join(CODECS)}, found {codec!r}"
-        raise ValueError(msg)
-    size = dtype.itemsize
+    blosc: tuple[ByteCodec, ...] = () if codec == "none" else (_blosc(codec, dtype, chunk),)
+    return CodecChain(endian="little" if dtype.itemsize > 1 else None, byte_codecs=(*blosc, Crc32c()))
+
+
+def _blosc(codec: str, dtype: np.dtype[Any], chunk: Sequence[int]) -> Blosc:
     shuffle, typesize = _shuffle(dtype, chunk)
     # level 9 is zstd's 22, at 9 MB/s, and gains 1–2 % over level 7
     smallest = "bitshuffle" if dtype.kind in "biu" else shuffle
-    byte_codecs: dict[str, tuple[ByteCodec, ...]] = {
-        "fast": (Blosc(cname="lz4", clevel=5, shuffle=shuffle, typesize=typesize),),
-        "balanced": (Blosc(cname="zstd", clevel=3, shuffle=shuffle, typesize=typesize),),
-        "small": (Blosc(cname="zstd", clevel=7, shuffle=smallest, typesize=typesize),),
-        "none": (),
-    }
-    return CodecChain(endian="little" if size > 1 else None, byte_codecs=(*byte_codecs[codec], Crc32c()))
+    match codec.split(" "):
+        case ["fast"]:
+            return Blosc(cname="lz4", clevel=5, shuffle=shuffle, typesize=typesize)
+        case ["balanced"]:
+            return Blosc(cname="zstd", clevel=3, shuffle=shuffle, typesize=typesize)
+        case ["small"]:
+            return Blosc(cname="zstd", clevel=7, shuffle=smallest, typesize=typesize)
+        case ["lz4" | "zstd" as cname, "noshuffle" | "shuffle" | "bitshuffle" as how, size] if (
+            size.isdecimal()
+        ):
+            level = 5 if cname == "lz4" else 3
+            return Blosc(cname=cname, clevel=level, shuffle=how, typesize=int(size))
+    msg = f"codec must be one of {', '.join(PRESETS)}, found {codec!r}"
+    raise ValueError(msg)
 
 
 def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
@@ -64,6 +78,51 @@ def _shuffle(dtype: np.dtype[Any], chunk: Sequence[int]) -> tuple[str, int]:
     if dtype.kind not in "iu" or len(chunk) < 2:
         return "shuffle", size
     return "bitshuffle", size * chunk[-1] if len(chunk) == 2 and chunk[-1] <= VECTOR else size
+
+
+LITTLE = 1 / 8
+"""Share of the plain bytes that compression must save to be worth its time."""
+SHUFFLED = 1 / 4
+"""Share of the plain bytes that another shuffle, or zstd, must save more: both decode slower."""
+MUCH = 3 / 4
+"""Share of lz4's bytes that zstd, which decodes at a third of the speed, must save besides."""
+
+
+def chosen_codec(dtype: np.dtype[Any], chunk: Sequence[int], size: Callable[[str], int]) -> str:
+    """The codec that serves a column best, from the bytes that codecs make of some of its chunks.
+
+    None where lz4 saves less than `LITTLE` of the plain bytes; else lz4, shuffled as by ``fast`` unless
+    another shuffle saves `SHUFFLED` more; or zstd where that saves `MUCH` of what lz4 stores, too. By bytes,
+    never by time, so that the choice is the same everywhere.
+
+    Parameters
+    ----------
+    dtype, chunk
+        Of the column.
+    size
+        Bytes that the chunks have when they are encoded by a codec.
+    """
+    plain, usual = size("none"), _spelled(*_shuffle(dtype, chunk))
+    best, least = usual, size(f"lz4 {usual}")
+    for other in _shuffles(dtype, chunk):
+        if other != usual and (found := size(f"lz4 {other}")) < least - SHUFFLED * plain:
+            best, least = other, found
+    if size(f"zstd {best}") < min((1 - MUCH) * least, least - SHUFFLED * plain):
+        return f"zstd {best}"
+    return f"lz4 {best}" if least <= plain - LITTLE * plain else "none"
+
+
+def _shuffles(dtype: np.dtype[Any], chunk: Sequence[int]) -> list[str]:
+    """Ways to shuffle numbers, and rows of a few of them."""
+    sizes = [dtype.itemsize]
+    if len(chunk) == 2 and 1 < chunk[1] <= VECTOR:
+        sizes.append(dtype.itemsize * chunk[1])
+    ways = [_spelled(way, size) for size in sizes for way in ("shuffle", "bitshuffle")]
+    return [way for way in ways if way != "shuffle 1"] + [_spelled("noshuffle", dtype.itemsize)]
+
+
+def _spelled(shuffle: str, typesize: int) -> str:
+    return f"{shuffle} {typesize}"
 
 
 def array_metadata(
@@ -85,7 +144,7 @@ def array_metadata(
     chunk, shard
         Shapes of inner chunks and of shards; `shard` is a multiple of `chunk`.
     codec
-        One of `CODECS`.
+        As of `codec_chain`.
     fill
         Value of what is not stored.
     attributes, dimension_names
@@ -94,7 +153,7 @@ def array_metadata(
     Raises
     ------
     ValueError
-        If `codec` is no preset, or an integer or boolean `dtype` cannot hold `fill`.
+        If there is no such codec, or an integer or boolean `dtype` cannot hold `fill`.
     StoreError
         If shapes and names do not fit each other.
     UnsupportedError

@@ -23,11 +23,13 @@ __all__ = [
     "PART_SUFFIX",
     "WrittenFile",
     "array_metadata",
+    "boxes",
     "codec_chain",
     "content_bytes",
     "content_digest",
     "encode_shard",
     "encoded_shard",
+    "padded_chunk",
     "write_shard",
 ]
 
@@ -145,7 +147,7 @@ class _Shard:
         runs = (
             (block, run)
             for block, extent in blocks
-            for run in _runs(_boxes(extent, self._metadata.chunk_shape), together)
+            for run in _runs(boxes(extent, self._metadata.chunk_shape), together)
         )
         for buffers, sizes in spread(self._encode_run, runs, max(1, AHEAD // (together * nbytes))):
             for size in sizes:
@@ -159,8 +161,8 @@ class _Shard:
         buffers: Buffers = []
         sizes: list[int | None] = []
         for box in boxes:
-            chunk = _chunk(block[box], self._blank)
-            if chunk is None or self._is_blank(chunk):
+            chunk = padded_chunk(block[box], self._blank)
+            if self._is_blank(chunk):
                 sizes.append(None)
                 continue
             encoded = self._encode(chunk)
@@ -203,7 +205,7 @@ def _extent(metadata: ArrayMetadata, coordinates: Sequence[int]) -> tuple[int, .
     )
 
 
-def _boxes(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
+def boxes(extent: Sequence[int], chunk_shape: Sequence[int]) -> Iterator[Box]:
     """Where the chunks of an extent lie, in C order."""
     axes = [
         [slice(start, start + step) for start in range(0, end, step)]
@@ -217,12 +219,10 @@ def _runs(boxes: Iterator[Box], together: int) -> Iterator[list[Box]]:
         yield run
 
 
-def _chunk(part: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any] | None:
-    """A whole, C-contiguous chunk, padded with fill; None where it lies outside."""
+def padded_chunk(part: NDArray[Any], blank: NDArray[Any]) -> NDArray[Any]:
+    """A whole, C-contiguous chunk, padded with fill."""
     if part.shape == blank.shape:
         return part if part.flags.c_contiguous else np.ascontiguousarray(part)
-    if part.size == 0:
-        return None
     padded = blank.copy()
     padded[tuple(map(slice, part.shape))] = part
     return padded

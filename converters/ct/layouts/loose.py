@@ -17,7 +17,7 @@ from unistore.converters.ct.files import Grouped, VolumeFiles
 from unistore.converters.ct.layouts import format_of, open_voxels, stem_of
 from unistore.converters.ct.layouts.foreign import known_formats
 from unistore.converters.ct.names import WORDS, mask_id, window_of
-from unistore.converters.files.pairs import Owners, label_name, owners_of
+from unistore.converters.files.pairs import LabelMatch, images_of_label, label_name
 from unistore.errors import InputError, Problem, printable
 
 __all__ = ["add_loose"]
@@ -81,11 +81,11 @@ def add_loose(
     grouped.volumes += [*chain.from_iterable(images.values()), *alone.values()]
 
 
-def _labels(files: Sequence[Path]) -> dict[Path, Owners]:
+def _labels(files: Sequence[Path]) -> dict[Path, LabelMatch]:
     """Files that are labels of others; what is a label itself has none."""
     bare = {file: file.parent / stem_of(file) for file in files}
     there = set(bare.values())
-    found = {file: owners_of(path, there.__contains__, WORDS) for file, path in bare.items()}
+    found = {file: images_of_label(path, there.__contains__, WORDS) for file, path in bare.items()}
     labels = {bare[file] for file, owners in found.items() if owners is not None}
     return {
         file: replace(owners, images=images)
@@ -94,7 +94,7 @@ def _labels(files: Sequence[Path]) -> dict[Path, Owners]:
     }
 
 
-def _add_labels(images: Images, labels: Mapping[Path, Owners]) -> None:
+def _add_labels(images: Images, labels: Mapping[Path, LabelMatch]) -> None:
     for file, found in labels.items():
         for image in found.images:
             for volume in images.get((image.parent, image.name), []):

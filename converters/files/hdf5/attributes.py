@@ -1,35 +1,60 @@
-"""The attributes of an HDF5 file's groups and datasets, as far as they can be kept.
+"""Attributes of HDF5 files: reading them, and the JSON text of each source in a store.
 
-An attribute is left out, and said to be, if its name is no UTF-8, if it holds references or other values that
-stand for nothing outside of its file, if it cannot be read, and if it is too large: alone, or with those that
-were taken before it.
+An attribute is left out if its name is not UTF-8, if its type has no meaning outside its file (references,
+values of variable length), if it cannot be read, or if a size limit is reached. A note says so.
+
+A store has one JSON text a source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as in
+`unistore.converters.files.hdf5.attribute_json`. Between scan and store, the text of a source is in
+``detail["attributes"]``.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5.attribute import encoded, type_problem
+from unistore.converters.files.hdf5.attribute_json import decode, encode, type_problem
 from unistore.converters.files.hdf5.file import FAILURES
 from unistore.converters.files.hdf5.tree import Tree
+from unistore.errors import printable
+from unistore.schemas.sources import HDF5_ATTRIBUTES
+from unistore.schemas.store_view import StoreView
+from unistore.schemas.tables import Field
+from unistore.schemas.text import text_arrays
 
-__all__ = ["LARGEST", "LARGEST_FILE", "Attributes", "Entry", "objects_of", "read_attributes"]
+__all__ = [
+    "MAX_ATTRIBUTE_BYTES",
+    "MAX_FILE_BYTES",
+    "MAX_STORE_BYTES",
+    "AttributeCollector",
+    "Attributes",
+    "Entry",
+    "attribute_arrays",
+    "attribute_text",
+    "attribute_texts",
+    "objects_of",
+    "parse_attributes",
+    "read_attributes",
+]
 
-LARGEST = 256 << 10
-"""Bytes of JSON that one attribute may take."""
-LARGEST_FILE = 1 << 20
-"""Bytes of JSON that those of one file may take."""
+MAX_ATTRIBUTE_BYTES = 256 << 10
+MAX_FILE_BYTES = 1 << 20
+MAX_STORE_BYTES = 256 << 20
+"""Limits on the JSON of one attribute, of all attributes of a file, and of all files of a store."""
+
+_DETAIL = "attributes"
+_LISTED = 5
 
 Entry = dict[str, Any]
-MadeAgain = Callable[[str, h5py.HLObject, str, Entry], bool]
-"""``(path, object, name, entry)``: whether an export writes the same attribute anyhow."""
+IsRewritten = Callable[[str, h5py.HLObject, str, Entry], bool]
+"""``(path, object, name, entry)``: whether an export writes this attribute without its being stored."""
 
 
 @dataclass(slots=True)
@@ -39,10 +64,9 @@ class Attributes:
     Attributes
     ----------
     kept
-        By path of the group or dataset (``""``: the root) their names, and JSON of all of them, as `encoded`
-        gives each, by name.
+        By path of the group or dataset (``""``: the root): the names of its attributes, and their JSON.
     left_out
-        By reason the first that is not kept, and how many there are.
+        By reason: the first attribute that is left out, and how many there are.
     """
 
     kept: dict[str, tuple[tuple[str, ...], str]] = field(default_factory=dict)
@@ -52,7 +76,7 @@ class Attributes:
 def objects_of(
     file: h5py.File, tree: Tree, wanted: Callable[[str], bool]
 ) -> Iterator[tuple[str, h5py.HLObject]]:
-    """The root, the groups and the wanted datasets of a file that was walked through, each with its path."""
+    """Path and object of the root, all groups, and the wanted datasets."""
     yield "", file
     for path in tree.groups:
         yield path, file[path]
@@ -60,32 +84,32 @@ def objects_of(
 
 
 def read_attributes(
-    objects: Iterable[tuple[str, h5py.HLObject]], made_again: MadeAgain = lambda *_: False
+    objects: Iterable[tuple[str, h5py.HLObject]], is_rewritten: IsRewritten = lambda *_: False
 ) -> Attributes:
-    """Read the attributes of some groups and datasets.
+    """Read the attributes of groups and datasets.
 
     Parameters
     ----------
     objects
-        Each with its path; where there are too many attributes, the first ones are kept.
-    made_again
-        Which need not be kept.
+        Path and object. Once `MAX_FILE_BYTES` are reached, further attributes are left out.
+    is_rewritten
+        Attributes for which it is true are skipped.
     """
     found = Attributes()
-    room = LARGEST_FILE
+    bytes_left = MAX_FILE_BYTES
     for path, item in objects:
         kept: dict[str, Entry] = {}
         for number in range(h5py.h5a.get_num_attrs(item.id)):
             name, entry = _entry(item, number)
             if isinstance(entry, str):
                 reason = entry
-            elif made_again(path, item, name, entry):
+            elif is_rewritten(path, item, name, entry):
                 continue
             else:
                 size = len(json.dumps({name: entry, "" if kept else path: 0}))
-                reason = _too_large(size, room)
+                reason = _too_large(size, bytes_left)
                 if not reason:
-                    room -= size
+                    bytes_left -= size
                     kept[name] = entry
                     continue
             first, count = found.left_out.get(reason, (f"{name} of {path or '/'}", 0))
@@ -95,14 +119,14 @@ def read_attributes(
     return found
 
 
-def _too_large(size: int, room: int) -> str:
-    if size > LARGEST:
-        return f"larger than {LARGEST >> 10} KiB"
-    return f"more than {LARGEST_FILE >> 20} MiB of attributes in one file" if size > room else ""
+def _too_large(size: int, bytes_left: int) -> str:
+    if size > MAX_ATTRIBUTE_BYTES:
+        return f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
+    return f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file" if size > bytes_left else ""
 
 
 def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
-    """Name and entry of an attribute, or in place of the entry why there is none."""
+    """Name of an attribute, and its entry or the reason why it is left out."""
     name = f"number {number}"
     try:
         attribute = h5py.h5a.open(item.id, index=number)
@@ -114,11 +138,98 @@ def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:
         if (problem := type_problem(dtype)) is not None:
             return name, problem
         if shape is None:
-            return name, "no value of a compound type" if dtype.fields else encoded(None, dtype)
-        if prod(shape) * dtype.itemsize > LARGEST:
-            return name, f"larger than {LARGEST >> 10} KiB"
+            return name, "no value of a compound type" if dtype.fields else encode(None, dtype)
+        if prod(shape) * dtype.itemsize > MAX_ATTRIBUTE_BYTES:
+            return name, f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
         values = np.empty(shape, dtype)
         attribute.read(values)
-        return name, encoded(values, dtype)
+        return name, encode(values, dtype)
     except (*FAILURES, AttributeError):
         return name, "unreadable"
+
+
+class AttributeCollector:
+    """Collects the attribute texts of all sources of a conversion."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, None] = {}
+        self._size = self._count = self._sources = 0
+        self._left_out: dict[str, list[tuple[str, int]]] = {}
+
+    def detail(
+        self, source: str, found: Attributes, stored: Callable[[str], bool] = lambda _: True
+    ) -> dict[str, str]:
+        """Entry for the ``detail`` of a source; empty if it has no attributes.
+
+        Parameters
+        ----------
+        source
+            Name of the source.
+        found
+            Its attributes.
+        stored
+            Whether the store has the group or dataset at a path: attributes of others are skipped.
+        """
+        for reason, (first, count) in found.left_out.items():
+            self._left_out.setdefault(reason, []).append((f"{first} in {source}", count))
+        kept = {path: each for path, each in found.kept.items() if stored(path)}
+        if not kept:
+            return {}
+        count = sum(len(names) for names, _ in kept.values())
+        text = f"{{{', '.join(f'{json.dumps(path)}: {entries}' for path, (_, entries) in kept.items())}}}"
+        if self._size + len(text) > MAX_STORE_BYTES:
+            reason = f"more than {MAX_STORE_BYTES >> 20} MiB of attributes in one store"
+            self._left_out.setdefault(reason, []).append((f"those in {source}", count))
+            return {}
+        self._size += len(text)
+        self._count += count
+        self._sources += 1
+        self._names |= dict.fromkeys(name for names, _ in kept.values() for name in names)
+        return {_DETAIL: text}
+
+    def notes(self) -> list[str]:
+        """Notes on the attributes that are kept and left out."""
+        notes = []
+        if self._count:
+            shown = [*list(self._names)[:_LISTED], *(["…"] if len(self._names) > _LISTED else [])]
+            files = f"{self._sources} file{'s' if self._sources > 1 else ''}"
+            notes.append(f"attributes kept: {self._count} of {files} ({printable(', '.join(shown))})")
+        for reason, places in self._left_out.items():
+            rest = sum(count for _, count in places) - 1
+            others = f" and {rest} more" if rest else ""
+            notes.append(f"attributes left out ({reason}): {printable(places[0][0])}{others}")
+        return notes
+
+
+def attribute_text(detail: Mapping[str, Any]) -> str:
+    """JSON text in the ``detail`` of a source."""
+    text: str = detail.get(_DETAIL, "{}")
+    return text
+
+
+def attribute_arrays(details: Sequence[Mapping[str, Any]]) -> list[tuple[Field, NDArray[Any]]]:
+    """Text column made from the ``detail`` of every source; empty if no source has attributes."""
+    if not any(_DETAIL in detail for detail in details):
+        return []
+    texts = map(attribute_text, details)
+    description = "attributes of the HDF5 file, its groups and datasets, JSON"
+    return list(text_arrays(HDF5_ATTRIBUTES, texts, axis="source", description=description))
+
+
+def attribute_texts(store: StoreView, sources: int) -> list[str]:
+    """JSON text of each of the `sources` sources of a store."""
+    return store.text(HDF5_ATTRIBUTES) if store.has(f"{HDF5_ATTRIBUTES}/data") else ["{}"] * sources
+
+
+def parse_attributes(text: str) -> dict[str, dict[str, Any]]:
+    """Attributes by path and name, each as `decode` returns it.
+
+    Raises
+    ------
+    AttributeError, LookupError, TypeError, ValueError
+        If the text was not written by `read_attributes`.
+    """
+    return {
+        path: {name: decode(entry) for name, entry in entries.items()}
+        for path, entries in json.loads(text).items()
+    }

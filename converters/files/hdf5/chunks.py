@@ -1,18 +1,16 @@
-"""Chunks of HDF5 datasets: no byte is used before the size of its chunk is known to be right.
+"""Reading chunks of HDF5 datasets, with a check of every chunk's size.
 
-The HDF5 library trusts the file: where a chunk is stored, or decoded, shorter than it should be, the library
-reads on in its memory. So it only hands out the stored bytes (never more than the
-file has), and the rest is done here:
+The HDF5 library trusts the file: if a chunk is stored or decoded too short, the library reads beyond its
+buffer. So the library only returns the stored bytes, and the rest is done here:
 
-- No filters: once the index says that every chunk is stored in as many bytes as it has, HDF5 reads.
-- Filters that are masked off: a chunk is stored in as many bytes as it has, and copied.
-- deflate or bzip2 (one of them, once), shuffle and fletcher32: decoded by ISA-L, bz2 and NumPy, bounded by
-  the chunk's size. (The filter of bzip2 never ends where the stored bytes are cut short.)
-- All other filters (lzf, szip, n-bit, scale-offset, and every plugin): the decoder is native code that may
-  crash, never end, or claim bytes that it did not write. A process apart runs it (`child`), checks
-  the decoded size, and compares two decodings; this process takes exactly the chunk's bytes from a pipe.
+- No filters: HDF5 reads, after a check that every chunk is stored in its full size.
+- Filters masked off: the stored bytes, which must be the full size, are copied.
+- deflate or bzip2 (one of them, once), shuffle and fletcher32: decoded by ISA-L, bz2 and NumPy, up to the
+  chunk's size. (HDF5's bzip2 filter hangs if the stored bytes are cut short.)
+- All other filters (lzf, szip, n-bit, scale-offset, and every plugin): native code that may crash, hang, or
+  leave bytes unwritten. It runs in a helper process (`decoder_process`).
 - Values that must be converted (text, variable length, numbers of odd widths): chunks are decoded as above to
-  check them, then once more by the library.
+  check them, then again by the library.
 """
 
 from __future__ import annotations
@@ -30,24 +28,24 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from unistore.converters.files.hdf5.decoder import Filter, decode_apart
+from unistore.converters.files.hdf5.decoder import Filter, decode_in_helper
 
 __all__ = ["Chunks", "chunks_of", "creation_of", "native"]
 
-_KEPT = 8 << 20
-"""Bytes of decoded chunks that are kept for the rows that follow, as HDF5 does."""
+_CACHE_BYTES = 8 << 20
+"""Bytes of decoded chunks that are cached for the next rows."""
 _DEFLATE, _SHUFFLE, _FLETCHER, _BZIP2 = 1, 2, 3, 307
 _DECOMPRESSED = {_DEFLATE, _BZIP2}
-_FEW = 16
-"""Chunks whose sizes are looked at sooner than it is known whether they were before."""
-_REMEMBERED = 1000
-_right: set[tuple[int, ...]] = set()
-"""Datasets of many chunks without filters that all have their size, by version of the file."""
-_ABSENT = ("chunk storage is not allocated", "chunk address isn't defined")
+_FEW_CHUNKS = 16
+"""Up to so many chunks are checked again rather than remembered."""
+_MAX_REMEMBERED = 1000
+_checked_versions: set[tuple[int, ...]] = set()
+"""Datasets, see `_version`, without filters whose chunks all have their full size."""
+_NEVER_WRITTEN = ("chunk storage is not allocated", "chunk address isn't defined")
 """How HDF5 says that a chunk was never written."""
 _DEFLATE_ERROR: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub says an instance
-_EXPANSION = 1032
-"""Bytes that deflate makes of one at most."""
+_MAX_DEFLATE_RATIO = 1032
+"""Bytes that one byte of deflate can decode to at most (RFC 1951)."""
 
 Bytes = NDArray[np.uint8]
 
@@ -57,27 +55,27 @@ def native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype.type) if dtype.kind in "biufc" else dtype
 
 
-def _is_numpy(stored: Any, dtype: np.dtype[Any]) -> bool:
-    """Whether stored elements are, byte for byte, those of the dtype that h5py gives them."""
+def _matches_numpy(stored: Any, dtype: np.dtype[Any]) -> bool:
+    """Whether elements are stored byte for byte as in the NumPy dtype."""
     if isinstance(stored, h5py.h5t.TypeIntegerID | h5py.h5t.TypeFloatID):
-        return bool(stored.equal(_number(dtype)))
+        return bool(stored.equal(_hdf5_number_type(dtype)))
     return not dtype.hasobject and bool(stored.equal(h5py.h5t.py_create(dtype, logical=True)))
 
 
 @cache
-def _number(dtype: np.dtype[Any]) -> Any:
+def _hdf5_number_type(dtype: np.dtype[Any]) -> Any:
     return h5py.h5t.py_create(dtype)
 
 
 class Chunks:
-    """The chunks of one open dataset. Every method raises `ValueError` or `OSError` where one is damaged.
+    """The chunks of one open dataset. Every method raises `ValueError` or `OSError` if one is damaged.
 
     Attributes
     ----------
     dtype
-        What h5py gives, in native byte order.
-    plain
-        Whether chunks are decoded here to the values that h5py gives, but for the order of their bytes.
+        Of the values, in native byte order.
+    decodable
+        Whether `read` can be used: there are filters, and values are stored as NumPy has them.
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
@@ -93,22 +91,22 @@ class Chunks:
             for number, _, values, _ in map(creation.get_filter, range(creation.get_nfilters()))
         )
         self.dtype = native(self._dtype)
-        self.plain = bool(self._filters) and _is_numpy(stored, self._dtype)
-        self._rows = self._chunk[1:] == self._shape[1:]
-        self._kept: dict[tuple[int, ...], NDArray[Any]] = {}
-        self._checked: set[tuple[int, ...]] = set()
+        self.decodable = bool(self._filters) and _matches_numpy(stored, self._dtype)
+        self._chunks_are_rows = self._chunk[1:] == self._shape[1:]
+        self._cache: dict[tuple[int, ...], NDArray[Any]] = {}
+        self._checked_origins: set[tuple[int, ...]] = set()
         self._sizes_checked = False
 
     def read(self, lo: int, hi: int, out: NDArray[Any]) -> None:
         """Read rows ``lo:hi`` into a C-contiguous array of the dataset's dtype in native byte order."""
         values = out.view(self._dtype) if out.dtype != self._dtype else out
-        kept: dict[tuple[int, ...], NDArray[Any]] = {}
+        cache: dict[tuple[int, ...], NDArray[Any]] = {}
         for origin in self._origins(lo, hi):
             first, last = origin[0], origin[0] + self._chunk[0]
-            if self._rows and first >= lo and last <= hi:
+            if self._chunks_are_rows and first >= lo and last <= hi:
                 self._decode(origin, values[first - lo : last - lo].reshape(-1))
                 continue
-            block = self._kept.get(origin)
+            block = self._cache.get(origin)
             if block is None:
                 block = np.empty(self._chunk, self._dtype)
                 self._decode(origin, block.reshape(-1))
@@ -121,22 +119,22 @@ class Chunks:
                 rows.start - first : rows.stop - first, *(slice(each.stop - each.start) for each in here[1:])
             ]
             if last > hi:
-                kept[origin] = block
-        self._kept = kept if self._size * len(kept) <= _KEPT else {}
+                cache[origin] = block
+        self._cache = cache if self._size * len(cache) <= _CACHE_BYTES else {}
         if values is not out and self._dtype.str != out.dtype.str:
             out.byteswap(inplace=True)
 
     def check(self, lo: int, hi: int) -> None:
-        """See that HDF5 can be trusted with rows ``lo:hi``: their chunks are decoded if there are filters."""
+        """Check the chunks of rows ``lo:hi`` before HDF5 reads them; with filters, they are decoded."""
         if not self._filters:
             if not self._sizes_checked:
                 self._check_sizes()
                 self._sizes_checked = True
             return
         for origin in self._origins(lo, hi):
-            if origin not in self._checked:
+            if origin not in self._checked_origins:
                 self._decode(origin, np.empty(self._size, np.uint8))
-                self._checked.add(origin)
+                self._checked_origins.add(origin)
 
     def _version(self) -> tuple[int, ...]:
         """Device, inode, size and times of the file, and the dataset's address in it."""
@@ -145,24 +143,24 @@ class Chunks:
         return file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns, file.st_ctime_ns, address
 
     def _check_sizes(self) -> None:
-        """See that every chunk of a dataset without filters has its size: of many, once for each version."""
+        """Check that every chunk of a dataset without filters is stored in its full size."""
         lengths = zip(self._shape, self._chunk, strict=True)
-        few = math.prod(-(-length // size) for length, size in lengths) <= _FEW
+        few = math.prod(-(-length // size) for length, size in lengths) <= _FEW_CHUNKS
         version = () if few else self._version()
-        if version in _right:
+        if version in _checked_versions:
             return
 
-        def wrong(info: h5py.h5d.StoreInfo) -> h5py.h5d.StoreInfo | None:
+        def of_wrong_size(info: h5py.h5d.StoreInfo) -> h5py.h5d.StoreInfo | None:
             return info if info.size != self._size else None
 
-        info = self._id.chunk_iter(wrong)
+        info = self._id.chunk_iter(of_wrong_size)
         if info is not None:
             msg = f"chunk {tuple(info.chunk_offset)} is stored in {info.size} bytes, expected {self._size}"
             raise ValueError(msg)
         if version:
-            if len(_right) >= _REMEMBERED:
-                _right.clear()
-            _right.add(version)
+            if len(_checked_versions) >= _MAX_REMEMBERED:
+                _checked_versions.clear()
+            _checked_versions.add(version)
 
     def _origins(self, lo: int, hi: int) -> Iterator[tuple[int, ...]]:
         step = self._chunk[0]
@@ -170,13 +168,13 @@ class Chunks:
         return product(range(lo // step * step, hi, step), *others)
 
     def _decode(self, origin: tuple[int, ...], values: NDArray[Any]) -> None:
-        """Fill `values`, (n,), with a chunk's."""
-        # get_chunk_info_by_coord walks the whole index, and errs where an axis but the first is unlimited.
+        """Decode the chunk at `origin` into `values`, (n,)."""
+        # get_chunk_info_by_coord reads the whole index, and is wrong if an axis but the first is unlimited.
         try:
             mask, stored = self._id.read_direct_chunk(origin)
         except (OSError, RuntimeError, MemoryError) as error:
-            # Where no chunk was written at all, HDF5 2.0 tells no size, and h5py takes any for it.
-            if self._id.get_storage_size() and not any(reason in str(error) for reason in _ABSENT):
+            # If no chunk was written at all, HDF5 2.0 returns no size, and h5py uses an undefined one.
+            if self._id.get_storage_size() and not any(reason in str(error) for reason in _NEVER_WRITTEN):
                 raise
             values[...] = self._fill_value(origin) if values.dtype == self._dtype else 0
             return
@@ -195,20 +193,20 @@ class Chunks:
         return value
 
     def _decode_stored(self, mask: int, stored: bytes, target: Bytes) -> None:
-        filters, here = _applied(self._filters, mask)
+        filters, in_process = _applied_filters(self._filters, mask)
         if not filters:
             if len(stored) != self._size:
                 msg = f"is stored in {len(stored)} bytes, expected {self._size}"
                 raise ValueError(msg)
             target[...] = np.frombuffer(stored, np.uint8)
-        elif here:
-            _decode_here(stored, target, filters)
+        elif in_process:
+            _decode_in_process(stored, target, filters)
         else:
-            decode_apart(stored, target.data, filters)
+            decode_in_helper(stored, target.data, filters)
 
 
 def creation_of(dataset: h5py.Dataset) -> Any:
-    """Creation properties of a dataset, asked for once as long as it is open."""
+    """Creation properties of an open dataset, cached."""
     found = dataset.__dict__.get("unistore_creation")
     if found is None:
         found = dataset.__dict__["unistore_creation"] = dataset.id.get_create_plist()
@@ -216,7 +214,7 @@ def creation_of(dataset: h5py.Dataset) -> Any:
 
 
 def chunks_of(dataset: h5py.Dataset) -> Chunks:
-    """The chunks of a dataset, the same object as long as it is open."""
+    """The `Chunks` of an open dataset, cached."""
     found: Chunks | None = dataset.__dict__.get("unistore_chunks")
     if found is None:
         found = dataset.__dict__["unistore_chunks"] = Chunks(dataset)
@@ -224,25 +222,25 @@ def chunks_of(dataset: h5py.Dataset) -> Chunks:
 
 
 @lru_cache(maxsize=100)
-def _applied(filters: Sequence[Filter], mask: int) -> tuple[Sequence[Filter], bool]:
-    """Filters that a chunk's mask leaves on, and whether all of them are decoded in this process."""
+def _applied_filters(filters: Sequence[Filter], mask: int) -> tuple[Sequence[Filter], bool]:
+    """Filters that were applied to a chunk with this mask, and whether this process decodes all of them."""
     applied = tuple(each for bit, each in enumerate(filters) if not mask >> bit & 1)
     others = [each.number for each in applied if each.number not in (_SHUFFLE, _FLETCHER)]
     return applied, len(others) < 2 and _DECOMPRESSED.issuperset(others)
 
 
-def _decode_here(stored: bytes, target: Bytes, filters: Sequence[Filter]) -> None:
+def _decode_in_process(stored: bytes, target: Bytes, filters: Sequence[Filter]) -> None:
     sizes = [target.size]
     for each in filters:
         sizes.append(sizes[-1] + 4 * (each.number == _FLETCHER))
     data: Bytes = np.frombuffer(stored, np.uint8)
-    for place in range(len(filters) - 1, -1, -1):
-        each = filters[place]
+    for position in range(len(filters) - 1, -1, -1):
+        each = filters[position]
         if each.number in _DECOMPRESSED:
-            data = np.frombuffer(_decompress(data, sizes[place], each.number), np.uint8)
+            data = np.frombuffer(_decompress(data, sizes[position], each.number), np.uint8)
         elif each.number == _FLETCHER:
             data = _without_checksum(data)
-        elif place == 0 and data.size == target.size:
+        elif position == 0 and data.size == target.size:
             _unshuffle(data, target, each.values)
             return
         else:
@@ -255,7 +253,7 @@ def _decode_here(stored: bytes, target: Bytes, filters: Sequence[Filter]) -> Non
 
 
 def _decompress(data: Bytes, size: int, number: int) -> bytes:
-    if number == _DEFLATE and size > _EXPANSION * (data.size + 64):
+    if number == _DEFLATE and size > _MAX_DEFLATE_RATIO * (data.size + 64):
         msg = f"is stored in {data.size} bytes, which cannot be {size} when decompressed"
         raise ValueError(msg)
     stream = isal_zlib.decompressobj() if number == _DEFLATE else bz2.BZ2Decompressor()
@@ -269,32 +267,31 @@ def _decompress(data: Bytes, size: int, number: int) -> bytes:
         msg = f"decompresses to {more}{min(len(found), size)} bytes, expected {size}"
         raise ValueError(msg)
     if not stream.eof:
-        msg = "is cut short"
+        msg = "is truncated"
         raise ValueError(msg)
     return found
 
 
 def _unshuffle(data: Bytes, out: Bytes, values: Sequence[int]) -> None:
-    """Undo HDF5's shuffle: first bytes of all elements, then their second bytes, …; a rest stays as it is."""
+    """Undo HDF5's shuffle, which stores the first bytes of all elements, then the second bytes, ….
+
+    Bytes of an incomplete last element are not shuffled.
+    """
     width = values[0] if values else 1
     if width < 1:
-        msg = "is shuffled by no width"
+        msg = "is shuffled with an element size of 0"
         raise ValueError(msg)
     count = data.size // width
     if not count:
         out[...] = data
         return
-    columns, elements = (
-        data[: count * width].reshape(width, count),
-        out[: count * width].reshape(count, width),
-    )
-    for byte in range(width):
-        elements[:, byte] = columns[byte]
-    out[count * width :] = data[count * width :]
+    end = count * width
+    out[:end].reshape(count, width)[...] = data[:end].reshape(width, count).T
+    out[end:] = data[end:]
 
 
 def _without_checksum(data: Bytes) -> Bytes:
-    """Data without its fletcher32 checksum, which must match (HDF5 1.6.2 wrote it in another byte order)."""
+    """Check the fletcher32 checksum and return the data (HDF5 1.6.2 wrote it in another byte order)."""
     if data.size < 4:
         msg = f"has {data.size} bytes, too few for a checksum"
         raise ValueError(msg)

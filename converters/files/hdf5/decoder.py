@@ -1,4 +1,4 @@
-"""Filters of HDF5 whose decoders are not ours run in a process apart, which holds nothing but the chunk."""
+"""Decoding of HDF5 chunks whose filters are native code, in a helper process."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from unistore.converters.files.hdf5.apart import Apart, DiedError
+from unistore.converters.files.hdf5.helper_process import HelperDiedError, HelperProcess
 
-__all__ = ["Filter", "decode_apart", "stop"]
+__all__ = ["Filter", "decode_in_helper", "stop"]
 
-_PATIENCE = 60.0
-"""Seconds for the process to start, and for any chunk; chunks above 64 MB get a second for each MB."""
+_TIMEOUT = 60.0
+"""Seconds for a chunk and the start of the process; chunks above 60 MB get one second a MB."""
 
 
 class Filter(NamedTuple):
@@ -22,46 +22,46 @@ class Filter(NamedTuple):
     values: tuple[int, ...]
 
 
-_decoder = Apart("unistore.converters.files.hdf5.child")
-stop = _decoder.stop
+_helper = HelperProcess("unistore.converters.files.hdf5.decoder_process")
+stop = _helper.stop
 
 
-def decode_apart(stored: bytes, target: memoryview, filters: Sequence[Filter]) -> None:
-    """Decode a chunk in a process apart.
+def decode_in_helper(stored: bytes, target: memoryview, filters: Sequence[Filter]) -> None:
+    """Decode a chunk.
 
     Parameters
     ----------
     stored
         The chunk's bytes in the file.
     target
-        Where the decoded bytes go, all of them.
+        Filled with the decoded bytes.
     filters
         Those that were applied, in the order of writing.
 
     Raises
     ------
     ValueError
-        If the chunk cannot be decoded to as many bytes, or its decoder crashed or never ends.
+        If the chunk does not decode to exactly the bytes of `target`, or its filter crashes or hangs.
     """
-    request = {"bytes": len(target), "stored": len(stored), "filters": filters}
+    message = {"bytes": len(target), "stored": len(stored), "filters": filters}
     head = bytearray(8)
     try:
-        with _decoder.talk(max(_PATIENCE, len(target) / 1e6)) as talk:
-            talk.write(json.dumps(request).encode() + b"\n")
-            talk.write(stored)
-            talk.read(memoryview(head))
+        with _helper.request(max(_TIMEOUT, len(target) / 1e6)) as request:
+            request.write(json.dumps(message).encode() + b"\n")
+            request.write(stored)
+            request.read(memoryview(head))
             (size,) = struct.unpack("<q", head)
             if size == len(target):
-                talk.read(target)
+                request.read(target)
                 return
-            message = bytearray(min(1000, max(0, -size)))
-            talk.read(memoryview(message))
-    except DiedError as error:
-        raise ValueError(_end(error.code)) from error
-    raise ValueError(message.decode("utf-8", "replace"))
+            error_text = bytearray(min(1000, max(0, -size)))
+            request.read(memoryview(error_text))
+    except HelperDiedError as error:
+        raise ValueError(_describe_exit(error.code)) from error
+    raise ValueError(error_text.decode("utf-8", "replace"))
 
 
-def _end(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     if code is None:
-        return "its filter does not come to an end"
+        return "its filter hangs"
     return f"its filter crashed (signal {-code})" if code < 0 else f"its filter ended the process ({code})"

@@ -1,4 +1,4 @@
-"""The attributes of a source's HDF5 file, read with h5py alone, beside those that the store keeps of it."""
+"""Comparison of stored attributes with those of the source file, read with h5py alone."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.comparing import difference
-from unistore.converters.common.originals import Compared, open_plain, summary
-from unistore.converters.files.hdf5.attribute_texts import decoded_attributes
+from unistore.converters.common.originals import Compared, names_without_numbers, open_with_h5py
+from unistore.converters.files.hdf5.attributes import parse_attributes
 
-__all__ = ["attributes_left_out", "compared_attributes"]
+__all__ = ["attributes_left_out", "compare_attributes"]
 
 
-def compared_attributes(source: str, path: Path, text: str) -> Iterator[Compared]:
-    """Every attribute that the store keeps of a file; it is not opened where there is none.
+def compare_attributes(source: str, path: Path, text: str) -> Iterator[Compared]:
+    """Compare every attribute that the store has of a file.
 
     Parameters
     ----------
     source, path
-        Name of the source, and its file.
+        Name of the source, and its file; opened only if the store has attributes of it.
     text
-        As `attribute_texts` gives it.
+        Text of the source, see `attribute_texts`.
     """
-    kept = decoded_attributes(text)
+    kept = parse_attributes(text)
     if not kept:
         return
-    with open_plain(path) as file:
-        for place, entries in kept.items():
+    with open_with_h5py(path) as file:
+        for item, entries in kept.items():
             for name, stored in entries.items():
-                found = _difference(file, place, name, stored)
-                location = f"{source}: attribute {name} of {place or '/'}"
+                found = _difference(file, item, name, stored)
+                location = f"{source}: attribute {name} of {item or '/'}"
                 yield Compared(location, path, int(getattr(stored, "size", 0) or 0), found)
 
 
@@ -44,53 +44,52 @@ def attributes_left_out(
     stored: Callable[[str], bool],
     otherwise: Callable[[str, Any, Any], bool] = lambda *_: False,
 ) -> list[str]:
-    """Attributes of an open file that the store does not keep.
+    """Attributes of an open file that the store does not have.
 
     Parameters
     ----------
     file, text
-        The file, and what `attribute_texts` gives of it.
+        The file, and the text of the source, see `attribute_texts`.
     stored
-        Which datasets the store holds.
+        Whether the store has a dataset.
     otherwise
-        ``(path, object, name)``: whether it has an attribute in another way.
+        ``(path, object, name)``: whether the store has an attribute in another form.
     """
     import h5py
 
-    kept = decoded_attributes(text)
+    kept = parse_attributes(text)
     found: list[str] = []
 
-    def note(place: str, item: Any) -> None:
-        if isinstance(item, h5py.Group) or stored(place):
-            known = kept.get(place, {})
-            names = [name for name in item.attrs if name not in known and not otherwise(place, item, name)]
+    def visit(path: str, item: Any) -> None:
+        if isinstance(item, h5py.Group) or stored(path):
+            known = kept.get(path, {})
+            names = [name for name in item.attrs if name not in known and not otherwise(path, item, name)]
             shown = (name if isinstance(name, str) else repr(name) for name in names)
-            found.extend(f"attribute {name} of {place or '/'}" for name in shown)
+            found.extend(f"attribute {name} of {path or '/'}" for name in shown)
 
-    note("", file)
-    file.visititems(note)
-    return summary(found)
+    visit("", file)
+    file.visititems(visit)
+    return names_without_numbers(found)
 
 
-def _difference(file: Any, place: str, name: str, stored: Any) -> str | None:
-    """Where an attribute differs from the stored one; None: nowhere."""
+def _difference(file: Any, path: str, name: str, stored: Any) -> str | None:
     import h5py
 
     with suppress(KeyError):
-        attributes = file[place or "/"].attrs
+        attributes = file[path or "/"].attrs
         dtype = attributes.get_id(name).dtype
         if not _same_type(dtype, stored.dtype):
             return f"dtypes {_shown(stored.dtype)} and {_shown(dtype)}"
         value = attributes[name]
         if isinstance(value, h5py.Empty) or isinstance(stored, h5py.Empty):
-            alike = isinstance(value, h5py.Empty) and isinstance(stored, h5py.Empty)
-            return None if alike else "only one of them has a value"
+            both_empty = isinstance(value, h5py.Empty) and isinstance(stored, h5py.Empty)
+            return None if both_empty else "only one of them has a value"
         return _values_difference(stored, np.asarray(value, dtype if dtype.names else None))
     return "only the store has it"
 
 
 def _same_type(one: np.dtype[Any], two: np.dtype[Any]) -> bool:
-    """Whether dtypes are equal: fields, text of one length and encoding, names of an enumeration."""
+    """Whether dtypes are equal, with their fields, text lengths and encodings, and names of enumerations."""
     import h5py
 
     if one.fields is not None and two.fields is not None and one.names == two.names:
@@ -99,8 +98,8 @@ def _same_type(one: np.dtype[Any], two: np.dtype[Any]) -> bool:
             and _same_type(one.fields[name][0].base, two.fields[name][0].base)
             for name in one.names or ()
         )
-    told = [(h5py.check_string_dtype(each), h5py.check_enum_dtype(each)) for each in (one, two)]
-    return one == two and told[0] == told[1]
+    metadata = [(h5py.check_string_dtype(each), h5py.check_enum_dtype(each)) for each in (one, two)]
+    return one == two and metadata[0] == metadata[1]
 
 
 def _shown(dtype: np.dtype[Any]) -> str:

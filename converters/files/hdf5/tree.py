@@ -1,7 +1,7 @@
-"""Every dataset below a group of an HDF5 file.
+"""All groups and datasets of an HDF5 file.
 
-External links, virtual datasets and raw external storage may point anywhere: only targets inside the given
-roots are followed.
+External links, virtual datasets and external storage may point anywhere: they are followed only inside the
+given roots.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 
 import h5py
 
-from unistore.converters.common.exclusion import Collected
-from unistore.converters.files.hdf5.file import FAILURES, names_in, place
+from unistore.converters.common.exclusion import ProblemCollector
+from unistore.converters.files.hdf5.file import FAILURES, file_of, location_of, member, names_in
+from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.hdf5.virtual import check_sources
-from unistore.converters.files.hdf5.vouching import vouch
 from unistore.converters.files.paths import is_inside, real_path
 from unistore.errors import Problem, printable
 
 __all__ = ["Tree", "follow", "walk"]
 
-_PANDAS = re.compile(r"axis\d+|block\d+_items|index")
-"""Names and index of a pandas object, beside its ``values`` or ``block0_values``."""
+_PANDAS_AXES = re.compile(r"axis\d+|block\d+_items|index")
+"""Column names and index of a pandas object, beside its ``values`` or ``block0_values``."""
 
 
 @dataclass(slots=True)
 class Tree:
-    """What `walk` found.
+    """Groups and datasets of a file.
 
     Attributes
     ----------
@@ -37,11 +37,11 @@ class Tree:
     groups
         Paths of all groups but the root.
     files
-        Further files that links and virtual datasets lead to, all inside the roots.
+        Other files that links and virtual datasets lead to, all inside the roots.
     problems
-        Links that leave the roots or lead nowhere, objects that cannot be opened.
+        Links that leave the roots or are broken, objects that cannot be opened.
     broken
-        Paths of these: where a dataset or a group should be.
+        Paths of these links and objects.
     """
 
     datasets: dict[str, h5py.Dataset] = field(default_factory=dict)
@@ -52,9 +52,9 @@ class Tree:
 
 
 def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()) -> Tree:
-    """Every dataset below a group, following only links that stay inside the roots, each group once.
+    """Find all groups and datasets below a group, each group once; links are followed inside the roots.
 
-    What PyTables, pandas and MATLAB keep for themselves is left out: indices, axes, references.
+    Bookkeeping of PyTables, pandas and MATLAB (indices, axes, references) is left out.
 
     Parameters
     ----------
@@ -67,62 +67,61 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
     skip
         Paths of groups that are listed but not entered.
     """
-    tree = Tree()
-    _descend(group, "", name, roots, tree, set(), skip, h5py.h5o.get_info(group.id).fileno)
-    if tree.files:
-        tree.files.discard(real_path(Path(group.file.filename)))
-    return tree
+    walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
+    walker.descend(group, "")
+    if walker.tree.files:
+        walker.tree.files.discard(real_path(file_of(group)))
+    return walker.tree
 
 
-def _descend(
-    group: h5py.Group,
-    prefix: str,
-    name: str,
-    roots: Sequence[Path],
-    tree: Tree,
-    seen: set[object],
-    skip: Collection[str],
-    own: int,
-) -> None:
-    info = h5py.h5o.get_info(group.id)
-    if (info.fileno, info.addr) in seen:
-        return
-    seen.add((info.fileno, info.addr))
-    if info.fileno != own:
-        tree.files.add(real_path(Path(group.file.filename)))
-    collected = Collected(tree.problems)
-    keys = names_in(group, place(name, prefix))
-    inner = _bookkeeping(group, keys)
-    for key in keys:
-        if key in inner:
-            continue
-        path = f"{prefix}{key}"
-        location = place(name, path)
-        with collected.attempt(location):
-            item = follow(group, key, location, roots)
-            if isinstance(item, Problem):
-                tree.problems.append(item)
-                tree.broken.append(path)
-            elif isinstance(item, h5py.Dataset):
-                _add(tree, path, item, location, roots)
-                if h5py.h5o.get_info(item.id).fileno != info.fileno:
-                    tree.files.add(real_path(Path(item.file.filename)))
-            elif isinstance(item, h5py.Group):
-                tree.groups.append(path)
-                if path not in skip:
-                    _descend(item, f"{path}/", name, roots, tree, seen, skip, own)
+class _Walker:
+    """Fills a `Tree`. A recursive closure would be a reference cycle, which keeps linked files open."""
+
+    def __init__(self, name: str, roots: Sequence[Path], skip: Collection[str], own_file: int) -> None:
+        self.tree = Tree()
+        self._name, self._roots, self._skip, self._own_file = name, roots, skip, own_file
+        self._visited: set[object] = set()
+
+    def descend(self, group: h5py.Group, prefix: str) -> None:
+        info = h5py.h5o.get_info(group.id)
+        if (info.fileno, info.addr) in self._visited:
+            return
+        self._visited.add((info.fileno, info.addr))
+        tree = self.tree
+        if info.fileno != self._own_file:
+            tree.files.add(real_path(file_of(group)))
+        collected = ProblemCollector(tree.problems)
+        keys = names_in(group, location_of(self._name, prefix))
+        bookkeeping = _bookkeeping(group, keys)
+        for key in keys:
+            if key in bookkeeping:
+                continue
+            path = f"{prefix}{key}"
+            location = location_of(self._name, path)
+            with collected.attempt(location):
+                item = follow(group, key, location, self._roots)
+                if isinstance(item, Problem):
+                    tree.problems.append(item)
+                    tree.broken.append(path)
+                elif isinstance(item, h5py.Dataset):
+                    _add_dataset(tree, path, item, location, self._roots)
+                    if h5py.h5o.get_info(item.id).fileno != info.fileno:
+                        tree.files.add(real_path(file_of(item)))
+                elif isinstance(item, h5py.Group):
+                    tree.groups.append(path)
+                    if path not in self._skip:
+                        self.descend(item, f"{path}/")
 
 
 def _bookkeeping(group: h5py.Group, keys: Sequence[str]) -> set[str]:
-    """Members that a library keeps for itself: indices of PyTables, axes of pandas, references of MATLAB."""
     found = {key for key in keys if key.startswith("_i_") and key.removeprefix("_i_") in keys}
     found |= {key for key in keys if key in ("#refs#", "#subsystem#") and not group.name.strip("/")}
-    axes = {key for key in keys if _PANDAS.fullmatch(key)}
+    axes = {key for key in keys if _PANDAS_AXES.fullmatch(key)}
     return found | axes if axes and "pandas_type" in group.attrs else found
 
 
-def _add(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
-    """Note a dataset and the files of its values; one that is virtual only if it leads to values."""
+def _add_dataset(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Sequence[Path]) -> None:
+    """Add a dataset and the files of its values, or a virtual dataset without values to ``broken``."""
     problems = []
     for file in sorted(_storage_files(dataset)):
         wrong = _check_target(file, location, "keeps values in", roots)
@@ -145,23 +144,23 @@ def _add(tree: Tree, path: str, dataset: h5py.Dataset, location: str, roots: Seq
 
 
 def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) -> object:
-    """Open a member of a group unless it leads out of the roots.
+    """Open a member of a group, unless a link leads out of the roots.
 
     Returns
     -------
     h5py.Dataset, h5py.Group, h5py.Datatype or Problem
-        The member, or what forbids it.
+        The member, or why it cannot be opened.
     """
     kind = group.id.links.get_info(key.encode("utf-8", "surrogateescape")).type
     if kind not in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT, h5py.h5l.TYPE_EXTERNAL):
         return Problem(location, "is a link of a user-defined kind", "replace it by the data", "link")
     if kind == h5py.h5l.TYPE_EXTERNAL:
-        target = Path(group.file.filename).parent / group.get(key, getlink=True).filename
+        target = file_of(group).parent / group.get(key, getlink=True).filename
         if (problem := _check_target(target, location, "is a link into", roots)) is not None:
             return problem
-        vouch(target, location)
+        check_safe_to_open(target, location)
     try:
-        item = group[key]
+        item = member(group, key)
     except FAILURES as error:
         reason = error.args[0] if error.args else type(error).__name__
         if kind == h5py.h5l.TYPE_HARD:
@@ -171,7 +170,7 @@ def follow(group: h5py.Group, key: str, location: str, roots: Sequence[Path]) ->
     if kind == h5py.h5l.TYPE_HARD:
         return item
     # A link may lead through further links: what counts is the file that was reached.
-    return _check_target(Path(item.file.filename), location, "is a link into", roots) or item
+    return _check_target(file_of(item), location, "is a link into", roots) or item
 
 
 def _check_target(target: Path, location: str, what: str, roots: Sequence[Path]) -> Problem | None:
@@ -185,8 +184,8 @@ def _check_target(target: Path, location: str, what: str, roots: Sequence[Path])
 
 
 def _storage_files(dataset: h5py.Dataset) -> set[Path]:
-    """Files in which the values of a dataset lie, if not in its own."""
+    """Files with the values of a dataset, other than its own file."""
     names = [entry[0] for entry in dataset.external or ()]
     if dataset.is_virtual:
         names += [source.file_name for source in dataset.virtual_sources() if source.file_name != "."]
-    return {real_path(Path(dataset.file.filename).parent / name) for name in names}
+    return {real_path(file_of(dataset).parent / name) for name in names}

@@ -1,7 +1,7 @@
-"""Virtual datasets: where their values come from, before HDF5 follows the mapping.
+"""Checks of virtual datasets before HDF5 reads them.
 
-HDF5 follows without end: a dataset that maps to itself, on whatever way, ends the process. It also trusts the
-chunks of the sources, and takes a source that is not there for fill values.
+HDF5 crashes on a dataset that maps to itself, directly or through others. It also trusts the chunks of the
+source datasets, and reads fill values where a source is missing.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from typing import Any
 import h5py
 
 from unistore.converters.files.hdf5.chunks import chunks_of
-from unistore.converters.files.hdf5.vouching import vouch
+from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.paths import is_inside
 from unistore.errors import printable
 
 __all__ = ["check_sources"]
 
-_DEEPEST = 16
-"""Virtual datasets that may map to each other, one after the other."""
-
-
-def _file(dataset: h5py.Dataset, name: str) -> Path | None:
-    """File that a mapping names, seen from its dataset's file; None if it is that file."""
-    return None if name == "." else (Path(dataset.file.filename).parent / name).resolve()
+_MAX_DEPTH = 16
+"""Virtual datasets that may map to one another in a row."""
 
 
 def _sources(dataset: h5py.Dataset) -> Iterator[tuple[Any, Path | None, str]]:
-    """Each mapping of a virtual dataset: h5py's entry, the file, the dataset's name (``%b`` filled in)."""
+    """Each mapping of a virtual dataset, the file (None: the same), and the name of the source dataset.
+
+    A name with ``%b`` stands for all datasets of that name with a number, from 0 on.
+    """
     for each in dataset.virtual_sources():
-        file = _file(dataset, each.file_name)
+        own = each.file_name == "."
+        file = None if own else (Path(dataset.file.filename).parent / each.file_name).resolve()
         name = each.dset_name.replace("%%", "\0")
         if "%b" in name:
             for number in count():
@@ -52,7 +51,7 @@ def _opened(dataset: h5py.Dataset, file: Path | None) -> Iterator[h5py.File]:
     if file is None:
         yield dataset.file
     else:
-        vouch(file, str(file))
+        check_safe_to_open(file, str(file))
         with h5py.File(file, "r", driver="sec2", locking="best-effort") as opened:
             yield opened
 
@@ -65,37 +64,37 @@ def check_sources(
     roots: Sequence[Path] = (),
     above: tuple[object, ...] = (),
 ) -> set[Path]:
-    """See that a virtual dataset leads to values; with rows ``lo:hi``, that HDF5 can be trusted with those.
+    """Check that the sources of a virtual dataset exist, and that HDF5 can read rows ``lo:hi`` of them.
 
     Parameters
     ----------
     dataset
         A virtual dataset.
     lo, hi
-        Rows whose chunks are decoded to check them; none to follow the whole mapping only.
+        Rows whose chunks are decoded as a check; if empty, only the mapping is checked.
     roots
-        Where the files must lie that the mapping leads to; anywhere if none are given.
+        Folders that source files must lie in; any folder if empty.
     above
-        Virtual datasets that led to this one.
+        Virtual datasets that map to this one.
 
     Returns
     -------
     set of Path
-        Files in which its values are, if not in its own.
+        Source files other than its own file.
 
     Raises
     ------
     ValueError
-        If it maps to itself, through too many others, or to something that is not there, is damaged or lies
-        outside the roots.
+        If it maps to itself, through too many others, or to a source that is missing, damaged or outside the
+        roots.
     """
     info = h5py.h5o.get_info(dataset.id)
     here = (info.fileno, info.addr)
     if here in above:
         msg = "is virtual and maps to itself"
         raise ValueError(msg)
-    if len(above) >= _DEEPEST:
-        msg = f"is virtual and maps through more than {_DEEPEST} others"
+    if len(above) >= _MAX_DEPTH:
+        msg = f"is virtual and maps through more than {_MAX_DEPTH} others"
         raise ValueError(msg)
     files: set[Path] = set()
     done: set[object] = set()
@@ -107,9 +106,8 @@ def check_sources(
         with _opened(dataset, file) as opened:
             source = opened.get(name)
             if not isinstance(source, h5py.Dataset):
-                msg = f"is virtual and maps to {name!r}, which is no dataset" + (
-                    f" of {file}" if file else ""
-                )
+                owner = f" of {file}" if file else ""
+                msg = f"is virtual and maps to {name!r}, which is not a dataset{owner}"
                 raise ValueError(msg)
             reached = Path(source.file.filename).resolve()
             if roots and not is_inside(reached, roots):
@@ -124,12 +122,12 @@ def check_sources(
 
 
 def _rows(mapping: Any, lo: int, hi: int) -> tuple[int, int]:
-    """Rows of a source that rows ``lo:hi`` of the virtual dataset may need; 0, 0 if none."""
+    """Source rows that rows ``lo:hi`` of the virtual dataset may need; 0, 0 if none."""
     try:
         (start, *_), (stop, *_) = mapping.vspace.get_select_bounds()
         if stop < lo or start >= hi:
             return 0, 0
         (first, *_), (last, *_) = mapping.src_space.get_select_bounds()
-    except (RuntimeError, ValueError, TypeError):  # without end, or everything
+    except (RuntimeError, ValueError, TypeError):  # an unlimited selection, or all rows
         return 0, 1 << 62
     return first, last + 1

@@ -1,4 +1,4 @@
-"""Arrays of ``.npz`` files: their headers, and their values, whole or in runs in the order of the file."""
+"""Reading ``.npz`` files: headers of their members, and values, whole or in file order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,8 +32,8 @@ __all__ = ["NpzMember", "member_runs", "npz_members", "open_member"]
 
 _BLOCK = 1 << 20
 """Bytes decompressed at a time."""
-_DEFLATED = 1032
-"""Bytes that one byte of deflate (RFC 1951) stands for at the most: 258 by two codes of one bit each."""
+_MAX_DEFLATE_RATIO = 1032
+"""Bytes that one byte of deflate (RFC 1951) can decode to at most: 258 by two codes of one bit each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class NpzMember:
     name
         As ``np.load`` names it (without ``.npy``).
     header
-        Its shape, dtype and place.
+        Its shape, dtype and offset.
     compressed
-        True: ``header.offset`` counts in the decompressed content. False: in the ``.npz`` file.
+        If true, ``header.offset`` is an offset in the decompressed content, else in the ``.npz`` file.
     """
 
     name: str
@@ -56,14 +56,12 @@ class NpzMember:
 
 
 def npz_members(path: Path, location: str | None = None) -> dict[str, NpzMember]:
-    """Headers of every array in an ``.npz`` file, in the file's order.
-
-    Members that are not ``.npy`` are left out.
+    """Headers of all arrays in an ``.npz`` file, in file order; other members are left out.
 
     Raises
     ------
     InputError
-        Not a complete zip file, or with the problems of every member.
+        If it is not a complete zip file, or members are damaged: one problem each.
     """
     where = location or str(path)
     members: dict[str, NpzMember] = {}
@@ -92,12 +90,12 @@ def npz_members(path: Path, location: str | None = None) -> dict[str, NpzMember]
 
 
 def open_member(path: Path, member: NpzMember, location: str | None = None) -> NDArray[Any]:
-    """Values of one ``.npz`` member, read-only: mapped where stored, decompressed into memory otherwise.
+    """Values of one ``.npz`` member, read-only: memory-mapped, or decompressed into memory.
 
     Raises
     ------
     InputError
-        The compressed content is damaged.
+        If the compressed content is damaged.
     """
     where = f"{location or path}: {member.name}"
     header = member.header
@@ -113,9 +111,9 @@ def open_member(path: Path, member: NpzMember, location: str | None = None) -> N
 def member_runs(
     path: Path, member: NpzMember, start: int, stop: int, count: int, location: str | None = None
 ) -> Iterator[NDArray[Any]]:
-    """Values number `start` to `stop` of a member in the order of the file, `count` at a time, as stored.
+    """Values ``start:stop`` of a member in file order, `count` at a time, in its own dtype.
 
-    What comes before them in a compressed member is decompressed and dropped.
+    In a compressed member, the values before `start` are decompressed and discarded.
 
     Yields
     ------
@@ -125,7 +123,7 @@ def member_runs(
     Raises
     ------
     InputError
-        The file is damaged, or ends early.
+        If the file is damaged, or ends early.
     """
     where, dtype = f"{location or path}: {member.name}", member.header.dtype
     if not member.compressed:
@@ -140,11 +138,10 @@ def member_runs(
         while left and (skipped := content.read(min(left, _BLOCK))):
             left -= len(skipped)
         for first in range(start, stop, count):
-            run = _unfilled(min(count, stop - first), dtype, where)
+            run = _allocate(min(count, stop - first), dtype, where)
             view = run.view(np.uint8).data
-            parts = (
-                view[at : at + _BLOCK] for at in range(0, len(view), _BLOCK)
-            )  # each is read as bytes first
+            # readinto of a compressed member makes a copy: read small parts
+            parts = (view[at : at + _BLOCK] for at in range(0, len(view), _BLOCK))
             missing = len(view) - sum(fill(content, part) for part in parts)
             if missing:
                 expected = member.header.offset + (first + len(run)) * dtype.itemsize
@@ -165,8 +162,8 @@ def _decompressed(path: Path, member: NpzMember, where: str) -> Iterator[IO[byte
         ) from error
 
 
-def _unfilled(count: int, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
-    """Memory for values whose number nothing but the file itself states."""
+def _allocate(count: int, dtype: np.dtype[Any], where: str) -> NDArray[Any]:
+    """Memory for as many values as the file claims to have."""
     try:
         return np.empty(count, dtype)
     except MemoryError as error:
@@ -189,20 +186,20 @@ def _member(file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo, wh
     size = os.fstat(file.fileno()).st_size
     if info.compress_type != zipfile.ZIP_STORED:
         packed = min(info.compress_size, size)
-        if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _DEFLATED * packed:
+        if info.compress_type == zipfile.ZIP_DEFLATED and info.file_size > _MAX_DEFLATE_RATIO * packed:
             message = (
                 f"says that it holds {info.file_size} bytes, which its {packed} compressed ones cannot give"
             )
             raise InputError(Problem(where, message, "copy or make it again", "corrupt"))
         return NpzMember(name, header, compressed=True)
-    # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, the last four hold two lengths.
+    # Local file header (PKWARE APPNOTE 4.3.7): 30 fixed bytes, with the two lengths at the end.
     file.seek(info.header_offset)
     name_bytes, extra_bytes = struct.unpack("<HH", exactly(file, 30, where)[26:])
     start = info.header_offset + 30 + name_bytes + extra_bytes
-    placed = NpyHeader(header.shape, header.dtype, header.fortran_order, start + header.offset)
-    if placed.offset + placed.nbytes > size:
-        raise InputError(truncated(where, size, placed.offset + placed.nbytes))
-    return NpzMember(name, placed, compressed=False)
+    header = replace(header, offset=start + header.offset)
+    if header.offset + header.nbytes > size:
+        raise InputError(truncated(where, size, header.offset + header.nbytes))
+    return NpzMember(name, header, compressed=False)
 
 
 def _bad_zip(path: Path, where: str, error: Exception) -> Problem:

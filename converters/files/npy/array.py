@@ -1,4 +1,4 @@
-"""Values of ``.npy`` files, mapped or read in the order of the file."""
+"""Reading the values of ``.npy`` files: memory-mapped, or in file order."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
     path
         The file.
     location
-        What an error calls the file; its path by default.
+        What messages call the file; its path by default.
 
     Raises
     ------
     InputError
-        Unreadable, not ``.npy``, object dtype, truncated or too long.
+        If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
     where = location or str(path)
     try:
@@ -45,7 +45,7 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
 
 
 def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
-    """Map a ``.npy`` file into memory, read-only, in its own dtype, byte order and axis order.
+    """Memory-map a ``.npy`` file, read-only, in its own dtype, byte order and axis order.
 
     Raises
     ------
@@ -58,10 +58,7 @@ def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
 def read_flat(
     path: Path, header: NpyHeader, start: int, out: NDArray[Any], location: str | None = None
 ) -> None:
-    """Read ``out.size`` values from number ``start`` on, in the order of the file, into ``out``.
-
-    See `open_flat`, for which this is one call.
-    """
+    """Read ``out.size`` values from index ``start`` on, in file order, into ``out``; see `open_flat`."""
     with open_flat(path, header, location) as read:
         read(start, out)
 
@@ -70,22 +67,22 @@ def read_flat(
 def open_flat(
     path: Path, header: NpyHeader, location: str | None = None
 ) -> Iterator[Callable[[int, NDArray[Any]], None]]:
-    """Open a file for reading runs of values in the order of the file: ``read(start, out)``.
+    """Open a file for reading values in file order: ``read(start, out)``.
 
-    ``out`` is filled with values from number ``start`` on: C-contiguous, writeable, of ``header.dtype``; any
-    shape. No mapping is involved: memory holds ``out`` alone. Fortran-ordered files yield axis 0 fastest.
+    ``out`` is filled with values from index ``start`` on. It is C-contiguous, writeable, of ``header.dtype``
+    and any shape. In Fortran-ordered files, axis 0 varies fastest. The file is not memory-mapped.
 
     Parameters
     ----------
     path, header
-        The file and its `read_header` (or an uncompressed member's header).
+        The file and its header (or that of an uncompressed ``.npz`` member).
     location
-        What an error calls the file; its path by default.
+        What messages call the file; its path by default.
 
     Raises
     ------
     InputError
-        The file ends before ``out`` is full (it was cut after its header was read).
+        If the file ends before ``out`` is full (it was truncated after its header was read).
     """
     where = location or str(path)
 
@@ -113,7 +110,7 @@ def open_flat(
 
 
 def map_values(path: Path, header: NpyHeader, where: str) -> NDArray[Any]:
-    """Map the values that a header describes, read-only."""
+    """Memory-map the values that a header describes, read-only."""
     order: Literal["F", "C"] = "F" if header.fortran_order else "C"
     if header.nbytes == 0:
         empty: NDArray[Any] = np.empty(header.shape, header.dtype, order)
@@ -127,7 +124,7 @@ def map_values(path: Path, header: NpyHeader, where: str) -> NDArray[Any]:
 
 
 def fill(file: FileIO | IO[bytes], view: memoryview) -> int:
-    """Read until `view` is full or the file ends; gives the bytes that were read."""
+    """Read until `view` is full or the file ends; returns the number of bytes read."""
     done = 0
     while done < len(view):
         got = file.readinto(view[done:])  # type: ignore[union-attr]  # every binary file has it

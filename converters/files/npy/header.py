@@ -1,7 +1,7 @@
-"""What stands before the values of a ``.npy`` array, read without numpy's pickle path.
+"""Headers of ``.npy`` arrays, parsed without unpickling.
 
-Format: numpy's "NPY format" (``numpy.lib.format``), versions 1.0, 2.0 and 3.0. Object arrays are refused
-before a single value is looked at. A file shorter or longer than its header says is refused, with both sizes.
+Format: numpy's "NPY format" (``numpy.lib.format``), versions 1.0, 2.0 and 3.0. Arrays of Python objects are
+refused, and so are files that are shorter or longer than their header says.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import math
 import re
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import IO, Any
 
 import numpy as np
@@ -29,7 +30,7 @@ __all__ = [
 ]
 
 MAGIC = b"\x93NUMPY"
-_HEADER_LIMIT = 1 << 16  # a literal longer than this is no header of an array
+_MAX_HEADER = 1 << 16
 _SPACE = " \t\r\n"
 _PY2_LONG = re.compile(r"(?<=\d)L\b")  # Python 2 wrote shapes as (3L, 4L)
 LOOKALIKES = (
@@ -42,18 +43,18 @@ LOOKALIKES = (
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What stands before the values of an array.
+    """Header of an array.
 
     Attributes
     ----------
     shape
-        Shape of the array, in the order of its axes.
+        Shape of the array.
     dtype
-        As stored: big-endian arrays keep their byte order here.
+        As stored, byte order included.
     fortran_order
-        True: axis 0 varies fastest in the file.
+        Whether axis 0 varies fastest in the file.
     offset
-        Byte where the values begin: in the file, or, for a compressed ``.npz`` member, in its content.
+        Byte offset of the values: in the file, or, for a compressed ``.npz`` member, in its content.
     """
 
     shape: tuple[int, ...]
@@ -73,12 +74,12 @@ class NpyHeader:
 
 
 def parse_header(file: IO[bytes], where: str) -> NpyHeader:
-    """Read a header from its first byte on; ``offset`` counts from there.
+    """Read a header from the current position on; its ``offset`` is relative to that position.
 
     Raises
     ------
     InputError
-        It is none, or that of an array of objects.
+        If it is not a valid header, or the array holds Python objects.
     """
     magic = file.read(8)
     if not magic:
@@ -96,15 +97,24 @@ def parse_header(file: IO[bytes], where: str) -> NpyHeader:
     layout = "<H" if version == (1, 0) else "<I"
     width = struct.calcsize(layout)
     (length,) = struct.unpack(layout, exactly(file, width, where))
-    if length > _HEADER_LIMIT:
-        message = f"has a header of {length} bytes, expected at most {_HEADER_LIMIT}"
+    if length > _MAX_HEADER:
+        message = f"has a header of {length} bytes, expected at most {_MAX_HEADER}"
         raise InputError(Problem(where, message, "save it again with np.save", "header"))
     text = exactly(file, length, where).decode("utf-8" if version == (3, 0) else "latin-1", "replace")
-    shape, dtype, fortran_order = _literal(text, where)
+    try:
+        shape, dtype, fortran_order = _cached_literal(text)
+    except InputError:
+        shape, dtype, fortran_order = _parse_literal(text, where)  # raises again, with the name
     return NpyHeader(shape, dtype, fortran_order, len(magic) + width + length)
 
 
-def _literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+@lru_cache(256)
+def _cached_literal(text: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
+    """As `_parse_literal`: many files have equal headers."""
+    return _parse_literal(text, "")
+
+
+def _parse_literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
     try:
         try:
             found = ast.literal_eval(text.strip(_SPACE))
@@ -126,7 +136,7 @@ def _literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], boo
     if dtype.itemsize == 0:
         raise InputError(Problem(where, f"has dtype {dtype}, which has no bytes", "save it as text", "dtype"))
     try:
-        np.empty((0, *shape), dtype)  # holds nothing: only whether there can be such an array
+        np.empty((0, *shape), dtype)  # allocates nothing, but checks the shape
     except (ValueError, OverflowError) as error:
         message = f"has a shape in its header that no array can have: {error}"
         raise InputError(Problem(where, message, "save it again with np.save", "header")) from error
@@ -134,7 +144,7 @@ def _literal(text: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any], boo
 
 
 def check_size(header: NpyHeader, size: int, where: str) -> None:
-    """Refuse a file, or content, of `size` bytes that is shorter or longer than its header says."""
+    """Refuse a file, or the content of a member, if its `size` in bytes contradicts its header."""
     expected = header.offset + header.nbytes
     if size < expected:
         raise InputError(truncated(where, size, expected))
@@ -147,7 +157,7 @@ def check_size(header: NpyHeader, size: int, where: str) -> None:
 
 
 def exactly(file: IO[bytes], count: int, where: str) -> bytes:
-    """Read `count` bytes of a header."""
+    """Read exactly `count` bytes of a header."""
     data = file.read(count)
     if len(data) < count:
         raise InputError(Problem(where, "ends inside its header", "copy or make it again", "truncated"))
@@ -155,14 +165,14 @@ def exactly(file: IO[bytes], count: int, where: str) -> bytes:
 
 
 def truncated(where: str, size: int, expected: int) -> Problem:
-    """A file that is too short."""
+    """Problem: the file has `size` bytes of `expected`."""
     return Problem(
         where, f"is truncated: holds {size} of {expected} bytes", "copy or make it again", "truncated"
     )
 
 
 def unreadable(where: str, error: Exception) -> Problem:
-    """A file that the system does not let be read."""
+    """Problem: the operating system cannot read the file."""
     reason = getattr(error, "strerror", None) or str(error)
     return Problem(where, f"cannot be read: {reason}", "", "unreadable")
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column
 from unistore.converters.common.exported import File
-from unistore.converters.common.originals import open_plain
+from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import SUFFIXES, place
+from unistore.converters.files.hdf5.file import SUFFIXES, location_of
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.attributes import file_attributes, kept_attributes
@@ -71,14 +71,14 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     tree, name = found.tree, file.name
     stored, problems = _stored_names(tree, name, mapping)
     for path in ("data", *stored):
-        problems += hdf5.check_dataset(tree.datasets[path], place(name, path))
+        problems += hdf5.check_dataset(tree.datasets[path], location_of(name, path))
     if problems:
         raise InputError(problems)
     length = lengths_problem({path: tree.datasets[path].shape for path in ("data", *stored)}, name)
     data = tree.datasets["data"]
     count, per_segment, width = data.shape
     problems = [] if length is None else [length]
-    problems += form_problems(Column(data.dtype.str), place(name, "data"), coordinate=True)
+    problems += form_problems(Column(data.dtype.str), location_of(name, "data"), coordinate=True)
     columns: dict[str, tuple[str, Column]] = {}
     whole: dict[str, tuple[str, Column]] = {}
     if width > 3:
@@ -88,10 +88,10 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
         by_point = shape[1:2] == (per_segment,) and per_segment != 1
         if not by_point and shape[1:2] not in ((), (1,)) and key in _POINTWISE:
             message = f"has shape {shape}, expected ({count},), ({count}, 1) or ({count}, {per_segment}, …)"
-            problems.append(Problem(place(name, path), message, "write the file again", "length"))
+            problems.append(Problem(location_of(name, path), message, "write the file again", "length"))
         row_shape = shape[2:] if by_point else shape[1:]
         form = Column(dtype.str, () if row_shape == (1,) else row_shape)
-        problems += form_problems(form, place(name, path))
+        problems += form_problems(form, location_of(name, path))
         (columns if by_point else whole)[key] = (path, form)
     problems += _name_problems(columns, whole, name)
     if problems:
@@ -131,7 +131,7 @@ def _stored_names(tree: Tree, name: str, mapping: Mapping[str, str]) -> tuple[di
     wanted = {source.strip("/"): key for key, source in mapping.items() if source}
     gone = {key for key, source in mapping.items() if not source}
     problems = [
-        Problem(place(name, source), f"is not there, but --map {key}={source} names it", kind="missing")
+        Problem(location_of(name, source), f"is not there, but --map {key}={source} names it", kind="missing")
         for source, key in wanted.items()
         if source not in tree.datasets
     ]
@@ -150,7 +150,7 @@ def _name_problems(
     kept = [key for key in whole if key in (*segment_fields(None), "name")]
     cure = "rename it with --map NEW=OLD"
     return problems + [
-        Problem(place(name, paths[key]), f"{key!r} is kept for the index", cure, "name") for key in kept
+        Problem(location_of(name, paths[key]), f"{key!r} is kept for the index", cure, "name") for key in kept
     ]
 
 
@@ -177,7 +177,7 @@ class _Batches(Datasets):
 
     def segment_column(self, key: str) -> NDArray[Any]:
         path, _, row_shape = self._detail["segment_columns"][key]
-        rows = hdf5.read_rows(self._file[path], place(self._name, path))
+        rows = hdf5.read_rows(self._file[path], location_of(self._name, path))
         return rows.reshape(len(rows), *row_shape)
 
     def segments(self) -> Ranges:
@@ -192,7 +192,7 @@ open_points = opener(_Batches)
 def open_original(source: Source) -> Iterator[Original]:
     """Read the datasets with h5py alone, a row a point."""
     paths = column_paths(source.detail)
-    with open_plain(source.path) as file:
+    with open_with_h5py(source.path) as file:
 
         def column(key: str) -> NDArray[Any]:
             rows: NDArray[Any] = file[paths[key]][()]

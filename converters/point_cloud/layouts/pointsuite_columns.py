@@ -11,9 +11,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import open_plain
+from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
+from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
@@ -57,7 +57,7 @@ def describe(file: Candidate, mapping: Mapping[str, str]) -> Layout:
     """Columns are those of the first segment."""
     found = checked(file)
     groups, names = found.file["segments"], found.segments
-    location = place(file.name, f"segments/{names[0]}")
+    location = location_of(file.name, f"segments/{names[0]}")
     first = follow(groups, names[0], location, file.roots)
     if isinstance(first, Problem):
         raise InputError(first)
@@ -126,7 +126,7 @@ class _InSegments(PointSource):
             start, end = self._offsets[number : number + 2].tolist()
             first, last = max(lo, start), min(hi, end)
             dataset = self._groups.member(number, path)
-            location = place(self._groups.name, f"segments/{self._groups.keys[number]}/{path}")
+            location = location_of(self._groups.name, f"segments/{self._groups.keys[number]}/{path}")
             if isinstance(dataset, Problem):
                 self._problems[dataset] = None
             elif dataset.shape != (end - start, *row_shape) or hdf5.native(dataset.dtype) != base:
@@ -148,7 +148,7 @@ open_points = opener(_InSegments)
 def open_original(source: Source) -> Iterator[Original]:
     """Read the columns of all segments with h5py alone."""
     paths = column_paths(source.detail)
-    with open_plain(source.path) as file:
+    with open_with_h5py(source.path) as file:
         names = sorted(file["segments"], key=lambda name: int(name.rpartition("_")[2]))
 
         def column(key: str) -> NDArray[Any]:
@@ -173,7 +173,7 @@ def _lengths(groups: Segments, key: str) -> Ints:
                 if found
             )
             message = f"{said}, unlike the first segment, which holds {', '.join(sorted(known))}"
-            problems.append(Problem(place(groups.name, path), message, CURE, "columns"))
+            problems.append(Problem(location_of(groups.name, path), message, CURE, "columns"))
         dataset = groups.dataset(group, path, key)
         if isinstance(dataset, Problem):
             problems.append(dataset)

@@ -12,9 +12,9 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.originals import open_plain
+from unistore.converters.common.originals import open_with_h5py
 from unistore.converters.files.hdf5 import file as hdf5
-from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, place
+from unistore.converters.files.hdf5.file import SUFFIXES, check_dataset, location_of
 from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.columns import choose
 from unistore.converters.point_cloud.datasets import (
@@ -91,7 +91,7 @@ open_points = opener(_Indexed)
 def open_original(source: Source) -> Iterator[Original]:
     """Read columns and indices with h5py alone."""
     paths = column_paths(source.detail)
-    with open_plain(source.path) as file:
+    with open_with_h5py(source.path) as file:
         paths_of = {int(name.rpartition("_")[2]): f"segments/{name}/indices" for name in file["segments"]}
         yield Original(
             lambda key: file[paths[key]][()],
@@ -114,7 +114,7 @@ def _indices(groups: Segments, rows: int) -> Iterator[Iterator[Ints]]:
     wrong: dict[str, list[Problem]] = {}
     for number, key in enumerate(groups.keys):
         dataset = groups.member(number, "indices")
-        location = place(groups.name, f"segments/{key}/indices")
+        location = location_of(groups.name, f"segments/{key}/indices")
         if isinstance(dataset, Problem):
             problems.append(dataset)
         elif dataset.dtype.kind not in "iu" or dataset.ndim != 1:

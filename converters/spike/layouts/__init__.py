@@ -1,7 +1,6 @@
-"""Formats of spike files, a module each, listed in `FORMATS`.
+"""Formats of spike files, one module each; see `unistore.converters.spike.source`.
 
-To add a format, write a module here with a subclass of `FrameSource` or `StreamSource` and a `Format`, and
-list it in `FORMATS`. Nothing else changes.
+To add one, write a module here with a `Format`, and list it in `FORMATS`. Nothing else changes.
 """
 
 from __future__ import annotations
@@ -24,30 +23,29 @@ __all__ = [
 ]
 
 FORMATS: tuple[Format, ...] = (dat.FORMAT, npy.FORMAT, npz.FORMAT)
-"""Formats of spikes; those that can also hold voxels say so."""
 
 ARRAY_SUFFIX, STREAM_SUFFIX = npy.FORMAT.suffixes[0], dat.FORMAT.suffixes[0]
-"""Endings of the files that arrays and streams are given back as where their own format is not written."""
+"""Suffixes of exported arrays and streams whose own format cannot be written."""
 
 
 def spike_suffixes() -> tuple[str, ...]:
-    """Endings of files of spikes."""
+    """Suffixes of files of spikes."""
     return tuple(suffix for each in FORMATS for suffix in each.suffixes)
 
 
 def voxel_suffixes() -> tuple[str, ...]:
-    """Endings of files of voxels."""
+    """Suffixes of files of voxels."""
     return tuple(suffix for each in FORMATS if each.open_voxels is not None for suffix in each.suffixes)
 
 
 def format_of(path: PurePath) -> Format:
-    """Format of a file, by its name; a file of another name, if given, is taken for a ``.dat`` stream."""
+    """Format of a file by its suffix; ``.dat`` for an unknown suffix."""
     name = path.name.lower()
     return next((each for each in FORMATS if name.endswith(each.suffixes)), dat.FORMAT)
 
 
 def stem_of(path: PurePath) -> str:
-    """File name without the ending of its format, or else without its last suffix."""
+    """File name without the suffix of its format, or without its last suffix if the format is unknown."""
     found = [each for each in spike_suffixes() if path.name.lower().endswith(each)]
     return path.name[: -max(map(len, found))] if found else path.stem
 
@@ -58,7 +56,7 @@ def open_spikes(path: Path, location: str) -> FrameSource | StreamSource:
     Raises
     ------
     InputError
-        It cannot be read, or holds no spikes.
+        If it cannot be read, or holds no spikes.
     """
     return format_of(path).open(path, location)
 
@@ -69,7 +67,7 @@ def open_voxels(path: Path, location: str) -> VoxelGrid:
     Raises
     ------
     InputError
-        It cannot be read, or holds no voxels.
+        If it cannot be read, or holds no voxels.
     """
     opened = format_of(path).open_voxels
     assert opened is not None

@@ -1,4 +1,4 @@
-"""Headerless streams, ``.dat``: bits or bytes of one frame after the other."""
+"""Headerless ``.dat`` streams: bits or bytes of consecutive frames."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DatSource(StreamSource):
 
     @contextmanager
     def open(self) -> Iterator[ReadBytes]:
-        """Read the file's bytes as they are."""
+        """As in `StreamSource`."""
         try:
             with self.path.open("rb", buffering=0) as file:
                 yield lambda count: np.fromfile(file, np.uint8, count)
@@ -33,7 +33,6 @@ class DatSource(StreamSource):
 
 
 def _open(path: Path, location: str) -> DatSource:
-    """Size of a file, once it has shown that it is no placeholder."""
     try:
         with path.open("rb") as file:
             head = file.read(len(_LFS))

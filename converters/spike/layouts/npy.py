@@ -10,51 +10,27 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.npy.array import open_npy, read_header
 from unistore.converters.parts import LeftOut, Verdict
-from unistore.converters.spike.layouts.arrays import PixelSource, three_axes
+from unistore.converters.spike.layouts.arrays import PixelSource, pixel_source, voxel_grid
 from unistore.converters.spike.source import Format, VoxelGrid
 
-__all__ = ["FORMAT", "NpySource", "NpyVoxels"]
-
-
-class NpySource(PixelSource):
-    """A ``.npy`` file of spikes."""
-
-    def values(self) -> NDArray[Any]:
-        """The array, mapped."""
-        return open_npy(self.path, self.location)
-
-
-class NpyVoxels(VoxelGrid):
-    """A ``.npy`` file of voxels."""
-
-    def values(self) -> NDArray[Any]:
-        """The grid, mapped."""
-        return open_npy(self.path, self.location)
+__all__ = ["FORMAT"]
 
 
 def _look(path: Path, location: str) -> Verdict:
-    """Any array may be in a ``.npy`` file: only a sequence's folder tells."""
     read_header(path, location)
     return LeftOut("is an array outside of a sequence's folders")
 
 
-def _open(path: Path, location: str) -> NpySource:
-    header = read_header(path, location)
-    extent = three_axes(header, "", location)
-    return NpySource(path=path, location=location, extent=extent, dtype=header.dtype)
+def _read_array(path: Path, location: str, _key: str) -> NDArray[Any]:
+    return open_npy(path, location)
 
 
-def _open_voxels(path: Path, location: str) -> NpyVoxels:
-    header = read_header(path, location)
-    shape = three_axes(header, "", location)
-    return NpyVoxels(
-        path=path,
-        location=location,
-        bins=shape.length,
-        height=shape.height,
-        width=shape.width,
-        dtype=header.dtype,
-    )
+def _open(path: Path, location: str) -> PixelSource:
+    return pixel_source(path, location, "", read_header(path, location), _read_array)
+
+
+def _open_voxels(path: Path, location: str) -> VoxelGrid:
+    return voxel_grid(path, location, "", read_header(path, location), _read_array)
 
 
 def _original(path: Path, _key: str) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Arrays of spikes and voxels in ``.npz`` files: of known names, or the only one there."""
+"""Arrays of spikes and voxels in ``.npz`` files: of known names, or the only array."""
 
 from __future__ import annotations
 
@@ -11,30 +11,14 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.npy.archive import NpzMember, npz_members, open_member
 from unistore.converters.parts import LeftOut, Taken, Verdict
-from unistore.converters.spike.layouts.arrays import PixelSource, three_axes
+from unistore.converters.spike.layouts.arrays import PixelSource, pixel_source, voxel_grid
 from unistore.converters.spike.source import Format, VoxelGrid
 from unistore.errors import InputError, Problem
 
-__all__ = ["FORMAT", "NpzSource", "NpzVoxels"]
+__all__ = ["FORMAT"]
 
 _SPIKES = ("spk",)
 _VOXELS = ("voxel", "voxels", "spike_vox", "vox", "arr_0")
-
-
-class NpzSource(PixelSource):
-    """Spikes in a ``.npz`` file."""
-
-    def values(self) -> NDArray[Any]:
-        """The array, mapped unless it is compressed."""
-        return open_member(self.path, npz_members(self.path, self.location)[self.key], self.location)
-
-
-class NpzVoxels(VoxelGrid):
-    """Voxels in a ``.npz`` file."""
-
-    def values(self) -> NDArray[Any]:
-        """The grid, mapped unless it is compressed."""
-        return open_member(self.path, npz_members(self.path, self.location)[self.key], self.location)
 
 
 def _look(path: Path, location: str) -> Verdict:
@@ -45,35 +29,22 @@ def _look(path: Path, location: str) -> Verdict:
     return Taken("array", f"holds {found.name} {found.header.shape}")
 
 
-def _open(path: Path, location: str) -> NpzSource:
-    member = _chosen(path, location, _SPIKES)
-    extent = three_axes(member.header, member.name, location)
-    return NpzSource(
-        path=path,
-        location=location,
-        extent=extent,
-        key=member.name,
-        memory=extent.length * extent.height * extent.width,
-        dtype=member.header.dtype,
-    )
+def _read_array(path: Path, location: str, key: str) -> NDArray[Any]:
+    return open_member(path, npz_members(path, location)[key], location)
 
 
-def _open_voxels(path: Path, location: str) -> NpzVoxels:
-    member = _chosen(path, location, _VOXELS)
-    shape = three_axes(member.header, member.name, location)
-    return NpzVoxels(
-        path=path,
-        location=location,
-        bins=shape.length,
-        height=shape.height,
-        width=shape.width,
-        dtype=member.header.dtype,
-        key=member.name,
-    )
+def _open(path: Path, location: str) -> PixelSource:
+    member = _find_member(path, location, _SPIKES)
+    return pixel_source(path, location, member.name, member.header, _read_array, in_memory=True)
 
 
-def _chosen(path: Path, location: str, names: Sequence[str]) -> NpzMember:
-    """The first of `names` that is there, or the only array of another name."""
+def _open_voxels(path: Path, location: str) -> VoxelGrid:
+    member = _find_member(path, location, _VOXELS)
+    return voxel_grid(path, location, member.name, member.header, _read_array)
+
+
+def _find_member(path: Path, location: str, names: Sequence[str]) -> NpzMember:
+    """The first of `names` in the file, or its only array under another name."""
     members = npz_members(path, location)
     found = [each for each in names if each in members] or (list(members) if len(members) == 1 else [])
     if not found:

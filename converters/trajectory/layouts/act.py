@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unistore.converters.trajectory.layouts.hdf5 import RESULTS, Hdf5Episodes, Hdf5Format, kinds, top
-from unistore.converters.trajectory.source import Look, Match
+from unistore.converters.trajectory.layouts.hdf5 import (
+    RESULTS,
+    Hdf5Episodes,
+    Hdf5Format,
+    members,
+    root_members,
+)
+from unistore.converters.trajectory.source import Match, SourceFile
 
 __all__ = ["Act"]
 
@@ -15,22 +21,22 @@ class _Episode(Hdf5Episodes):
     __slots__ = ()
 
     def attributes(self) -> Mapping[str, Any]:
-        """None: those of the root are the episode's."""
+        """Empty: those of the root are attributes of the episode."""
         return {}
 
 
 class Act(Hdf5Format):
-    """One episode a file."""
+    """One episode per file."""
 
     name = "act"
     evidence = "action beside observations/qpos or observations/images"
     episodes = _Episode
 
-    def match(self, look: Look) -> Match:
-        """By its names, of which none tells how the episode went."""
-        opened, found = top(look)
+    def match(self, look: SourceFile) -> Match:
+        """By names; files with rewards or terminals are of other formats."""
+        opened, found = root_members(look)
         if found.get("action") != "dataset" or found.get("observations") != "group":
             return Match.NO
         if found.keys() & {*RESULTS}:
             return Match.NO
-        return Match.CERTAIN if kinds(opened["observations"]).keys() & {"qpos", "images"} else Match.NO
+        return Match.CERTAIN if members(opened["observations"]).keys() & {"qpos", "images"} else Match.NO

@@ -1,12 +1,12 @@
-"""``d4rl``: ``observations`` is a dataset; many episodes one after another.
+"""``d4rl``: ``observations`` is a dataset; many consecutive episodes.
 
-An episode ends where ``terminals`` or ``timeouts`` say so, and at the end of the file.
+Flags in ``terminals`` or ``timeouts`` end an episode, and so does the end of the file.
 """
 
 from __future__ import annotations
 
-from unistore.converters.trajectory.layouts.hdf5 import ACTIONS, Hdf5Format, top
-from unistore.converters.trajectory.source import Look, Match
+from unistore.converters.trajectory.layouts.hdf5 import ACTIONS, Hdf5Format, root_members
+from unistore.converters.trajectory.source import Match, SourceFile
 
 __all__ = ["D4rl"]
 
@@ -18,9 +18,9 @@ class D4rl(Hdf5Format):
     evidence = "actions beside a dataset of observations"
     joined = True
 
-    def match(self, look: Look) -> Match:
-        """By its names."""
-        _, found = top(look)
+    def match(self, look: SourceFile) -> Match:
+        """By names."""
+        _, found = root_members(look)
         observed = found.get("observations") or found.get("observation")
         commanded = any(found.get(name) == "dataset" for name in ACTIONS)
         return Match.CERTAIN if commanded and observed == "dataset" else Match.NO

@@ -1,6 +1,6 @@
-"""``flat``: ``observations/<key>`` or keys beside ``actions`` and ``rewards``; many episodes in a row.
+"""``flat``: ``observations/<key>`` or keys beside ``actions`` and ``rewards``; many consecutive episodes.
 
-An episode ends where ``terminals`` or ``timeouts`` say so, and at the end of the file.
+Flags in ``terminals`` or ``timeouts`` end an episode, and so does the end of the file.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from unistore.converters.trajectory.layouts.hdf5 import (
     RESULTS,
     Hdf5Format,
     contents,
-    kinds,
+    members,
     root_group,
-    top,
+    root_members,
     tree_of,
 )
-from unistore.converters.trajectory.source import Contents, Look, Match
+from unistore.converters.trajectory.source import Contents, Match, SourceFile
 
 __all__ = ["Flat"]
 
@@ -27,17 +27,17 @@ class Flat(Hdf5Format):
     evidence = "actions or cameras beside observations, rewards or terminals"
     joined = True
 
-    def match(self, look: Look) -> Match:
-        """By its names; any HDF5 file may be one whose datasets the user names."""
-        opened, found = top(look)
+    def match(self, look: SourceFile) -> Match:
+        """By names; any other HDF5 file is possible if the user maps its datasets."""
+        opened, found = root_members(look)
         commanded = any(found.get(name) == "dataset" for name in ACTIONS)
         if found.get("observations") == "group":
-            certain = commanded or bool(kinds(opened["observations"]).keys() & {"images", "rgb_images"})
+            certain = commanded or bool(members(opened["observations"]).keys() & {"images", "rgb_images"})
         else:
             certain = commanded and bool(found.keys() & {*RESULTS})
         return Match.CERTAIN if certain else Match.POSSIBLE
 
-    def describe(self, look: Look) -> Contents:
+    def describe(self, look: SourceFile) -> Contents:
         """The whole file; without a group of observations, what is no action and no result is one."""
         tree = tree_of(look)
         bare = not any(path.startswith(("observation", "obs/")) for path in tree.datasets)

@@ -1,4 +1,4 @@
-"""What formats of HDF5 files share: names at the top, arrays, attributes, the original, the exported file."""
+"""Base class of the formats of HDF5 files, and functions for their members, arrays and attributes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.exported import File
-from unistore.converters.common.originals import datasets_of, open_plain
-from unistore.converters.files.hdf5.attribute import is_plain, type_problem
+from unistore.converters.common.originals import dataset_paths, open_with_h5py
+from unistore.converters.files.hdf5.attribute_json import is_plain, type_problem
 from unistore.converters.files.hdf5.attributes import Entry, objects_of, read_attributes
 from unistore.converters.files.hdf5.file import (
     SUFFIXES,
     check_dataset,
     chunk_memory,
+    file_of,
+    location_of,
+    member,
     names_in,
     open_hdf5,
-    place,
     read_objects,
     read_rows,
 )
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.scan import Source
-from unistore.converters.trajectory.attributes import plain_value
 from unistore.converters.trajectory.source import (
     Array,
     Contents,
     EpisodeSource,
     Format,
     Group,
-    Look,
     Mask,
-    Original,
-    Restored,
+    OriginalFile,
+    RestoredFile,
+    SourceFile,
+    to_json,
 )
 from unistore.errors import InputError, Problem
 
@@ -53,71 +55,76 @@ __all__ = [
     "Hdf5Format",
     "arrays_of",
     "contents",
-    "kinds",
-    "plain_attributes",
+    "json_attributes",
+    "members",
     "root_group",
-    "top",
+    "root_members",
     "tree_of",
 ]
 
 ACTIONS = ("action", "actions")
 RESULTS = ("rewards", "reward", "terminals", "terminal", "dones", "timeouts", "terminated")
-"""Names of datasets that tell trajectory files."""
+"""Names of datasets by which trajectory files are recognised."""
 
 
-def top(look: Look) -> tuple[h5py.File, dict[str, str]]:
-    """An open file, and the kinds of the things at its top."""
+def root_members(look: SourceFile) -> tuple[h5py.File, dict[str, str]]:
+    """An open file, and the members of its root."""
     file = look.opened(open_hdf5)
-    return file, kinds(file)
+    return file, look.once("root", lambda: members(file))
 
 
-def kinds(group: h5py.Group) -> dict[str, str]:
-    """Kinds of the things directly in a group, hard links only: ``"group"`` or ``"dataset"``."""
+def members(group: h5py.Group) -> dict[str, str]:
+    """Members of a group (hard links only): ``"group"`` or ``"dataset"`` by name."""
     found = {}
-    for name in names_in(group, place(Path(group.file.filename).name, group.name)):
-        if isinstance(group.get(name, getlink=True), h5py.HardLink):
-            kind = group.get(name, getclass=True)
-            found[name] = "dataset" if kind is h5py.Dataset else "group"
+    for name in names_in(group, _location(group)):
+        key = name.encode()
+        if group.id.links.get_info(key).type == h5py.h5l.TYPE_HARD:
+            kind = h5py.h5o.get_info(group.id, key).type
+            found[name] = "dataset" if kind == h5py.h5o.TYPE_DATASET else "group"
     return found
 
 
-def tree_of(look: Look) -> Tree:
+def _location(group: h5py.Group) -> str:
+    return location_of(file_of(group).name, group.name)
+
+
+def tree_of(look: SourceFile) -> Tree:
     """Every dataset of a file."""
     return walk(look.opened(open_hdf5), look.name, look.roots)
 
 
-def contents(look: Look, tree: Tree, groups: Sequence[Group], masks: Sequence[Mask] = ()) -> Contents:
-    """Contents of a file whose groups are known."""
+def contents(look: SourceFile, tree: Tree, groups: Sequence[Group], masks: Sequence[Mask] = ()) -> Contents:
+    """Contents of a file with the given groups."""
     file = look.opened(open_hdf5)
     episodes = {group.path for group in groups}
-    told = episodes | {path.rpartition("/")[0] for path in episodes}
-    of_root = frozenset() if "" in episodes else frozenset(file.attrs)
+    known_groups = episodes | {path.rpartition("/")[0] for path in episodes}
+    root_attributes = frozenset() if "" in episodes else frozenset(file.attrs)
 
     def in_text(path: str, _: h5py.HLObject, name: str, entry: Entry) -> bool:
-        """Whether the store's text of the file and its episodes has the attribute, and its place, exactly."""
-        return path in told and name not in of_root and is_plain(entry)
+        """Whether the attributes of the file and its episodes, as `EpisodeSource` returns them, suffice."""
+        return path in known_groups and name not in root_attributes and is_plain(entry)
 
     objects = objects_of(file, tree, lambda _: True)
-    linked = {Path(dataset.file.filename) for dataset in tree.datasets.values()}
+    linked = {file_of(dataset) for dataset in tree.datasets.values()}
     return Contents(
         groups=groups,
         masks=masks,
         problems=tree.problems,
-        files=(tree.files | linked) - {Path(file.filename)},
+        files=(tree.files | linked) - {file_of(file)},
         memory=max(map(chunk_memory, tree.datasets.values()), default=0),
         attributes=read_attributes(objects, in_text),
     )
 
 
-def root_group(look: Look, tree: Tree, *, bare: bool = False) -> Group:
-    """All datasets of a file, whose name is that of its episode."""
+def root_group(look: SourceFile, tree: Tree, *, bare: bool = False) -> Group:
+    """All datasets of a file as one group, named after the file."""
     return Group(name=look.path.stem, path="", arrays=arrays_of(look, "", tree.datasets), bare=bare)
 
 
-def arrays_of(look: Look, group: str, datasets: Mapping[str, h5py.Dataset]) -> dict[str, Array]:
-    """Datasets by path inside a group as arrays; a null dataspace holds nothing and is none."""
+def arrays_of(look: SourceFile, group: str, datasets: Mapping[str, h5py.Dataset]) -> dict[str, Array]:
+    """Arrays of datasets, by path inside a group; those with a null dataspace are skipped."""
     return {
-        path: Hdf5Array(dataset, place(look.name, f"{group}/{path}"), dataset.shape, dataset.dtype)
+        path: Hdf5Array(dataset, location_of(look.name, f"{group}/{path}"), dataset.shape, dataset.dtype)
         for path, dataset in datasets.items()
         if dataset.shape is not None
     }
@@ -125,7 +132,7 @@ def arrays_of(look: Look, group: str, datasets: Mapping[str, h5py.Dataset]) -> d
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Array:
-    """A dataset."""
+    """`Array` of a dataset."""
 
     dataset: h5py.Dataset
     location: str
@@ -137,7 +144,7 @@ class Hdf5Array:
         return check_dataset(self.dataset, self.location, allow_object=objects)
 
     def read(self, lo: int, hi: int, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """As in `Array`; where rows cannot be read, the error names the chunk that they lie in."""
+        """As in `Array`; a reading error names the rows of the damaged chunk."""
         try:
             return read_rows(self.dataset, self.location, lo, hi, out)
         except InputError:
@@ -152,13 +159,13 @@ class Hdf5Array:
         return read_objects(self.dataset, self.location, row)
 
 
-def plain_attributes(group: h5py.Group) -> dict[str, Any]:
-    """Attributes as JSON; one whose type cannot be read says so."""
+def json_attributes(group: h5py.Group) -> dict[str, Any]:
+    """Attributes as JSON; those that cannot be read have a text that says so."""
     values: dict[str, Any] = {}
-    for key in names_in(group.attrs, place(Path(group.file.filename).name, group.name)):
+    for key in names_in(group.attrs, _location(group)):
         try:
             value = group.attrs[key]
-            values[key] = None if isinstance(value, h5py.Empty) else plain_value(value)
+            values[key] = None if isinstance(value, h5py.Empty) else to_json(value)
         except (OSError, TypeError, ValueError) as error:
             values[key] = f"unreadable: {error}"
     return values
@@ -166,7 +173,7 @@ def plain_attributes(group: h5py.Group) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Hdf5Episodes:
-    """An open file whose attributes are those of its root, and those of each group."""
+    """`EpisodeSource` of an open file, with the attributes of its root and of each group."""
 
     opened: h5py.File
     name: str
@@ -174,30 +181,30 @@ class Hdf5Episodes:
     def array(self, group: str, dataset: str) -> Array:
         """As in `EpisodeSource`."""
         item = f"{group}/{dataset}".strip("/")
-        found = self.opened[item]
-        return Hdf5Array(found, place(self.name, item), found.shape, found.dtype)
+        found = member(self.opened, item)
+        return Hdf5Array(found, location_of(self.name, item), found.shape, found.dtype)
 
     def attributes(self) -> Mapping[str, Any]:
         """As in `EpisodeSource`."""
-        return plain_attributes(self.opened)
+        return json_attributes(self.opened)
 
     def group_attributes(self, group: str) -> Mapping[str, Any]:
         """As in `EpisodeSource`."""
-        return plain_attributes(self.opened[group] if group else self.opened)
+        return json_attributes(self.opened[group] if group else self.opened)
 
 
 class Hdf5Format(Format):
-    """A format of HDF5 files; one group at the root holds all arrays, unless a subclass says otherwise."""
+    """A format of HDF5 files. By default, the root is the only group of arrays."""
 
     suffixes = SUFFIXES
     episodes: ClassVar[type[Hdf5Episodes]] = Hdf5Episodes
 
-    def names(self, look: Look) -> Sequence[str]:
+    def names(self, look: SourceFile) -> Sequence[str]:
         """As in `Format`."""
         return sorted(look.opened(open_hdf5))
 
-    def describe(self, look: Look) -> Contents:
-        """The whole file."""
+    def describe(self, look: SourceFile) -> Contents:
+        """The whole file as one group."""
         tree = tree_of(look)
         return contents(look, tree, [root_group(look, tree)])
 
@@ -208,17 +215,17 @@ class Hdf5Format(Format):
             yield self.episodes(file, source.name)
 
     @contextmanager
-    def open_original(self, path: Path) -> Iterator[Original]:
-        """As in `Format`: with h5py alone."""
-        with open_plain(path) as file:
-            yield Original(
+    def open_original(self, path: Path) -> Iterator[OriginalFile]:
+        """As in `Format`, with h5py alone."""
+        with open_with_h5py(path) as file:
+            yield OriginalFile(
                 rows=lambda name: file[name],
-                names=datasets_of(file),
+                names=dataset_paths(file),
                 attributes_left_out=partial(_left_out, file),
             )
 
-    def file(self, restored: Restored) -> File:
-        """A file whose arrays and attributes stand at the root."""
+    def file(self, restored: RestoredFile) -> File:
+        """A file with its arrays and attributes at the root."""
         attributes = {**restored.attributes, **restored.group_attributes.get("", {})}
         return File(
             name=restored.name,
@@ -229,12 +236,14 @@ class Hdf5Format(Format):
         )
 
 
-def _left_out(file: Any, text: str, stored: Callable[[str], bool], told: Collection[str]) -> list[str]:
-    """Attributes that are neither kept, nor in the store's text of the file and its episodes."""
+def _left_out(
+    file: Any, text: str, stored: Callable[[str], bool], known_groups: Collection[str]
+) -> list[str]:
+    """Attributes that are neither stored exactly, nor among those of the file and its episodes."""
 
     def in_text(path: str, item: Any, name: Any) -> bool:
         try:
-            return path in told and type_problem(item.attrs.get_id(name).dtype) is None
+            return path in known_groups and type_problem(item.attrs.get_id(name).dtype) is None
         except (OSError, TypeError, ValueError):
             return False
 

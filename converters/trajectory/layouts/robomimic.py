@@ -13,22 +13,29 @@ import h5py
 import numpy as np
 
 from unistore.converters.common.exported import File, array_values
-from unistore.converters.files.hdf5.file import place, read_objects
+from unistore.converters.files.hdf5.file import location_of, read_objects
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.converters.files.paths import natural_key
-from unistore.converters.trajectory.attributes import plain_value
 from unistore.converters.trajectory.layouts.hdf5 import (
     ACTIONS,
     Hdf5Episodes,
     Hdf5Format,
     arrays_of,
     contents,
-    kinds,
-    plain_attributes,
-    top,
+    json_attributes,
+    members,
+    root_members,
     tree_of,
 )
-from unistore.converters.trajectory.source import Contents, Group, Look, Mask, Match, Restored
+from unistore.converters.trajectory.source import (
+    Contents,
+    Group,
+    Mask,
+    Match,
+    RestoredFile,
+    SourceFile,
+    to_json,
+)
 
 __all__ = ["Robomimic"]
 
@@ -37,12 +44,12 @@ _MASK = "mask"
 _EPISODE = re.compile(r"(demo|episode|ep|traj|trajectory|rollout)[_-]?[0-9]+", re.IGNORECASE)
 
 
-def _masks(look: Look, tree: Tree) -> list[Mask]:
+def _masks(look: SourceFile, tree: Tree) -> list[Mask]:
     masks = []
     for item, dataset in tree.datasets.items():
         if item.startswith(f"{_MASK}/"):
-            location = place(look.name, item)
-            value = None if dataset.shape is None else plain_value(read_objects(dataset, location))
+            location = location_of(look.name, item)
+            value = None if dataset.shape is None else to_json(read_objects(dataset, location))
             listed = [value] if isinstance(value, str) else list(value or [])
             masks.append(Mask(name=item.removeprefix(f"{_MASK}/"), location=location, episodes=listed))
     return masks
@@ -52,30 +59,30 @@ class _Demonstrations(Hdf5Episodes):
     __slots__ = ()
 
     def attributes(self) -> Mapping[str, Any]:
-        """Of the file, and of ``data``."""
-        return {**plain_attributes(self.opened), **plain_attributes(self.opened[_DATA])}
+        """Attributes of the root and of ``data``."""
+        return {**json_attributes(self.opened), **json_attributes(self.opened[_DATA])}
 
 
 class Robomimic(Hdf5Format):
-    """A group an episode."""
+    """One group per episode."""
 
     name = "robomimic"
     evidence = "episodes as groups of data/"
     episodes = _Demonstrations
 
-    def match(self, look: Look) -> Match:
-        """Groups alone in ``data``, the first of them called or filled like an episode."""
-        opened, found = top(look)
-        data = kinds(opened[_DATA]) if found.get(_DATA) == "group" else {}
+    def match(self, look: SourceFile) -> Match:
+        """``data`` has only groups, and the first has the name or the datasets of an episode."""
+        opened, found = root_members(look)
+        data = members(opened[_DATA]) if found.get(_DATA) == "group" else {}
         if not data or set(data.values()) != {"group"}:
             return Match.NO
         first = min(data, key=natural_key)
-        if _EPISODE.fullmatch(first) or set(kinds(opened[_DATA][first])) & {*ACTIONS, "obs", "states"}:
+        if _EPISODE.fullmatch(first) or set(members(opened[_DATA][first])) & {*ACTIONS, "obs", "states"}:
             return Match.CERTAIN
         return Match.NO
 
-    def describe(self, look: Look) -> Contents:
-        """A group an episode, in natural order."""
+    def describe(self, look: SourceFile) -> Contents:
+        """One group per episode, in natural order."""
         tree = tree_of(look)
         paths = [path for path in tree.groups if path.startswith(f"{_DATA}/") and path.count("/") == 1]
         datasets: dict[str, dict[str, h5py.Dataset]] = {path: {} for path in paths}
@@ -95,8 +102,8 @@ class Robomimic(Hdf5Format):
         """As in `Format`."""
         return f"{_DATA}/{episode}"
 
-    def file(self, restored: Restored) -> File:
-        """A group an episode; what the file says about itself stands at ``data``."""
+    def file(self, restored: RestoredFile) -> File:
+        """One group per episode; attributes of the file are written to ``data``."""
         masks = {
             f"{_MASK}/{name}": array_values(np.array([episode.encode() for episode in listed]))
             for name, listed in restored.masks.items()

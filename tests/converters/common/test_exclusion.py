@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from unistore.conversion.convert import make_converter
-from unistore.converters.common.exclusion import Collected, Exclusion, about
+from unistore.converters.common.exclusion import Exclusion, ProblemCollector, with_source
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, Problem
 
@@ -41,20 +41,20 @@ def test_a_name_that_leaves_nothing_out_is_a_problem(name: str, near: str) -> No
     there = ["clouds/a.h5", "seq/spike_vox/0.npy"]
     exclusion = Exclusion(["clouds/", name])
     assert exclusion.covers("clouds/a.h5")
-    (problem,) = exclusion.unmet(["clouds/", name], there)
+    (problem,) = exclusion.not_found(["clouds/", name], there)
     assert problem.location == f"--exclude {name}"
     assert (near in problem.cure) if near else ("is it" not in problem.cure)
-    assert exclusion.unmet(["clouds"], there) == []
+    assert exclusion.not_found(["clouds"], there) == []
     assert Exclusion([]).notes() == []
 
 
 def test_problems_keep_the_part_that_they_are_about() -> None:
     problems = [Problem("a.h5", "bad"), Problem("a.h5: data/demo_1/x", "bad", source="a.h5: data/demo_1")]
-    assert [problem.source for problem in about("a.h5", problems)] == ["a.h5", "a.h5: data/demo_1"]
+    assert [problem.source for problem in with_source("a.h5", problems)] == ["a.h5", "a.h5: data/demo_1"]
 
 
 def test_attempts_are_told_together() -> None:
-    collected = Collected()
+    collected = ProblemCollector()
     collected.check()
     for number in range(3):
         with collected.attempt("somewhere"):
@@ -183,9 +183,8 @@ def test_arrays_side_by_side_lose_the_whole_number(tmp_path: Path, convert_in_me
         np.save(tmp_path / f"image_{number}.npy", np.full((2, 4, 4), number))
         np.save(tmp_path / f"label_{number}.npy", np.full(2, number))
     (tmp_path / "label_1.npy").write_bytes(b"x")
-    with pytest.raises(InputError) as caught:
-        scan_sources(make_converter("rows", {"exclude": ["label_1.npy"]}), [tmp_path])
-    assert [problem.source for problem in caught.value.problems] == ["image_1.npy"]
+    scan = scan_sources(make_converter("rows", {"exclude": ["label_1.npy"]}), [tmp_path])
+    assert [path.name for path, _ in scan.left_out] == ["image_1.npy", "label_1.npy"]
     converter = make_converter("rows", {"exclude": ["label_1.npy", "image_1.npy"]})
     converted = convert_in_memory(converter, [tmp_path])
     assert converted.arrays["rows/label"].tolist() == [0, 0, 2, 2]

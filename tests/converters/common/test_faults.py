@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from unistore.converters.common.exclusion import Collected
+from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
 from unistore.errors import ConversionError, InputError, Problem, StoreError
 
@@ -59,7 +59,7 @@ def test_what_is_raised_on_purpose_passes(error: BaseException) -> None:
 
 def test_problems_of_several_attempts_are_collected() -> None:
     problems = [Problem("before", "x")]
-    collected = Collected(problems)
+    collected = ProblemCollector(problems)
     with collected.attempt("a.h5: x", "a.h5"):
         raise RuntimeError("broken")
     with collected.attempt("b.h5"):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from unistore.converters.files.npy.parts import parts_of
-from unistore.converters.files.pairs import labels_of, owners_of, row_labels_of
+from unistore.converters.files.npy.grouping import group_files
+from unistore.converters.files.pairs import images_of_label, label_paths, row_label_paths
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_labels_are_called_after_their_images(
     label: str, images: list[str], name: str, certain: bool
 ) -> None:
     there = {Path("set", each) for each in [*images, label]}
-    found = owners_of(Path("set", label), there.__contains__, ("ct",))
+    found = images_of_label(Path("set", label), there.__contains__, ("ct",))
     assert found is not None
     assert (found.images, found.name, found.certain) == (
         tuple(Path("set", each) for each in images),
@@ -48,7 +48,7 @@ def test_labels_are_called_after_their_images(
         certain,
     )
     if certain and "." not in label and "/a_" not in label and "case_" not in label:
-        listed = [each.as_posix().lower() for each in labels_of(Path("set", images[0]), ("ct",))]
+        listed = [each.as_posix().lower() for each in label_paths(Path("set", images[0]), ("ct",))]
         assert Path("set", label).as_posix().lower() in listed, "the image does not find its label"
 
 
@@ -66,14 +66,14 @@ def test_labels_are_called_after_their_images(
 )
 def test_other_names_are_no_labels(file: str, others: list[str]) -> None:
     there = {Path("set", each) for each in [*others, file]}
-    assert owners_of(Path("set", file), there.__contains__) is None
+    assert images_of_label(Path("set", file), there.__contains__) is None
 
 
 def test_labels_of_rows() -> None:
-    assert Path("a/label_3") in row_labels_of(Path("a/data_3"))
-    assert Path("a/data_3_y") in row_labels_of(Path("a/data_3"))
-    assert Path("a/label_3") not in row_labels_of(Path("a/data_4"))
-    assert Path("a/y") in row_labels_of(Path("a/x"))
+    assert Path("a/label_3") in row_label_paths(Path("a/data_3"))
+    assert Path("a/data_3_y") in row_label_paths(Path("a/data_3"))
+    assert Path("a/label_3") not in row_label_paths(Path("a/data_4"))
+    assert Path("a/y") in row_label_paths(Path("a/x"))
 
 
 def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str, ...] | None]]:
@@ -84,7 +84,7 @@ def grouped(tmp_path: Path, *names: str) -> dict[str, tuple[list[str], tuple[str
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         np.save(path, np.zeros((3, 4, 5), "u1" if "seg" in name or "label" in name else "i2"))
-    groups, problems = parts_of([(name, tmp_path / name) for name in sorted(names)])
+    groups, problems = group_files([(name, tmp_path / name) for name in sorted(names)])
     assert not problems
     return {group.name: ([name for name, _ in group.files], group.arrays) for group in groups}
 

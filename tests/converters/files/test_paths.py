@@ -129,7 +129,7 @@ def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, monkeypatch: pyt
 
 def test_a_file_is_taken_whatever_its_name(tmp_path: Path) -> None:
     touch(tmp_path / "data.bin")
-    assert expand([tmp_path / "data.bin"], [".h5"]) == [tmp_path / "data.bin"]
+    assert list(expand([tmp_path / "data.bin"], [".h5"])) == [tmp_path / "data.bin"]
 
 
 def test_names_are_relative_to_what_all_files_share(tmp_path: Path, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from itertools import pairwise
@@ -15,7 +16,7 @@ import pytest
 import zarr
 
 import unistore
-from unistore.converters.files.hdf5 import attribute_texts
+from unistore.converters.files.hdf5 import attributes as hdf5_attributes
 from unistore.converters.rows.converter import RowsConverter
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError, StoreError
@@ -185,20 +186,23 @@ def test_what_is_not_kept_is_said(tmp_path: Path) -> None:
 def test_attributes_of_many_files_are_bounded(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attribute_texts, "LARGEST_STORE", 800)
+    monkeypatch.setattr(hdf5_attributes, "MAX_STORE_BYTES", 800)
     scan = scan_sources(RowsConverter(), [sources])
     held = ["attributes" in source.detail for source in scan.sources]
     assert held == [True, False, False]
     assert scan.notes[-1].endswith("MiB of attributes in one store): those in part_1.h5 and 5 more")
 
 
-def test_equal_texts_are_held_once(tmp_path: Path) -> None:
-    for number in range(3):
+def test_equal_texts_are_held_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unistore.system.packed.BLOCK", 4)
+    text = np.random.default_rng(0).bytes(2000).hex()
+    for number in range(4):
         with h5py.File(tmp_path / f"{number}.h5", "w") as file:
             file["x"] = np.arange(3)
-            file.attrs["crs"] = "EPSG:25832"
-    scan = scan_sources(RowsConverter(), [tmp_path])
-    assert len({id(source.detail["attributes"]) for source in scan.sources}) == 1
+            file.attrs["crs"] = text
+    sources = scan_sources(RowsConverter(), [tmp_path]).sources
+    assert all(text in source.detail["attributes"] for source in sources)
+    assert len(pickle.dumps(sources)) < 1.5 * len(text)
 
 
 def test_inspect_names_them(sources: Path, tmp_path: Path) -> None:
@@ -215,8 +219,10 @@ def test_a_text_that_is_none_is_an_error(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store made by someone else may say anything."""
-    monkeypatch.setattr(attribute_texts.AttributeTexts, "detail", lambda *_: {"attributes": '{"": {"a": 1}}'})
+    monkeypatch.setattr(
+        hdf5_attributes.AttributeCollector, "detail", lambda *_: {"attributes": '{"": {"a": 1}}'}
+    )
     unistore.convert(sources, tmp_path / "a.zarr", "rows")
-    with pytest.raises(StoreError, match="what it says of its sources contradicts"):
+    with pytest.raises(StoreError, match="the description of its sources contradicts"):
         unistore.export(tmp_path / "a.zarr", tmp_path / "back")
     assert not (tmp_path / "back").exists()

@@ -16,7 +16,7 @@ import pytest
 from unistore.converters.protocol import Scan
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
-from unistore.converters.spike.images import image_form
+from unistore.converters.spike.images import read_image_header
 from unistore.errors import InputError, Problem
 
 
@@ -70,7 +70,7 @@ def test_every_bad_file_is_reported_at_once(
         "train/bad/spike/000.dat": ("size", "1,919 bytes are 15 frames of 24 x 40 in packed bits (120 bytes"),
         "train/bad/spike/001.dat": ("empty", "is empty (0 bytes)"),
         "train/bad/spike/002.dat": ("format", "Git LFS pointer"),
-        "train/bad/blur/000.png": ("truncated", "is cut short"),
+        "train/bad/blur/000.png": ("truncated", "is truncated"),
         "train/bad/blur/001.png": ("empty", "is empty (0 bytes)"),
         "train/bad/blur/002.png": ("format", "Git LFS pointer"),
         "train/bad/blur/003.png": ("format", "is no PNG or JPEG: it begins with b'<html>no'"),
@@ -274,7 +274,7 @@ def test_an_image_that_claims_more_pixels_than_its_file_can_hold_is_refused(
 ) -> None:
     path = tmp_path / f"a{ending}"
     cv2.imwrite(str(path), np.zeros((48, 80, 3), np.uint8))
-    assert (image_form(path, "a").height, image_form(path, "a").width) == (48, 80)
+    assert (read_image_header(path, "a").height, read_image_header(path, "a").width) == (48, 80)
     content = bytearray(path.read_bytes())
     if ending == ".png":
         content[16:24] = struct.pack(">II", 1 << 30, 1 << 30)
@@ -283,7 +283,7 @@ def test_an_image_that_claims_more_pixels_than_its_file_can_hold_is_refused(
         content[at : at + 4] = struct.pack(">HH", 65535, 65535)
     path.write_bytes(content)
     with pytest.raises(InputError) as error:
-        image_form(path, "a")
+        read_image_header(path, "a")
     (problem,) = error.value.problems
     assert (problem.location, problem.kind) == ("a", "corrupt")
     assert "bytes cannot hold the" in problem.message
@@ -303,4 +303,4 @@ def test_images_of_one_colour_are_taken(
 ) -> None:
     """They compress best."""
     cv2.imwrite(str(tmp_path / f"a{ending}"), np.zeros((4000, 4000, channels), np.uint8), options)
-    assert image_form(tmp_path / f"a{ending}", "a").height == 4000
+    assert read_image_header(tmp_path / f"a{ending}", "a").height == 4000

@@ -56,7 +56,7 @@ def test_upside_down_grids_are_turned_over(
     written = grids(made, 5, lambda voxel: voxel[:, ::-1])
     converted = convert_in_memory(SpikeConverter(**SIZE), [tmp_path])
     np.testing.assert_array_equal(converted.arrays["frames/voxel/5"], np.stack(written)[:, :, ::-1])
-    assert any("turned over" in note for note in converted.scan.notes)
+    assert any("flipped" in note for note in converted.scan.notes)
 
 
 def test_both_ways_up_are_refused(tmp_path: Path, sequences: Callable[..., Any]) -> None:

@@ -63,7 +63,7 @@ def test_the_described_resolution_is_refused_for_packed_bits(gopro: Path) -> Non
     assert "--height 360 --width 640" in problem.cure
     extent, _, notes = scan_one(gopro, height=396, width=640, layout="packed")
     assert extent == [80, 396, 640]
-    assert "careful: neighbouring rows of 000.dat hardly go together as 396 x 640" in notes
+    assert "careful: neighbouring rows of 000.dat hardly correlate as 396 x 640" in notes
 
 
 def test_height_and_width_exchanged_are_remarked(gopro: Path) -> None:

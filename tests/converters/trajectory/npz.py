@@ -23,10 +23,10 @@ from unistore.converters.trajectory.source import (
     EpisodeSource,
     Format,
     Group,
-    Look,
     Match,
-    Original,
-    Restored,
+    OriginalFile,
+    RestoredFile,
+    SourceFile,
 )
 from unistore.errors import InputError, Problem
 
@@ -94,7 +94,7 @@ class Npz(Format):
     suffixes = (".npz",)
     evidence = "action beside obs/ in an archive"
 
-    def match(self, look: Look) -> Match:
+    def match(self, look: SourceFile) -> Match:
         names = look.opened(opened).files
         return (
             Match.CERTAIN
@@ -102,10 +102,10 @@ class Npz(Format):
             else Match.NO
         )
 
-    def names(self, look: Look) -> Sequence[str]:
+    def names(self, look: SourceFile) -> Sequence[str]:
         return sorted(look.opened(opened).files)
 
-    def describe(self, look: Look) -> Contents:
+    def describe(self, look: SourceFile) -> Contents:
         members = look.opened(opened)
         arrays: dict[str, Array] = {
             name: NpzArray(f"{look.name}: {name}", members[name]) for name in members.files
@@ -121,16 +121,16 @@ class Npz(Format):
             yield Episode(members, source.name)
 
     @contextmanager
-    def open_original(self, path: Path) -> Iterator[Original]:
+    def open_original(self, path: Path) -> Iterator[OriginalFile]:
         with zipfile.ZipFile(path) as archive:
 
             def rows(name: str) -> NDArray[Any]:
                 with archive.open(f"{name}.npy") as member:
                     return np.lib.format.read_array(member, allow_pickle=False)
 
-            yield Original(rows, [name.removesuffix(".npy") for name in archive.namelist()])
+            yield OriginalFile(rows, [name.removesuffix(".npy") for name in archive.namelist()])
 
-    def file(self, restored: Restored) -> File:
+    def file(self, restored: RestoredFile) -> File:
         said = {key: array_values(np.array(value)) for key, value in restored.group_attributes[""].items()}
         del said["members"]
         return File(

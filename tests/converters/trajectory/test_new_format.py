@@ -223,5 +223,5 @@ def test_only_layouts_know_formats() -> None:
     modules = sorted(folder.glob("*.py"))
     assert len(modules) > 12
     known = "|".join(each.name for each in layouts.FORMATS)
-    wrong = re.compile(rf"import h5py|h5py\.[A-Z]|open_hdf5|open_plain|['\"]({known})['\"]")
+    wrong = re.compile(rf"import h5py|h5py\.[A-Z]|open_hdf5|open_with_h5py|['\"]({known})['\"]")
     assert [path.name for path in modules if wrong.search(path.read_text())] == []

@@ -9,7 +9,7 @@ from unistore.schemas.rows.fields import row_field, validate
 def test_a_field_names_its_axes() -> None:
     field = row_field("obs/image", "uint8", (4, 5, 3), {"source_dtype": "|u1"})
     assert field.path == "rows/obs/image"
-    assert field.axes == ("row", "axis_1", "axis_2", "axis_3")
+    assert field.axes == ("row", "image_axis_1", "image_axis_2", "image_axis_3")
     assert field.attributes == {"source_dtype": "|u1"}
 
 

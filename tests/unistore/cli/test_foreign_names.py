@@ -18,7 +18,7 @@ import pytest
 import unistore
 from unistore.cli.main import main
 from unistore.cli.output import say, say_json
-from unistore.cli.progress import Bar
+from unistore.cli.progress import ProgressBar
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\u202egpj.exe\u2066\x9b31m\u200b"
 COMMAND = "from unistore.cli.main import main; main()"
@@ -115,7 +115,7 @@ def test_a_terminal_gets_only_the_escapes_of_colours(place: Path) -> None:
 def test_everything_goes_through_the_same_door(capfd: Any) -> None:
     say(f"a{NASTY}\nb")
     say_json({"a": NASTY})
-    with Bar() as bar:
+    with ProgressBar() as bar:
         bar.tell(NASTY)
     printed = capfd.readouterr()
     assert not harmful(printed.out + printed.err)

@@ -128,8 +128,8 @@ def test_sizes_and_counts() -> None:
 
 
 INTERRUPTED = """
-from unistore.cli.progress import Bar
-with Bar() as bar:
+from unistore.cli.progress import ProgressBar
+with ProgressBar() as bar:
     bar.begin("reading", 10)
     bar.advance(10)
     bar.begin("writing", 10)

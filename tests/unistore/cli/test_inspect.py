@@ -162,7 +162,7 @@ def test_a_terminal_gets_tables(store: Path, columns: int, every: bool) -> None:
     for expected in ("rows/data", "1000 × 4", "float32", "agrees with manifest", "unistore"):
         assert expected in text
     assert ("blosc lz4" in text) == (columns == 160 and every)
-    assert ("the terminal being narrow: codec" in text) == (columns == 80 and every)
+    assert ("as the terminal is narrow: codec" in text) == (columns == 80 and every)
     assert ("+ storage of all 8 arrays: --all" in text) == (not every)
     table = re.sub(r"\x1b\[[0-9;]*m", "", text).partition("arrays")[2].partition("load it")[0]
     assert max(map(len, table.splitlines())) <= columns

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 import unistore
 from unistore.errors import InputError
-from unistore.remote.faults import cause
-from unistore.remote.redaction import shown_url, without_secrets
+from unistore.remote.faults import redacted_error
+from unistore.remote.redaction import redact_url, redact_urls
 from unistore.remote.url import Location
 
 SECRETS = ("hunter2", "AKIAUSER", "SIGNED", "frag0")
@@ -144,8 +144,8 @@ def test_no_error_of_the_library_holds_a_secret(place: Path, number: int) -> Non
 
 def test_what_a_library_says_of_a_url_is_shown_without_secrets() -> None:
     said = f"Generic S3 error: error sending request for url ({URLS[0]})\n\nDebug source:\n query: {URLS[2]}"
-    assert not told(str(cause(OSError(said))))
-    assert "Generic S3 error" in str(cause(OSError(said)))
+    assert not told(str(redacted_error(OSError(said))))
+    assert "Generic S3 error" in str(redacted_error(OSError(said)))
 
 
 @pytest.mark.parametrize(
@@ -164,9 +164,9 @@ def test_what_a_library_says_of_a_url_is_shown_without_secrets() -> None:
     ],
 )
 def test_urls_as_they_are_shown(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
-    assert without_secrets(f"see {url}, or '{url}'") == f"see {shown}, or '{shown}'"
-    assert without_secrets({"a": [url, 3, (url,)]}) == {"a": [shown, 3, [shown]]}
+    assert redact_url(url) == shown
+    assert redact_urls(f"see {url}, or '{url}'") == f"see {shown}, or '{shown}'"
+    assert redact_urls({"a": [url, 3, (url,)]}) == {"a": [shown, 3, [shown]]}
 
 
 @given(
@@ -176,7 +176,7 @@ def test_urls_as_they_are_shown(url: str, shown: str) -> None:
     st.text("pq&=?#@:/", max_size=8),
 )
 def test_no_user_password_or_query_is_ever_shown(scheme: str, user: str, password: str, query: str) -> None:
-    shown = shown_url(f"{scheme}://U{user}V:W{password}W@host/path?Q{query}Q")
+    shown = redact_url(f"{scheme}://U{user}V:W{password}W@host/path?Q{query}Q")
     assert not set("UVWQ") & set(shown)
 
 

@@ -63,9 +63,9 @@ def test_a_damaged_store(copy_case: Copy, capsys: pytest.CaptureFixture[str]) ->
         (["a", "--against", "--repair"], "give sources"),
         (["a"], "give sources"),
         (["--sample", "1%"], "is a part of --against"),
-        (["a", "--against", "--sample", "0"], "is no share"),
-        (["a", "--against", "--sample", "120%"], "is no share"),
-        (["a", "--against", "--sample", "some"], "is no share"),
+        (["a", "--against", "--sample", "0"], "is not a share"),
+        (["a", "--against", "--sample", "120%"], "is not a share"),
+        (["a", "--against", "--sample", "some"], "is not a share"),
     ],
 )
 def test_wrong_use(

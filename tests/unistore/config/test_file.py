@@ -201,11 +201,14 @@ def test_workers_of_each_side(read) -> None:
         ("DATALOADER: {TOTAL_WORKERS: 4, TRAIN_WORKERS: 4, VAL_WORKERS: 2}", "less than 1 × (4 training"),
         (
             "DATALOADER: {NUM_WORKERS: 8, TOTAL_WORKERS: auto}",
-            "NUM_WORKERS: says how many workers, and so do",
+            "NUM_WORKERS: is given together with newer keys",
         ),
         ("DATALOADER: {TRAIN_WORKERS: 0, PERSISTENT_WORKERS: true}", "no training workers to persist"),
-        ("DATA: {TRAIN_SPLIT: train, VAL_SPLIT: train}", "VAL_SPLIT: is 'train', and so is DATA.TRAIN_SPLIT"),
-        ("SEED: 1\nDATA: {ROOT: a}\nSEED: 2", "SEED: stands there twice with different values"),
+        (
+            "DATA: {TRAIN_SPLIT: train, VAL_SPLIT: train}",
+            "VAL_SPLIT: is 'train', the same as DATA.TRAIN_SPLIT",
+        ),
+        ("SEED: 1\nDATA: {ROOT: a}\nSEED: 2", "SEED: is given twice with different values"),
         ("DATA: {CLIP_LEN: five}", "DATA.CLIP_LEN: is 'five', expected an integer"),
         ("DATA: {CLIP_LEN: 0}", "DATA.CLIP_LEN: is 0, must be at least 1"),
         ("DATALOADER: {PIN_MEMORY: 1}", "PIN_MEMORY: is 1, expected true or false"),
@@ -213,8 +216,8 @@ def test_workers_of_each_side(read) -> None:
         ("DATALOADER: {TOTAL_WORKERS: 1.5}", "is 1.5, expected 'auto', 'cpu*0.9' or a number"),
         ("- 1\n- 2", "holds list, expected keys and values"),
         ("", "holds nothing, expected keys and values"),
-        ("DATA: [", "is no YAML"),
-        ("DATA: !!python/object/apply:os.system ['true']", "is no YAML"),
+        ("DATA: [", "is not valid YAML"),
+        ("DATA: !!python/object/apply:os.system ['true']", "is not valid YAML"),
     ],
 )
 def test_what_is_refused(read, text: str, said: str) -> None:
@@ -227,7 +230,7 @@ def test_what_is_refused(read, text: str, said: str) -> None:
         (CT.replace("100,", "200000,"), "min_points: is 200000, above dataset.args.max_points, 100000"),
         (CT.replace("CTWindowSparseSDF", "Other"), "dataset.name: is 'Other', expected CTWindowSparseSDF"),
         (CT.replace("100,", '"100",'), "min_points: is '100', expected an integer"),
-        ('{"dataset": ', "is no JSON"),
+        ('{"dataset": ', "is not valid JSON"),
     ],
 )
 def test_what_is_refused_in_json(read, text: str, said: str) -> None:
@@ -277,9 +280,9 @@ def test_keys_of_a_family_from_outside(read, capsys: pytest.CaptureFixture[str])
 @pytest.mark.usefixtures("outside")
 def test_keys_of_two_families(read) -> None:
     said = problems_of(read, "DATA: {ECHOES: 0, CLIP_LEN: 5}")
-    assert "DATA.ECHOES: the file speaks of samples of spike and of sonar" in said
+    assert "DATA.ECHOES: the file describes samples of spike and of sonar" in said
     said = problems_of(read, CT, "c.json")
-    assert "dataset.name: the file speaks of samples of ct and of sonar" in said
+    assert "dataset.name: the file describes samples of ct and of sonar" in said
     said = problems_of(read, CT.replace("CTWindowSparseSDF", "Other"), "c.json")
     assert said.endswith("is 'Other', expected CTWindowSparseSDF or Pings")
 

@@ -26,7 +26,7 @@ from unistore.conversion.executors.local import Serial
 from unistore.conversion.runner import run
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.parts import Candidate, Found, LeftOut, Part, Scanned, Verdict
-from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source
+from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
 from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
@@ -101,7 +101,7 @@ class Toy(Converter):
             tables.append(self._points("float64"))
         return Scan(
             family=self.family,
-            sources=tuple(sources),
+            sources=Sources(sources),
             tables=tuple(tables),
             sample_table="rows",
             main_table="rows",

@@ -17,7 +17,7 @@ import pytest
 from unistore.conversion import layout
 from unistore.conversion.convert import convert, make_converter
 from unistore.conversion.estimate import estimate
-from unistore.conversion.memory import PROCESS, ROOM, STEP
+from unistore.conversion.memory import PROCESS, ROOM, SOURCE, STEP
 from unistore.conversion.preview import preview
 from unistore.converters.scanning import scan_sources
 from unistore.errors import InputError
@@ -141,7 +141,7 @@ def test_inspect_and_the_dry_run_say_the_same(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(layout, "SHARD", 128 << 20)
     np.save(tmp_path / "a.npy", np.zeros(1 << 20, "u1"))
     shown = preview(make_converter("rows", {}), [tmp_path])
-    assert shown.peak.bytes == PROCESS + STEP + (2 << 20) + 4096
+    assert shown.peak.bytes == PROCESS + STEP + (2 << 20) + SOURCE
     assert inspect(tmp_path).details["memory"] == shown.to_json()["memory"] == shown.peak.bytes
     assert f"peak memory about {size(shown.peak.bytes)}" in str(inspect(tmp_path))
     assert shown.estimate == estimate(make_converter("rows", {}), shown.scan, ROOM)

@@ -123,9 +123,9 @@ def test_spilled_rows_are_durable_before_their_record(events: list[Event], build
     for index, event in enumerate(events):
         if event.record.get("step") != "derive":
             continue
-        folder = build / "spill" / str(event.record["source"])
+        folder = build / "spill/0" / str(event.record["lot"])
         described = position(events, "sync", folder / "spill.json")
-        for name in ("0.bin", "1.bin", "facts.npz"):
+        for name in ("0.bin", "1.bin", "facts.bin"):
             assert position(events, "sync", folder / name) < described
         assert described < position(events, "sync", folder, after=described) < index
         assert described < position(events, "sync", folder.parent, after=described) < index
@@ -133,8 +133,8 @@ def test_spilled_rows_are_durable_before_their_record(events: list[Event], build
 
 def test_the_plan_is_recorded_before_the_first_shard(events: list[Event]) -> None:
     steps = [event.record["step"] for event in events if event.what == "journal"]
-    assert steps[:6] == ["begin", "derive", "derive", "derive", "derive", "plan"]
-    assert set(steps[6:-1]) == {"shard"}
+    assert steps[:7] == ["sources", "begin", "derive", "derive", "derive", "derive", "plan"]
+    assert set(steps[7:-1]) == {"shard"}
     assert steps[-1] == "sealed"
 
 

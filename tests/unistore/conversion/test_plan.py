@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
@@ -31,7 +32,6 @@ def make_plan(*tables: TablePlan, **changes: object) -> Plan:
     values: dict[str, object] = {
         "family": "rows",
         "sample_table": "rows",
-        "codec": "fast",
         "sources": ("a.npy", "b.npy"),
         "tables": tables,
         "index": (),
@@ -39,6 +39,11 @@ def make_plan(*tables: TablePlan, **changes: object) -> Plan:
         "versions": {"unistore": "0"},
     }
     return Plan(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def of_codec(codec: str) -> TablePlan:
+    table = plan_table(make_table(), [10, 20])
+    return replace(table, arrays=tuple(replace(array, codec=codec) for array in table.arrays))
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +106,7 @@ def test_digest_is_of_the_content_alone() -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"codec": "small"},
+        {"tables": (of_codec("small"),)},
         {"family": "ct"},
         {"sample_table": "segments"},
         {"sources": ("b.npy", "a.npy")},

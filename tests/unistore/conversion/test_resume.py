@@ -71,7 +71,7 @@ def test_changed_options_are_named(toys: Path, toy: Any, stopping: Any, store: P
     with pytest.raises(ConversionError, match=r"options\.brightness: 0 before, 2 now") as caught:
         run(toy(brightness=2), [toys], store)
     assert "--restart" in str(caught.value)
-    with pytest.raises(ConversionError, match=r"options\.codec: fast before, small now"):
+    with pytest.raises(ConversionError, match=r"options\.codec: auto before, small now"):
         run(toy(), [toys], store, codec="small")
     with pytest.raises(ConversionError, match=r"options\.split"):
         run(toy(), [toys], store, shares={"a": 0.5, "b": 0.5})
@@ -202,4 +202,4 @@ def test_the_journal_is_plain_json(toys: Path, toy: Any, stopping: Any, store: P
         run(toy(), [toys], store, executor=stopping(9))
     lines = (store.parent / BUILD / "journal.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]
-    assert steps == ["begin", *["derive"] * 4, "plan", *["shard"] * 5]
+    assert steps == ["sources", "begin", *["derive"] * 4, "plan", *["shard"] * 5]

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from unistore.conversion.spill import Spill, SpillWriter
+from unistore.conversion.spill import Lot, SpillWriter
 from unistore.errors import ConversionError
 
 DTYPES = st.sampled_from(["?", "u1", "<i2", ">i4", "<f2", "<f8", ">f8"])
 
 
-def read(spill: Spill, column: str, lo: int, hi: int) -> list[Any]:
+def read(lot: Lot, column: str, lo: int, hi: int) -> list[Any]:
     """Values of rows, of any dtypes."""
-    return [value for part in spill.read("t", column, lo, hi) for value in part.tolist()]
+    return [value for part in lot.read("t", column, 0, lo, hi) for value in part.tolist()]
 
 
 @settings(max_examples=30)  # every example waits for the disk
@@ -34,13 +34,14 @@ def test_any_rows_in_any_parts_of_any_dtypes(
         for part in parts:
             writer.emit("t", "deep/column", part)
             writer.emit("t", "other", np.arange(len(part)))
-        writer.finish({})
-    spill = Spill(folder)
+        writer.end_source("key", {})
+        writer.finish()
+    lot = Lot(folder)
     rows = [row for part in parts for row in part]
-    assert spill.rows("t") == len(rows)
+    assert lot.rows("t", 0) == len(rows)
     lo = data.draw(st.integers(0, len(rows)))
     hi = data.draw(st.integers(lo, len(rows)))
-    found = [row for run in spill.read("t", "deep/column", lo, hi) for row in run]
+    found = [row for run in lot.read("t", "deep/column", 0, lo, hi) for row in run]
     assert [(row.dtype, row.shape, row.tobytes()) for row in found] == [
         (row.dtype, row.shape, row.tobytes()) for row in rows[lo:hi]
     ]
@@ -50,8 +51,9 @@ def test_strided_rows(tmp_path: Path) -> None:
     values = np.arange(24).reshape(6, 4)
     with SpillWriter(tmp_path / "0") as writer:
         writer.emit("t", "x", values[::2, ::-1])
-        writer.finish({})
-    assert read(Spill(tmp_path / "0"), "x", 0, 3) == values[::2, ::-1].tolist()
+        writer.end_source("key", {})
+        writer.finish()
+    assert read(Lot(tmp_path / "0"), "x", 0, 3) == values[::2, ::-1].tolist()
 
 
 def test_facts_of_any_name(tmp_path: Path) -> None:
@@ -62,8 +64,9 @@ def test_facts_of_any_name(tmp_path: Path) -> None:
         "text": np.array(["é", "longer"]),
     }
     with SpillWriter(tmp_path / "0") as writer:
-        writer.finish(facts)
-    found = Spill(tmp_path / "0").facts()
+        writer.end_source("key", facts)
+        writer.finish()
+    found = Lot(tmp_path / "0").facts()[0]
     assert list(found) == list(facts)
     for name, value in facts.items():
         np.testing.assert_array_equal(found[name], value)
@@ -73,20 +76,22 @@ def test_an_attempt_that_was_killed_leaves_nothing_behind(tmp_path: Path) -> Non
     folder = tmp_path / "0"
     with SpillWriter(folder) as writer:
         writer.emit("t", "x", np.arange(5))
-    assert not Spill.stands(folder)
+    assert not Lot.stands(folder)
     with SpillWriter(folder) as writer:
         writer.emit("t", "y", np.arange(2))
-        writer.finish({})
-    assert Spill.stands(folder)
-    assert Spill(folder).rows("t") == 2
-    assert sorted(path.name for path in folder.iterdir()) == ["0.bin", "facts.npz", "spill.json"]
+        writer.end_source("key", {})
+        writer.finish()
+    assert Lot.stands(folder)
+    assert Lot(folder).rows("t", 0) == 2
+    assert sorted(path.name for path in folder.iterdir()) == ["0.bin", "facts.bin", "spill.json"]
 
 
 def test_a_source_without_rows(tmp_path: Path) -> None:
     with SpillWriter(tmp_path / "0") as writer:
-        writer.finish({})
-    assert Spill(tmp_path / "0").rows("t") == 0
-    assert Spill(tmp_path / "0").facts() == {}
+        writer.end_source("key", {})
+        writer.finish()
+    assert Lot(tmp_path / "0").rows("t", 0) == 0
+    assert Lot(tmp_path / "0").facts()[0] == {}
 
 
 def test_faults_of_a_converter_are_named(tmp_path: Path) -> None:
@@ -95,15 +100,42 @@ def test_faults_of_a_converter_are_named(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"t/x: emitted \(4,\) after"):
             writer.emit("t", "x", np.zeros((2, 4), np.float32))
         writer.emit("t", "y", np.zeros(3))
-        writer.finish({})
+        writer.end_source("key", {})
+        writer.finish()
     with pytest.raises(ConversionError, match=r"columns of table 't' differ in length: \{'x': 2, 'y': 3\}"):
-        Spill(tmp_path / "0").rows("t")
+        Lot(tmp_path / "0").rows("t", 0)
 
 
 def test_missing_rows_are_told(tmp_path: Path) -> None:
     with SpillWriter(tmp_path / "0") as writer:
         writer.emit("t", "x", np.arange(100))
-        writer.finish({})
+        writer.end_source("key", {})
+        writer.finish()
     (tmp_path / "0/0.bin").write_bytes(b"short")
     with pytest.raises(ConversionError, match="--restart"):
-        read(Spill(tmp_path / "0"), "x", 0, 100)
+        read(Lot(tmp_path / "0"), "x", 0, 100)
+
+
+def test_sources_of_a_lot_are_apart(tmp_path: Path) -> None:
+    """One emits other columns than another, in another dtype; one failed after some rows."""
+    with SpillWriter(tmp_path / "0") as writer:
+        writer.emit("t", "x", np.arange(3))
+        writer.end_source("a", {"n": np.array(1), "b": np.zeros((2, 3))})
+        writer.emit("t", "x", np.arange(7))
+        writer.end_source(None, {})
+        writer.emit("t", "x", np.array([0.5, 1.5]))
+        writer.emit("u", "y", np.array([[True]]))
+        writer.end_source("c", {"n": np.array(3)})
+        writer.finish()
+    lot = Lot(tmp_path / "0")
+    assert lot.keys == ["a", None, "c"]
+    assert [lot.rows("t", source) for source in range(3)] == [3, 7, 2]
+    assert [lot.rows("u", source) for source in range(3)] == [0, 0, 1]
+    assert [part.tolist() for part in lot.read("t", "x", 0, 0, 3)] == [[0, 1, 2]]
+    assert [part.tolist() for part in lot.read("t", "x", 2, 1, 2)] == [[1.5]]
+    assert [part.tolist() for part in lot.read("u", "y", 2, 0, 1)] == [[[True]]]
+    assert [{name: value.shape for name, value in facts.items()} for facts in lot.facts()] == [
+        {"n": (), "b": (2, 3)},
+        {},
+        {"n": ()},
+    ]

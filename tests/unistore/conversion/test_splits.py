@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unistore.conversion.splits import assign_splits, parse_shares
-from unistore.converters.protocol import Scan, Settled, Source
+from unistore.converters.protocol import Scan, Settled, Source, Sources
 from unistore.errors import InputError
 
 SHARES = st.lists(st.integers(1, 10), min_size=1, max_size=4).map(
@@ -24,7 +24,7 @@ def make(counts: list[int], folders: list[str | None] | None = None, **more: obj
     sources = tuple(
         Source(path=Path(f"{i}.h5"), name=f"run/{i}.h5", files=(), split=name) for i, name in enumerate(names)
     )
-    scan = Scan(family="rows", sources=sources, tables=(), sample_table="rows", main_table="rows")
+    scan = Scan(family="rows", sources=Sources(sources), tables=(), sample_table="rows", main_table="rows")
     settled = Settled(
         arrays=(),
         samples=sum(counts),
@@ -78,7 +78,7 @@ def test_dealing_depends_on_names_alone() -> None:
     np.testing.assert_array_equal(code, again)
     backwards = Scan(
         family="rows",
-        sources=tuple(reversed(scan.sources)),
+        sources=Sources(reversed(scan.sources)),
         tables=(),
         sample_table="rows",
         main_table="rows",

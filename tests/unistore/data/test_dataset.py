@@ -170,7 +170,9 @@ def test_pickles_small_and_opens_nothing(rows: Path) -> None:
 @pytest.mark.parametrize("kind", [unistore.Rows, "rows", 3])
 def test_what_is_no_kind_of_samples(make_store: Any, kind: Any) -> None:
     path = make_store("rows", {"rows/x": np.arange(9)}, count=9)
-    with pytest.raises(InputError, match=r"no kind of samples \(make one, as in samples=unistore.Rows\(\)\)"):
+    with pytest.raises(
+        InputError, match=r"not a kind of samples \(give an instance, as in samples=unistore.Rows\(\)\)"
+    ):
         unistore.Dataset(path, kind)
 
 

@@ -17,7 +17,7 @@ import unistore
 from unistore.errors import InputError
 from unistore.order.permutation import At
 from unistore.order.sequences import Weighted
-from unistore.schemas.trajectory.fields import IMAGE_AXES
+from unistore.schemas.trajectory.fields import CHANNEL
 
 HANG = 60
 
@@ -66,7 +66,7 @@ def test_one_index_over_all_stores(make_rows: Callable[..., Path]) -> None:
         dataset[26]
     assert repr(dataset).startswith("Dataset(['")
     assert "26 samples of data, value)" in repr(dataset)
-    with pytest.raises(AttributeError, match="joins 3 stores"):
+    with pytest.raises(AttributeError, match="has 3 stores"):
         dataset.store  # noqa: B018
     again = pickle.loads(pickle.dumps(dataset))
     assert len(again) == 26
@@ -219,7 +219,7 @@ def trajectories(make_store: Any, steps: int, seed: int) -> Path:
         },
         count=2,
         table="episodes",
-        axes={"steps/observation/left": IMAGE_AXES},
+        axes={"steps/observation/left": ("step", "y", "x", CHANNEL)},
     )
 
 
@@ -277,7 +277,7 @@ def test_stores_of_different_kinds_are_refused(
         InputError, match=r"Segments.* of a point_cloud store, and those of .*Rows\(\) of a rows"
     ):
         unistore.Dataset(paths)
-    with pytest.raises(InputError, match="no store was named"):
+    with pytest.raises(InputError, match="no store is given"):
         unistore.Dataset([])
     without = make_store("rows", {"rows/data": np.zeros((3, 3, 4), np.float32)}, count=3)
     with pytest.raises(InputError, match=f"{without}: no split 'train'; it has none"):
@@ -286,7 +286,7 @@ def test_stores_of_different_kinds_are_refused(
 
 @pytest.mark.parametrize(
     ("weights", "said"),
-    [([1], "one number a store, 2 in all"), ([0, 0], "one of them positive"), ([1, -1], "not negative")],
+    [([1], "one number per store, 2 in all"), ([0, 0], "one of them positive"), ([1, -1], "not negative")],
 )
 def test_weights_that_are_none(make_rows: Callable[..., Path], weights: list[float], said: str) -> None:
     paths = [make_rows(5), make_rows(4, 5)]
@@ -304,7 +304,7 @@ def test_a_share_of_nothing_is_refused(make_rows: Callable[..., Path], make_stor
         splits={"train": [0], "val": []},
     )
     paths = [make_rows(5), alone]
-    with pytest.raises(InputError, match="has no samples to be drawn, and its weight is 2"):
+    with pytest.raises(InputError, match="has no samples, and its weight is 2"):
         len(unistore.Dataset(paths, split="val", weights=[1, 2]))
     assert len(unistore.Dataset(paths, split="val", weights=[1, 0])) == 2
     assert len(unistore.Dataset(paths, split="val")) == 2

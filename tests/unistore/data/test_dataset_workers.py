@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import unistore
-from unistore.schemas.trajectory.fields import IMAGE_AXES
+from unistore.schemas.trajectory.fields import CHANNEL
 
 HANG = 60
 """Seconds after which a worker that says nothing is taken for hung."""
@@ -101,7 +101,7 @@ def test_every_family_under_every_start_method(
         dataset = unistore.Dataset(make_scans().path, unistore.SparsePoints(max_points=20))
     else:
         kind, arrays = kinds[family]
-        axes = {"steps/observation/left": IMAGE_AXES}
+        axes = {"steps/observation/left": ("step", "y", "x", CHANNEL)}
         path = make_store(family, arrays, count=1 if family == "trajectory" else 8, axes=axes)
         dataset = unistore.Dataset(path, kind)
     serial = batches(dataset)

@@ -127,18 +127,22 @@ def test_a_root_beyond_repair(copy_case: Copy, tree: Tree) -> None:
 def test_roots_of_one_wrong_byte(family_case: str, make_case: Callable[..., Any]) -> None:
     _, store = make_case(family_case)
     document = (store / ROOT).read_bytes()
+    documents = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob(f"*/{ROOT}")}
+    own = document.index(b'\n "attributes"')
     rng = random.Random(0)
     tail = range(len(document) - 70, len(document), 4)
     for at in [*rng.sample(range(len(document)), 4), *rng.sample(tail, 4)]:
         changed = bytearray(document)
         changed[at] ^= 1 << rng.randrange(8)
-        assert repaired_root(bytes(changed)) == document, at
+        assert repaired_root(bytes(changed), documents) == document, at
     changed = bytearray(document)
     changed[200] ^= 0x55
-    assert repaired_root(bytes(changed)) == document, "more than one bit of the byte"
-    changed[900] ^= 1
-    assert repaired_root(bytes(changed)) is None
-    assert repaired_root(b"") is None
+    assert repaired_root(bytes(changed), documents) == document, "among what it repeats"
+    changed[own + 200] ^= 0x55
+    assert repaired_root(bytes(changed), documents) == document, "more than one bit of the byte"
+    changed[own + 900] ^= 1
+    assert repaired_root(bytes(changed), documents) is None
+    assert repaired_root(b"", {}) is None
 
 
 def copied(case: Any, folder: Path) -> list[Path]:

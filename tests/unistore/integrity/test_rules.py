@@ -105,6 +105,9 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
     name = next(path for path in root["fields"] if path.startswith("rows/"))
     fields = {**root["fields"], name: {**root["fields"][name], "axes": ["voxel"]}}
     assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", f"{name}/zarr.json")
+    for member in ("unit", "description"):
+        fields = {**root["fields"], name: {**root["fields"][name], member: "ell"}}
+        assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", f"{name}/zarr.json")
     fields = {**root["fields"], "rows/ghost": root["fields"][name]}
     assert sealed_with(store, forge, fields=fields)[0][:2] == ("metadata", "rows/ghost/zarr.json")
     wrong = sealed_with(store, forge, fields=root["fields"], statistics={"rows/ghost": {}})
@@ -114,6 +117,36 @@ def test_the_root_against_the_arrays(copy_case: Copy, forge: Callable[..., None]
     assert sealed_with(store, forge, family="sonar")[0][:2] == ("family", "zarr.json")
     with pytest.raises(CorruptionError, match="'family' is 'Sonar', expected the name of a family"):
         sealed_with(store, forge, family="Sonar")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda found: found["metadata"]["rows"]["attributes"].update(a=1),
+            "are not what rows/zarr.json says",
+        ),
+        (lambda found: found["metadata"]["splits/code"].update(shape=[1]), "of splits/code are not what"),
+        (lambda found: found["metadata"].pop("sources/path"), "lack sources/path"),
+        (
+            lambda found: found["metadata"].update({"rows/ghost": {}}),
+            "name 'rows/ghost', which the store does",
+        ),
+        (lambda found: found.update(kind="outline"), "expected those of every group and array, inline"),
+        (lambda found: found.clear(), "expected those of every group and array, inline"),
+    ],
+)
+def test_consolidated_metadata_against_the_documents(
+    change: Callable[[Any], Any], message: str, copy_case: Copy, forge: Callable[..., None]
+) -> None:
+    _, store = copy_case("rows_real")
+    document = json.loads((store / "zarr.json").read_text())
+    change(document["consolidated_metadata"])
+    (store / "zarr.json").write_text(json.dumps(document))
+    forge(store, {}, {})
+    (problem,) = verify(store).problems
+    assert (problem.kind, problem.location) == ("metadata", "zarr.json")
+    assert message in problem.message
 
 
 def test_the_manifest_against_the_arrays(copy_case: Copy, forge: Callable[..., None]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from unistore.loader import Loader, LoaderError
 from unistore.loader.state import Progress
-from unistore.order.sequences import InOrder, Share, Shuffled
+from unistore.order.sequences import InOrder, RankShare, Shuffled
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -98,11 +98,11 @@ def test_an_epoch_that_is_set_while_another_is_iterated_is_the_next_one(data):
 def test_ranks_share_every_position_once(length, world, start):
     for batch in (1, 2, 4):
         given = {"length": length, "start": start, "batch_size": batch, "world_size": world}
-        shares = [Share(rank=rank, drop_last=False, **given) for rank in range(world)]
+        shares = [RankShare(rank=rank, drop_last=False, **given) for rank in range(world)]
         covered = [p for share in shares for step in range(share.steps) for p in range(*share.span(step))]
         assert sorted(covered) == list(range(min(start, length), length))
         assert max(share.steps for share in shares) - min(share.steps for share in shares) <= 1
-        equal = [Share(rank=rank, drop_last=True, **given) for rank in range(world)]
+        equal = [RankShare(rank=rank, drop_last=True, **given) for rank in range(world)]
         assert len({share.steps for share in equal}) == 1
         spans = [share.span(step) for share in equal for step in range(share.steps)]
         assert all(stop - first == batch for first, stop in spans)

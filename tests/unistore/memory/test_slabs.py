@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from unistore.memory.segments import Segment
-from unistore.memory.slabs import PREFETCHED, SlabRing
+from unistore.memory.slabs import MAX_PREFETCHED, SlabRing
 
 
 def test_a_slab_comes_back_with_its_last_view_and_not_before():
@@ -42,13 +42,13 @@ def test_ring_grows_only_where_nothing_is_lent():
     ring.observe(1_000_000)
     large = ring.take()
     assert large.segment.size >= 1_000_000
-    assert ring.retired() == [free.number]
+    assert ring.pop_retired() == [free.number]
     assert len(leases[0]) == small.segment.size
     leases.clear()
     ring.put(large)
     assert ring.take() is large
-    assert ring.retired() == [small.number]
-    assert ring.retired() == []
+    assert ring.pop_retired() == [small.number]
+    assert ring.pop_retired() == []
     ring.close()
 
 
@@ -82,10 +82,10 @@ def test_batches_without_memory_are_made_ahead():
 
 def test_large_batches_are_few_ahead():
     ring = SlabRing(in_flight=8, held=4, budget=1 << 40, least=3)
-    ring.observe(PREFETCHED // 8)
+    ring.observe(MAX_PREFETCHED // 8)
     assert 3 < ring.batches_in_flight < 8
-    assert ring.batches_in_flight * ring.slab_size <= PREFETCHED
-    ring.observe(PREFETCHED)
+    assert ring.batches_in_flight * ring.slab_size <= MAX_PREFETCHED
+    ring.observe(MAX_PREFETCHED)
     assert ring.batches_in_flight == 3
 
 

@@ -105,8 +105,8 @@ def test_every_subset_is_equally_likely(count: int) -> None:
 def test_a_subset_is_the_same_whether_draws_are_marked_or_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
     for total, count in ((1, 1), (9, 4), (5_000, 40), (70_000, 9_000)):
         found = []
-        for marked in (0, 10**9):
-            monkeypatch.setattr(randomness, "_MARKED", marked)
+        for ratio in (0, 10**9):
+            monkeypatch.setattr(randomness, "_MASK_RATIO", ratio)
             found.append(subset(total, count, generator(1, 2, 3)))
         np.testing.assert_array_equal(*found)
         assert found[0].dtype == found[1].dtype == np.int64

@@ -278,8 +278,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     """Little patience."""
-    monkeypatch.setattr("unistore.remote.client.PATIENCE", 0.6)
-    monkeypatch.setattr("unistore.remote.client.PAUSE", 0.02)
+    monkeypatch.setattr("unistore.remote.client.RETRY_TIMEOUT", 0.6)
+    monkeypatch.setattr("unistore.remote.client.FIRST_DELAY", 0.02)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from unistore.errors import CorruptionError, StoreError
 from unistore.remote.client import ObjectClient
-from unistore.remote.faults import fault_of
+from unistore.remote.faults import classify_error
 from unistore.store.reader import Store
 
 WHAT = ["drop", "cut", "short", 500, 503, 429]
@@ -40,7 +40,7 @@ def test_a_server_that_does_not_answer_is_asked_again(
     ("what", "message", "error"),
     [
         ("drop", "the connection broke", StoreError),
-        ("cut", "the connection broke inside an answer", StoreError),
+        ("cut", "the connection broke during a response", StoreError),
         ("short", r"ends at byte \d+, inside a range of \d+ bytes", CorruptionError),
         (503, "the server answers 503", StoreError),
     ],
@@ -136,7 +136,7 @@ def test_a_range_behind_the_end(uploaded: str, quick: None) -> None:
     ],
 )
 def test_what_obstore_says_becomes_one_line(text: str, message: str, cure: str, transient: bool) -> None:
-    fault = fault_of(RuntimeError(text), "s3", "bucket")
+    fault = classify_error(RuntimeError(text), "s3", "bucket")
     assert message in fault.message
     assert cure in fault.cure
     assert fault.transient is transient

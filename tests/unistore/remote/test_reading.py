@@ -115,11 +115,11 @@ def test_file_urls_are_folders(local: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://", "names no bucket"),
+        ("s3://", "the bucket is missing"),
         ("ftp://host/x", "scheme 'ftp' is not known; one of: s3, gs, az"),
         ("s3://bucket/x?versionId=3", "leave out what follows"),
         ("s3://me:secret@bucket/x", "credentials do not belong in a URL"),
-        ("s3://bucket/a/../b", "no meaning"),
+        ("s3://bucket/a/../b", "are not allowed"),
         ("file://host/x", "three slashes"),
     ],
 )

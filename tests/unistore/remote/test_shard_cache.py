@@ -95,7 +95,7 @@ def test_a_damaged_object_never_enters(bucket: Any, uploaded: str, tmp_path: Pat
     raw = bytearray(bucket.get(key))
     raw[50] ^= 1
     bucket.put(key, bytes(raw))
-    with pytest.raises(CorruptionError, match=r"c/0/0: what arrived is not what the manifest says"):
+    with pytest.raises(CorruptionError, match=r"c/0/0: does not match its checksum in the manifest"):
         Store(uploaded, cache_dir=tmp_path / "cache").array("rows/data").read_rows([0])
     assert not list((tmp_path / "cache").glob("??/*.part"))
     bucket.put("deep/store.zarr/unistore-manifest.jsonl", b"{}\n")
@@ -119,7 +119,7 @@ def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) ->
     clock = [1000]
     assert all(ensure(number) for number in (0, 1, 2, 0, 3))
     assert set(copies(tmp_path)) == {names[0], names[2], names[3]}
-    cache.forget(names[1])
+    cache.invalidate(names[1])
     assert ensure(1)
     assert set(copies(tmp_path)) == {names[0], names[1], names[3]}
     assert not cache.ensure("00" * 16, 1001, lambda: [b""], "too large")
@@ -128,7 +128,7 @@ def test_the_limit_holds_and_the_least_recently_used_go_first(tmp_path: Path) ->
 def test_use_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = xxhash.xxh3_128_hexdigest(b"x")
     cache = ShardCache(tmp_path, 10)
-    monkeypatch.setattr("unistore.remote.shard_cache.TOUCH_EVERY", 0.0)
+    monkeypatch.setattr("unistore.remote.shard_cache.TOUCH_INTERVAL", 0.0)
     for _ in range(2):
         assert cache.ensure(name, 1, lambda: [b"x"], "object")
         path = tmp_path / cache.name(name)

@@ -14,10 +14,10 @@ from unistore.errors import CorruptionError
 from unistore.schemas.arrays import name_problem
 from unistore.store.manifest import (
     Entry,
+    make_seal,
     manifest_bytes,
     parse_manifest,
     root_is_intact,
-    seal_of,
     sign_root,
 )
 
@@ -76,7 +76,7 @@ def test_what_is_written_is_read(entries: list[Entry]) -> None:
 def test_the_order_of_writing_plays_no_part(entries: list[Entry], chance: random.Random) -> None:
     shuffled = chance.sample(entries, len(entries))
     assert manifest_bytes(shuffled) == manifest_bytes(entries)
-    assert seal_of(shuffled, b"x") == seal_of(entries, b"x")
+    assert make_seal(shuffled, b"x") == make_seal(entries, b"x")
 
 
 def test_lines() -> None:
@@ -95,7 +95,7 @@ def test_seal() -> None:
         Entry(key="a/zarr.json", bytes=3, checksum="33"),
     ]
     manifest = manifest_bytes(entries)
-    assert seal_of(entries, manifest) == {
+    assert make_seal(entries, manifest) == {
         "manifest": "unistore-manifest.jsonl",
         "digest": xxhash.xxh3_128_hexdigest(manifest),
         "files": 3,
@@ -108,7 +108,7 @@ def test_seal() -> None:
 def test_content_digest_ignores_how_values_are_encoded() -> None:
     one = Entry(key="a/c/0", bytes=7, checksum="11", rows=(0, 5), content="22")
     other = Entry(key="a/c/0", bytes=9, checksum="99", rows=(0, 5), content="22")
-    first, second = seal_of([one], b"1"), seal_of([other], b"2")
+    first, second = make_seal([one], b"1"), make_seal([other], b"2")
     assert first["content_digest"] == second["content_digest"]
     assert first["digest"] != second["digest"]
 
@@ -156,7 +156,7 @@ def test_a_damaged_line_is_named(line: bytes) -> None:
 
 
 def test_a_key_stands_once() -> None:
-    with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' stands twice\)"):
+    with pytest.raises(CorruptionError, match=r"line 2 is damaged \(the key 'b/c/0' occurs twice\)"):
         parse_manifest(LINE + b"\n" + LINE + b"\n", "store")
 
 

@@ -17,7 +17,7 @@ from unistore import config
 from unistore.conversion.convert import make_converter
 from unistore.errors import InputError
 from unistore.order.blocks import BlockShuffle
-from unistore.system.arguments import is_whole
+from unistore.system.arguments import is_integer
 from unistore.system.workers import plan
 
 NO_WHOLE: list[Any] = [True, 1.0, 2.5, float("nan"), "3", [1], object(), np.float64(1), np.array([1])]
@@ -210,7 +210,7 @@ def test_a_wrong_argument_is_told_by_its_name(
         make(store)(**{name: value})
     told = str(caught.value).replace("-", "_")
     names = (name.rstrip("s"), "family") if name == "family" else (name.rstrip("s"),)
-    assert any(each in told for each in names) or (name == "path" and "no store was named" in told)
+    assert any(each in told for each in names) or (name == "path" and "no store is given" in told)
 
 
 OPTIONS: dict[str, dict[str, list[Any]]] = {
@@ -327,7 +327,7 @@ def test_configuration_files_are_checked(tmp_path: Path, text: str) -> None:
 
 def test_deep_json_is_told(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"a":' + "[" * 100_000)
-    with pytest.raises(InputError, match="is no JSON"):
+    with pytest.raises(InputError, match="is not valid JSON"):
         config.load(tmp_path / "a.json")
 
 
@@ -339,5 +339,5 @@ def test_a_block_shuffle_takes_no_impossible_arrangement(group: Any) -> None:
 
 @given(st.integers() | st.booleans() | st.floats() | st.text() | st.none())
 def test_what_is_a_whole_number(value: Any) -> None:
-    assert is_whole(value) == (type(value) is int)
-    assert is_whole(value, 0, sys.maxsize) == (type(value) is int and 0 <= value <= sys.maxsize)
+    assert is_integer(value) == (type(value) is int)
+    assert is_integer(value, 0, sys.maxsize) == (type(value) is int and 0 <= value <= sys.maxsize)

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from unistore.conversion.executors.flow import Done, Lost, Step
-from unistore.conversion.executors.local import Job
+from unistore.conversion.executors.local import Job, do_sent, sent_item, sent_job
 from unistore.conversion.job import Outcome
 from unistore.errors import ConversionError
 
@@ -54,6 +54,7 @@ class DaskCluster:
         self._steps: dict[Any, Step[Any]] = {}
         self._ready: SimpleQueue[Any] = SimpleQueue()
         self._members: set[str] | None = None
+        self._wide: set[str] = set()
         self._gone: SimpleQueue[str] = SimpleQueue()
         self._looked = 0.0
         client.subscribe_topic("all", partial(_note_removed, self._gone))
@@ -66,9 +67,14 @@ class DaskCluster:
     def hand_out(self, step: Step[Any]) -> None:
         """See `Workers.hand_out`."""
         if self._sent_job is None or self._sent_job.status == "error":
-            self._sent_job = self._client.submit(_same, self._job, pure=False)
+            self._sent_job = self._client.submit(_same, sent_job(self._job), pure=False)
         future = self._client.submit(
-            _do, self._sent_job, step.item, self._run, pure=False, priority=-next(self._numbers)
+            _do,
+            self._sent_job,
+            sent_item(self._job, step.item),
+            self._run,
+            pure=False,
+            priority=-next(self._numbers),
         )
         self._steps[future] = step
         future.add_done_callback(self._ready.put)
@@ -121,9 +127,17 @@ class DaskCluster:
             return
         self._looked = time.monotonic()
         try:
-            members = set(self._client.nthreads())
+            threads = self._client.nthreads()
         except (OSError, AttributeError):  # told by the futures
             return
+        members = set(threads)
+        wide = [address for address, count in threads.items() if count > 1 and address not in self._wide]
+        if wide:
+            self._wide.update(wide)
+            self._tell(
+                f"{len(wide)} worker(s) with several threads, of which a step uses one: start more with "
+                "--nthreads 1 (LocalCluster: threads_per_worker=1)"
+            )
         if not members and self._members != members:
             self._tell("no worker is connected to the scheduler: waiting for 'dask worker … --nthreads 1'")
         self._members = members
@@ -137,15 +151,15 @@ def _note_removed(gone: SimpleQueue[str], event: tuple[float, dict[str, Any]]) -
         gone.put(event[1]["worker"])
 
 
-def _same(job: T) -> T:
+def _same(job: Any) -> Any:
     """The job, as a result that every step of a worker shares."""
     return job
 
 
-def _do(job: Job[T], item: T, run: str) -> Outcome:
+def _do(job: Any, sent: tuple[Any, dict[str, Any]], run: str) -> Outcome:
     """One step; alone in its process, since threads must not share an HDF5 file."""
     with _one_at_a_time:
-        return Outcome() if run in _stopped else job(item)
+        return Outcome() if run in _stopped else do_sent(job, sent)
 
 
 async def _stop(run: str) -> None:

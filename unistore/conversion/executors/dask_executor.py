@@ -14,8 +14,8 @@ from unistore.conversion.executors.local import Job, largest_need
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS
 from unistore.errors import ConversionError, InputError
-from unistore.remote.redaction import shown_url
-from unistore.system.progress import SILENT
+from unistore.remote.redaction import redact_url
+from unistore.system.progress import NO_PROGRESS
 
 __all__ = ["Dask"]
 
@@ -34,7 +34,8 @@ class Dask:
     Parameters
     ----------
     scheduler
-        Address (``"tcp://host:8786"``); its workers see the same files.
+        Address (``"tcp://host:8786"``, or ``"tls://…"`` with the certificates of dask's configuration), or
+        the JSON file that ``dask scheduler --scheduler-file`` writes; its workers see the same files.
     memory
         Bytes that this process and the steps at work at once may hold; None: not bounded.
     tell
@@ -47,10 +48,10 @@ class Dask:
     """
 
     def __init__(
-        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = SILENT.tell
+        self, scheduler: str, *, memory: int | None = None, tell: Callable[[str], None] = NO_PROGRESS.tell
     ) -> None:
-        if not isinstance(scheduler, str) or shown_url(scheduler) != scheduler:
-            shown = shown_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
+        if not isinstance(scheduler, str) or redact_url(scheduler) != scheduler:
+            shown = redact_url(scheduler) if isinstance(scheduler, str) else repr(scheduler)
             msg = f"--scheduler {shown}: expected an address alone, as in tcp://host:8786"
             raise InputError(msg)
         self._scheduler = scheduler
@@ -96,7 +97,9 @@ class Dask:
             stack.enter_context(dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}))
             stack.enter_context(silent())
             try:
-                client = stack.enter_context(Client(self._scheduler, timeout=TIMEOUT, set_as_default=False))
+                kind = "scheduler_file" if self._scheduler.endswith(".json") else "address"
+                where = {kind: self._scheduler}
+                client = stack.enter_context(Client(**where, timeout=TIMEOUT, set_as_default=False))
             except OSError as error:
                 msg = f"{self._scheduler}: no dask scheduler answers there; start one with 'dask scheduler'"
                 raise ConversionError(msg) from error

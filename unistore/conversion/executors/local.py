@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Protocol, TypeVar, runtime_checkable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS, check_fits
@@ -13,7 +14,18 @@ from unistore.system.malloc import keep_freed_memory
 from unistore.system.workers import usable_cores
 from unistore.zarr3.threads import Spread, Threads
 
-__all__ = ["Executor", "Job", "ReadAheadJob", "Serial", "Threaded", "largest_need"]
+__all__ = [
+    "Executor",
+    "Job",
+    "ReadAheadJob",
+    "Serial",
+    "SlicedJob",
+    "Threaded",
+    "do_sent",
+    "largest_need",
+    "sent_item",
+    "sent_job",
+]
 
 MAX_ENCODERS = 8
 """Threads that encode, at most: more of them wait for the one that writes."""
@@ -45,6 +57,39 @@ class ReadAheadJob(Protocol[T_contra]):
     def read(self, item: T_contra, spread: Spread, /) -> Callable[[], Outcome]:
         """Read, on the calling thread but for what threads may share. What is returned does the rest."""
         ...
+
+
+@runtime_checkable
+class SlicedJob(Protocol[T_contra]):
+    """A job that knows all sources, of which a process that does a step is sent those that it needs.
+
+    ``replace(job.bare(), **job.slice(item))(item)`` does what ``job(item)`` does.
+    """
+
+    def bare(self) -> Any:
+        """The job without any source."""
+        ...
+
+    def slice(self, item: T_contra, /) -> dict[str, Any]:
+        """Fields of the job for one item."""
+        ...
+
+
+def sent_job(job: Job[Any]) -> Any:
+    """What of a job every process is sent once."""
+    return job.bare() if isinstance(job, SlicedJob) else job
+
+
+def sent_item(job: Job[T], item: T) -> tuple[T, dict[str, Any]]:
+    """An item, and what else of the job a process is sent with it."""
+    return item, job.slice(item) if isinstance(job, SlicedJob) else {}
+
+
+def do_sent(job: Any, sent: tuple[Any, dict[str, Any]]) -> Outcome:
+    """Do the step of an item that was sent."""
+    item, fields = sent
+    outcome: Outcome = (replace(job, **fields) if fields else job)(item)
+    return outcome
 
 
 def largest_need(job: Job[T], items: Sequence[T], limit: int | None) -> int:

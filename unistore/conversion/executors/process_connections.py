@@ -55,11 +55,11 @@ class Worker:
         self.steps: deque[Step[Any]] = deque()
         self._job: bytes | None = None
 
-    def send(self, job: bytes, step: Step[Any]) -> None:
-        """Send a step, with its pickled job if that is another one than before; see `receive` for a loss."""
+    def send(self, job: bytes, step: Step[Any], item: Any) -> None:
+        """Send a step's item, and its pickled job if that is another one; see `receive` for a loss."""
         self.steps.append(step)
         with suppress(ConnectionError):
-            self.connection.send((None if job is self._job else job, step.item))
+            self.connection.send((None if job is self._job else job, item))
         self._job = job
 
     def receive(self) -> Outcome | Exception:

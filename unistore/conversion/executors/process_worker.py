@@ -10,6 +10,7 @@ import traceback
 from multiprocessing.connection import Connection
 from typing import Any
 
+from unistore.conversion.executors.local import do_sent
 from unistore.conversion.job import Outcome
 from unistore.errors import UnistoreError
 
@@ -19,8 +20,8 @@ __all__ = ["work"]
 def work(connection: Connection) -> None:
     """Do the steps that come through the connection, until the converter hangs up.
 
-    A message is the pickled job (None: that of the message before) and an item; its answer is the pickled
-    outcome, or the exception that the step raised.
+    A message is the pickled job (None: that of the message before) and what `sent_item` gave; its answer is
+    the pickled outcome, or the exception that the step raised.
     """
     threading.Thread(target=_exit_at_hangup, args=(connection.fileno(),), daemon=True).start()
     job: Any = None
@@ -32,7 +33,7 @@ def work(connection: Connection) -> None:
         try:
             if pickled is not None:
                 job = pickle.loads(pickled)  # noqa: S301
-            answer: Outcome | Exception = job(item)
+            answer: Outcome | Exception = do_sent(job, item)
         except Exception as error:  # noqa: BLE001  the converter raises it
             answer = error
         try:

@@ -10,12 +10,12 @@ from typing import Any, Self, TypeVar
 import cloudpickle
 
 from unistore.conversion.executors.flow import Done, Lost, Step, run_steps
-from unistore.conversion.executors.local import Job, Serial, largest_need
+from unistore.conversion.executors.local import Job, Serial, largest_need, sent_item, sent_job
 from unistore.conversion.executors.process_connections import Starter, StarterLostError, Worker
 from unistore.conversion.job import Outcome
 from unistore.conversion.memory import PROCESS, most_workers
 from unistore.errors import ConversionError
-from unistore.system.progress import SILENT
+from unistore.system.progress import NO_PROGRESS
 from unistore.system.sizes import size
 
 __all__ = ["Processes"]
@@ -57,7 +57,7 @@ class Processes:
         *,
         memory: int | None = None,
         imports: Sequence[str] = (),
-        tell: Callable[[str], None] = SILENT.tell,
+        tell: Callable[[str], None] = NO_PROGRESS.tell,
     ) -> None:
         self._most = workers
         self._memory = memory
@@ -68,6 +68,7 @@ class Processes:
         self._workers: list[Worker] = []
         self._count = 0
         self._job = b""
+        self._whole: Any = None
 
     def __enter__(self) -> Self:
         if most_workers(self._memory, self._most, 0):
@@ -103,7 +104,7 @@ class Processes:
             yield from Serial().run(job, todo)
             return
         self._start_importing()
-        self._job = cloudpickle.dumps(job)
+        self._job, self._whole = cloudpickle.dumps(sent_job(job)), job
         while len(self._workers) > self._count:
             self._end(self._workers[-1])
         self._fill()
@@ -116,7 +117,7 @@ class Processes:
 
     def hand_out(self, step: Step[Any]) -> None:
         """See `Workers.hand_out`."""
-        self._least_busy().send(self._job, step)
+        self._least_busy().send(self._job, step, sent_item(self._whole, step.item))
 
     def next(self) -> Done | Lost:
         """See `Workers.next`."""

@@ -1,4 +1,4 @@
-"""What one sample is: one module a kind, each a frozen dataclass of its options."""
+"""Kinds of samples, one module each: frozen dataclasses of options."""
 
 from __future__ import annotations
 

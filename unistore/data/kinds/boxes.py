@@ -1,4 +1,4 @@
-"""What a CT store holds of a volume, read as boxes: image, labels, and masks in each of their forms."""
+"""Readers of boxes of a CT volume: image, labels, and masks in each stored form."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["BitBox", "BoxSource", "ImageBox", "box_source", "box_sources", "volu
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
 _COLUMNS = ("spacing", "origin", "direction")
-_OWN = frozenset(
+_RESERVED = frozenset(
     (
         INDEX,
         SOURCE,
@@ -33,16 +33,16 @@ _OWN = frozenset(
         *_COLUMNS,
     )
 )
-"""Keys that a volume has for itself; a mask of that name is handed out as ``windows.<name>``."""
+"""Reserved keys; a mask of that name gets the key ``windows.<name>``."""
 
 
 class BoxSource(Protocol):
-    """One value a voxel, read by box."""
+    """One value per voxel, read by box."""
 
     dtype: np.dtype[Any]
 
     def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
-        """Read voxels ``lo:hi`` (depth, height, width) of a volume into `out`, C-contiguous."""
+        """Read voxels ``lo:hi`` (depth, height, width) of a volume into C-contiguous `out`."""
         ...
 
 
@@ -59,7 +59,7 @@ class ImageBox:
 
 
 class BitBox:
-    """0 or 1 a voxel from a packed mask (V, D, H, ⌈W/8⌉), lowest bit first."""
+    """0 or 1 per voxel, from a packed mask (V, D, H, ⌈W/8⌉), lowest bit first."""
 
     dtype = np.dtype(np.uint8)
 
@@ -76,13 +76,13 @@ class BitBox:
             out[...] = np.unpackbits(packed, axis=-1, bitorder="little")[..., left : left + width]
 
     def bits(self, volume: int, lo: Sequence[int], hi: Sequence[int]) -> NDArray[np.uint8]:
-        """Packed bytes ``lo:hi`` (depth, height, byte of the width) of a volume."""
+        """Packed bytes ``lo:hi`` (depth, height, byte along the width) of a volume."""
         bits: NDArray[np.uint8] = self._array.read_box((volume, *lo), (volume + 1, *hi))[0]
         return bits
 
 
 class PointBox:
-    """0 or 1 a voxel from points: coords (M, 3) in C order of their volume, offsets (V + 1)."""
+    """0 or 1 per voxel, from points: coords (M, 3) in C order of their volume, offsets (V + 1)."""
 
     dtype = np.dtype(np.uint8)
 
@@ -94,13 +94,13 @@ class PointBox:
         """See `BoxSource.read`."""
         out[...] = 0
         first, last = (int(bound[0]) for bound in self._offsets.ranges(np.array([volume])))
-        first, last = self._planes(first, last, lo[0]), self._planes(first, last, hi[0])
+        first, last = self._bisect(first, last, lo[0]), self._bisect(first, last, hi[0])
         points = self._coords.read_ranges([first], [last]).astype(np.int64) - lo
         inside = points[((points >= 0) & (points < np.subtract(hi, lo))).all(axis=1)]
         out[inside[:, 0], inside[:, 1], inside[:, 2]] = 1
 
-    def _planes(self, first: int, last: int, depth: int) -> int:
-        """First point of `first:last` that lies at `depth` or behind it; points are sorted by depth."""
+    def _bisect(self, first: int, last: int, depth: int) -> int:
+        """First point of `first:last` at `depth` or behind; points are sorted by depth."""
         while first < last:
             middle = (first + last) // 2
             if int(self._coords.read_rows([middle])[0, 0]) < depth:
@@ -111,7 +111,7 @@ class PointBox:
 
 
 def box_source(store: Store, group: str) -> BoxSource:
-    """Box reader of ``volumes/image``, a window, a mask or a label given by its group."""
+    """Reader of ``volumes/image``, or of the window, mask or label in a group."""
     if group == IMAGE:
         return ImageBox(store.array(IMAGE))
     if store.has(f"{group}/label"):
@@ -122,18 +122,18 @@ def box_source(store: Store, group: str) -> BoxSource:
 
 
 def box_sources(store: Store) -> dict[str, str]:
-    """Group of everything a volume can be read as, by sample key: ``image``, and all others by name."""
+    """Path of the image, and group of each window, mask and label, by sample key."""
     found = {"image": IMAGE} if store.has(IMAGE) else {}
     for family in ("windows", "masks", "labels"):
         groups = {path.rpartition("/")[0] for path in store.paths() if path.startswith(f"{family}/")}
         for group in sorted(groups):
             name = group.removeprefix(f"{family}/")
-            found[f"{family}.{name}" if name in _OWN or name in found else name] = group
+            found[f"{family}.{name}" if name in _RESERVED or name in found else name] = group
     return found
 
 
 def volume_columns(store: Store) -> dict[str, str]:
-    """Path of each value of a whole volume (spacing, …) by sample key, with what masks are present."""
+    """Path of each value per volume, by sample key: spacing, origin, …, and ``<mask>_present``."""
     found = {name: f"volumes/{name}" for name in _COLUMNS if store.has(f"volumes/{name}")}
     for key, group in box_sources(store).items():
         if store.has(f"{group}/present"):

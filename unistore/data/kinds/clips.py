@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.cropped import CroppedField, CroppedMask, same_size
+from unistore.data.kinds.cropped import CroppedField, CroppedMask, common_size
 from unistore.data.kinds.crops import Crop
 from unistore.data.kinds.frames import frame_field, frame_fields
-from unistore.data.kinds.padding import Pad, as_pad, check_pad, fills
-from unistore.data.kinds.protocol import SOURCE, Picks, chosen, require
+from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
+from unistore.data.kinds.protocol import SOURCE, Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.runs import runs_of_frames, starts_in_runs
-from unistore.data.packed import Allocate, Batch, placed
+from unistore.data.kinds.runs import clip_starts, runs_of_frames
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.spike.fields import (
     IMAGE_EXTENT,
@@ -88,15 +88,15 @@ class Clips:
 
     def __post_init__(self) -> None:
         check = Arguments()
-        check.whole("length", self.length, 1)
-        check.whole("stride", self.stride, 1)
-        check.whole("voxel_bins", self.voxel_bins, 1, none=True)
+        check.integer("length", self.length, 1)
+        check.integer("stride", self.stride, 1)
+        check.integer("voxel_bins", self.voxel_bins, 1, none=True)
         check.sizes("crop", self.crop, 2, none=True)
         check.names("fields", self.fields)
         check.flag("random", self.random)
         check_pad(check, self.pad)
-        check.settle()
-        object.__setattr__(self, "pad", as_pad(self.pad))
+        check.raise_problems()
+        object.__setattr__(self, "pad", normalize_pad(self.pad))
         crop = self.crop if self.crop is None or isinstance(self.crop, (tuple, list)) else (self.crop,) * 2
         fields = (self.fields,) if isinstance(self.fields, str) else self.fields
         object.__setattr__(self, "crop", None if crop is None else tuple(crop))
@@ -104,12 +104,12 @@ class Clips:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "spike", self)
+        require_family(store, "spike", self)
         natural, on_request = frame_fields(store)
         if self.voxel_bins is not None and "voxel" in on_request:
             natural, on_request = ["voxel", *natural], [key for key in on_request if key != "voxel"]
         natural += _EXTENTS if self.pad == "valid" else ()
-        keys = chosen(natural, self.fields if fields is None else fields, (*on_request, *_ON_REQUEST))
+        keys = select_keys(natural, self.fields if fields is None else fields, (*on_request, *_ON_REQUEST))
         if "voxel" in keys:
             frame_field(store, "voxel", self.voxel_bins)
         return keys
@@ -134,21 +134,21 @@ class ClipReader:
         self._sequences = whole(store, SEQUENCE_OFFSETS)
         extents = np.concatenate((self._field_extents, self._image_extents), axis=1)
         runs = runs_of_frames(self._sequences, extents, units)
-        starts = starts_in_runs(runs, kind.length, kind.stride)
+        starts = clip_starts(runs, kind.length, kind.stride)
         self._reach, self._starts = _reach(kind, runs, starts, self._image_extents)
         keys = ("voxel", "spike", "spike_packed", "blur", "sharp")
         found = {key: frame_field(store, key, kind.voxel_bins) for key in fields if key in keys}
-        filled = fills(kind.pad, {key: field.dtype for key, field in found.items() if key in IMAGES})
+        filled = fill_values(kind.pad, {key: field.dtype for key, field in found.items() if key in IMAGES})
         image = self._image_extents[self._starts]
         self._fields: dict[str, CroppedField] = {}
         for key, field in found.items():
-            size = same_size(self._crop, image, field.extents.take(self._starts))
+            size = common_size(self._crop, image, field.extents.take(self._starts))
             self._fields[key] = CroppedField(key, field, size, kind.length, kind.pad, filled.get(key, 0))
         self._masks: dict[str, CroppedMask] = {}
         for key, all_extents in zip(_MASKS, (self._image_extents, self._field_extents), strict=True):
             if key in fields:
                 held = all_extents[self._starts]
-                self._masks[key] = CroppedMask(key, held, same_size(self._crop, image, held))
+                self._masks[key] = CroppedMask(key, held, common_size(self._crop, image, held))
         self._lengths = Column(store, SPIKE_LENGTH) if "spike_length" in fields else None
         self._numbers = [key for key in fields if key in _NUMBERS]
         self._sources = SourceNames(store) if SOURCE in fields else None
@@ -173,20 +173,20 @@ class ClipReader:
         if self._lengths is not None:
             frames = starts[:, None] + np.arange(self._length)
             values = self._lengths.take(frames.reshape(-1)).reshape(frames.shape)
-            batch["spike_length"] = placed(values, allocate)
+            batch["spike_length"] = packed_copy(values, allocate)
         numbers = {"corner": corners, "frame": starts}
         for key, extents in zip(_EXTENTS, (image, field_extents), strict=True):
             if key in self._numbers:
                 numbers[key] = self._crop.boxes(corners, image, extents).inside
-        batch |= {key: placed(numbers[key], allocate) for key in self._numbers}
+        batch |= {key: packed_copy(numbers[key], allocate) for key in self._numbers}
         for key, mask in self._masks.items():
             boxes = self._crop.boxes(corners, image, mask.extents[picks.index])
             batch[key] = mask.read(boxes, allocate)
         if self._sources is not None:
-            batch[SOURCE] = placed(self._sources.take(starts), allocate)
+            batch[SOURCE] = packed_copy(self._sources.take(starts), allocate)
         if self._names is not None:
             sequence = np.searchsorted(self._sequences, starts, side="right") - 1
-            batch["sequence"] = placed(self._names[sequence], allocate)
+            batch["sequence"] = packed_copy(self._names[sequence], allocate)
         return batch
 
     def box_shape(self, key: str) -> tuple[int, ...] | None:
@@ -207,7 +207,7 @@ def _reach(
             f"no {kind.length} frames follow one another in one sequence and one resolution: the most are "
             f"{longest}"
         )
-        held = extents[starts_in_runs(runs, longest, 1)]
+        held = extents[clip_starts(runs, longest, 1)]
         return Reach(samples=0, what=what, fitting=replace(_cut(kind, held), length=longest)), starts
     held = extents[starts]
     smaller = np.zeros(len(starts), np.bool_) if kind.crop is None else (held < kind.crop).any(axis=1)

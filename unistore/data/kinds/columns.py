@@ -12,15 +12,15 @@ __all__ = ["SourceNames"]
 
 
 class SourceNames:
-    """Names of the sources that samples come from.
+    """Reads the names of the sources that samples come from.
 
     Parameters
     ----------
     store
         The store.
     column
-        Path of the array that holds each sample's source number; None: samples are the rows that
-        ``sources/first_row`` counts.
+        Path of the array with the source number of each sample; None: samples are rows of the table that
+        ``sources/first_row`` refers to.
     """
 
     def __init__(self, store: Store, column: str | None = None) -> None:
@@ -34,7 +34,7 @@ class SourceNames:
             numbers = self._column.take(rows)
         else:
             assert self._first is not None
-            # a source without rows shares its first row with the next one: the last of them owns the row
+            # a source without rows has the same first row as the next one, which the row belongs to
             numbers = np.searchsorted(self._first, rows, side="right") - 1
         names: NDArray[np.str_] = self._names[numbers]
         return names

@@ -1,4 +1,4 @@
-"""One field of clips: the crop of every clip, padded where frames are smaller; ragged where crops differ."""
+"""Reads one field of clips: crops, padded if frames are smaller, ragged if crops differ in size."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.crops import Boxes, Crop
 from unistore.data.kinds.frames import Box, FrameField
-from unistore.data.kinds.padding import Pad, put, valid_masks
+from unistore.data.kinds.padding import Pad, copy_padded, valid_masks
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.schemas.spike.bits import unpack
 
-__all__ = ["CroppedField", "CroppedMask", "same_size"]
+__all__ = ["CroppedField", "CroppedMask", "common_size"]
 
 
-def same_size(crop: Crop, image: NDArray[np.int64], extents: NDArray[Any]) -> tuple[int, ...] | None:
-    """Rows and columns of the crops of all clips in a field; None: they differ, or there are none.
+def common_size(crop: Crop, image: NDArray[np.int64], extents: NDArray[Any]) -> tuple[int, ...] | None:
+    """Common rows and columns of the crops of all clips in a field; None if they differ or there are none.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class CroppedField:
     Parameters
     ----------
     key
-        Of the samples; ``spike_packed`` has bits along its last axis.
+        Key of samples; ``spike_packed`` has bits along its last axis.
     field
-        The field.
+        Reader of the field.
     size
-        Rows and columns of every crop, see `same_size`.
+        Rows and columns of every crop, see `common_size`.
     length
         Frames of a clip.
     pad, fill
-        What stands beyond frames smaller than their crop.
+        Padding of crops larger than their frame, see `padding`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CroppedField:
 
     @property
     def shape(self) -> tuple[int, ...] | None:
-        """Shape in every sample; None where samples differ."""
+        """Common shape of all samples; None if they differ."""
         if self._size is None:
             return None
         height, width = self._size
@@ -62,7 +62,7 @@ class CroppedField:
         return (self._length, *((shape[-1], *shape[:-1]) if self.field.channels_last else shape))
 
     def read(self, starts: NDArray[np.int64], boxes: Boxes, allocate: Allocate) -> Packed:
-        """Clips from the frames `starts` on."""
+        """Clips that begin at the frames `starts`."""
         if self._size is None or not len(starts):
             return self._read_ragged(starts, boxes, allocate)
         height, width = self._size
@@ -76,21 +76,21 @@ class CroppedField:
         shapes = [(self._length, *field.shape(*size)) for size in boxes.size.tolist()]
         offsets = offsets_from_lengths(np.array([int(np.prod(shape)) for shape in shapes], np.int64))
         values = allocate((int(offsets[-1]),), field.dtype)
-        handed: list[tuple[int, ...]] = []
+        output_shapes: list[tuple[int, ...]] = []
         for i, (start, shape) in enumerate(zip(starts.tolist(), shapes, strict=True)):
             part = values[offsets[i] : offsets[i + 1]].reshape(shape)
             self._read_clip(start, boxes, i, part)
             if field.channels_last:
                 moved = part.transpose(0, 3, 1, 2)
-                handed.append(moved.shape)
+                output_shapes.append(moved.shape)
                 part.reshape(moved.shape)[...] = moved.copy()
             else:
-                handed.append(shape)
+                output_shapes.append(shape)
         axes = 1 + len(field.shape(1, 1))
-        return Packed(values, offsets, self._key, np.array(handed, np.int64).reshape(-1, axes))
+        return Packed(values, offsets, self._key, np.array(output_shapes, np.int64).reshape(-1, axes))
 
     def _read_clip(self, start: int, boxes: Boxes, clip: int, out: NDArray[Any]) -> None:
-        """One clip, and what stands where its crop is larger than the frame."""
+        """Read one clip, padded if its crop is larger than the frame."""
         top, left = boxes.corner[clip].tolist()
         height, width = boxes.size[clip].tolist()
         frames = slice(start, start + self._length)
@@ -102,24 +102,24 @@ class CroppedField:
         inside = np.empty((self._length, *self.field.shape(box.height, box.width)), self.field.dtype)
         self.field.read(frames, box, inside)
         if self._key != "spike_packed":
-            put(inside, out, self._pad, self._fill)
+            copy_padded(inside, out, self._pad, self._fill)
             return
         unpacked = np.empty((*out.shape[:-1], width), np.uint8)
-        put(unpack(inside, box.width), unpacked, self._pad, self._fill)
+        copy_padded(unpack(inside, box.width), unpacked, self._pad, self._fill)
         out[...] = np.packbits(unpacked, axis=-1, bitorder="little")
 
 
 class CroppedMask:
-    """Where the crops of a field have data.
+    """Makes masks of where the crops of a field have data.
 
     Parameters
     ----------
     key
-        Of the samples.
+        Key of samples.
     extents
         (clips, 2): rows and columns of the field.
     size
-        Rows and columns of every crop, see `same_size`.
+        Rows and columns of every crop, see `common_size`.
     """
 
     def __init__(self, key: str, extents: NDArray[np.int64], size: tuple[int, ...] | None) -> None:

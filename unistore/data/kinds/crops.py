@@ -1,4 +1,4 @@
-"""One crop, drawn in image coordinates and taken from fields of different resolutions."""
+"""Crops in image coordinates, applied to fields of different resolutions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from unistore.data.kinds.protocol import Picks
 
 __all__ = ["Boxes", "Crop"]
 
-_FINEST = 16
-"""Largest spacing of corners, in image pixels, kept so that a crop falls on whole pixels in every field."""
+_MAX_STEP = 16
+"""Largest spacing of corners, in image pixels, used to have a crop begin at whole pixels in every field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """Where a batch of crops lies in one field.
+    """The boxes of a batch of crops in one field.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class Boxes:
 
     @property
     def inside(self) -> NDArray[np.int64]:
-        """(B, 2) int64: rows and columns of the crop that the field has."""
+        """(B, 2) int64: rows and columns of the crop inside the field."""
         inside: NDArray[np.int64] = np.minimum(self.size, self.extent - self.corner)
         return inside
 
@@ -49,14 +49,14 @@ class Crop:
     size
         Rows and columns in image pixels; None: whole frames.
     random
-        Uniform corners, another one each epoch; else the centre.
+        True: a uniform corner, different in each epoch. False: the centre.
     """
 
     size: tuple[int, int] | None
     random: bool
 
     def sizes(self, image: NDArray[np.int64], field: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows and columns that a crop has in a field.
+        """Size of a crop in a field.
 
         Parameters
         ----------
@@ -65,7 +65,7 @@ class Crop:
 
         Returns
         -------
-        (…, 2) int64: the crop's share of the image, of the field's extent, rounded, at least 1.
+        (…, 2) int64: rows and columns, the crop's share of the image times the field's extent, at least 1.
         """
         if self.size is None:
             return field
@@ -76,27 +76,27 @@ class Crop:
     def corners(self, picks: Picks, image: NDArray[np.int64], field: NDArray[np.int64]) -> NDArray[np.int64]:
         """Corners (B, 2) in image pixels.
 
-        Where another resolution is a simple ratio of the image's, only corners that are whole pixels there
-        are drawn: 720 rows of image over 360 rows of spikes give even corners.
+        If the ratio of the resolutions is simple, corners are at whole pixels of the other field, too: 720
+        rows of image and 360 rows of spikes give even corners.
 
         Parameters
         ----------
         picks
             The batch.
         image, field
-            (B, 2) extents of the images, and of the field of another resolution.
+            (B, 2) extents of the images, and of the field with another resolution.
         """
         if self.size is None:
             return np.zeros_like(image)
         step = image // np.maximum(1, np.gcd(image, field))
-        step = np.where(step <= _FINEST, np.maximum(step, 1), 1)
-        places = np.maximum(image - np.array(self.size), 0) // step + 1
-        chosen = picks.below(places) if self.random else (places - 1) // 2
-        corners: NDArray[np.int64] = chosen * step
+        step = np.where(step <= _MAX_STEP, np.maximum(step, 1), 1)
+        counts = np.maximum(image - np.array(self.size), 0) // step + 1
+        number = picks.below(counts) if self.random else (counts - 1) // 2
+        corners: NDArray[np.int64] = number * step
         return corners
 
     def boxes(self, corners: NDArray[np.int64], image: NDArray[np.int64], field: NDArray[np.int64]) -> Boxes:
-        """The same crops in a field of extents `field`, (B, 2)."""
+        """Boxes of the crops at `corners` in a field of extents `field`, (B, 2)."""
         size = self.sizes(image, field)
         corner = corners * field // np.maximum(image, 1)
         return Boxes(np.minimum(corner, np.maximum(field - size, 0)), size, field)

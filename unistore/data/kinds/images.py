@@ -1,4 +1,4 @@
-"""Compressed frames that a store keeps as they were: found by offsets, decoded when read."""
+"""Reader of compressed images that are stored as in the sources."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from unistore.errors import CorruptionError
 from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 
-__all__ = ["KeptImages"]
+__all__ = ["EncodedImages"]
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-class KeptImages:
-    """PNG or JPEG bytes of frames, ``data`` flat u1 and ``offsets`` (n + 1); decoded as conversion does it.
+class EncodedImages:
+    """PNG or JPEG bytes of frames, ``data`` flat u1 and ``offsets`` (n + 1); decoded as in the conversion.
 
     Parameters
     ----------
     store, group
-        The store, and the group of both arrays. ``data``'s attribute ``colour`` is ``"swapped"`` where frames
-        were compressed with red and blue exchanged, so that decoding them as they are gives true colours.
+        The store, and the group of both arrays. The attribute ``colour`` of ``data`` is ``"swapped"`` if
+        frames were compressed with red and blue exchanged, so that OpenCV's BGR output has the true colours.
     exact
-        False: every frame becomes (H, W, 3) u1 RGB; gray is repeated, alpha dropped, 16 bits cut to the upper
-        8, a rotation noted beside the pixels is not applied. True: PNG frames keep their channels and depth.
+        False: frames are (H, W, 3) u1 RGB; gray is repeated, alpha dropped, 16 bits reduced to the upper 8,
+        EXIF rotation ignored. True: PNG frames keep their channels and depth.
     """
 
     def __init__(self, store: Store, group: str, *, exact: bool = False) -> None:

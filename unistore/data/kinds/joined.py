@@ -1,4 +1,4 @@
-"""Samples of several stores under one index: batches that mix them are put together once."""
+"""Reader of the samples of several stores; batches may mix stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import SOURCE, BoxReader, Picks, SampleReader
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.data.scratch import Scratch
 from unistore.errors import InputError, Problem
 from unistore.order.randomness import words
@@ -21,21 +21,21 @@ __all__ = ["JoinedReader"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """What a key looks like in every batch.
+class _Layout:
+    """Layout of a key in batches.
 
     Attributes
     ----------
     dtype
-        Of its values; text: of any width.
+        Of values; of text without its width.
     row
-        Dense: shape of a sample. Ragged: shape of a value. None: boxes of different extents, packed flat.
+        Dense: shape of a sample. Ragged: shape of a value. None: boxes of different shapes, packed flat.
     ragged
         Whether samples differ in length.
     boxed
-        Whether samples are boxes: dense where all have one extent.
+        Whether samples are boxes, which are dense if all have one shape.
     group
-        Of a key that is ragged, or would be if its boxes differed.
+        Group of a ragged key, see `Packed`; also of boxes of one shape.
     """
 
     dtype: np.dtype[Any]
@@ -59,30 +59,32 @@ class _Form:
 class JoinedReader:
     """Reads samples of several stores; see `SampleReader`.
 
-    A batch of one store alone is read straight into allocated memory. Of a batch that mixes stores, every
-    store's samples are read at once into memory of this reader, and copied to their places from there.
+    A batch from one store is read directly into allocated memory. Of a mixed batch, each store's samples are
+    read together into scratch memory, and copied from there.
 
     Parameters
     ----------
     readers
-        One a store, of the same kind and fields.
+        One per store, of the same kind and fields.
     names
-        Names of the stores, for messages and in front of the names of sources.
+        Names of the stores, for messages and as prefix of the names of sources.
 
     Raises
     ------
     InputError
-        If a key has another dtype or shape in one store than in another; names key, stores and both.
+        If a key has different dtypes or shapes in the stores; names key, stores and layouts.
     """
 
     def __init__(self, readers: Sequence[SampleReader], names: Sequence[str]) -> None:
         self._readers = list(readers)
         self._names = list(names)
         self.offsets = offsets_from_lengths(np.array([len(reader) for reader in readers]))
-        own = [_forms(reader) for reader in self._readers]
-        held = [number for number, reader in enumerate(self._readers) if len(reader)] or [0]
-        self._forms = _agreed([own[number] for number in held], [self._names[number] for number in held])
-        self._alike = [forms == self._forms for forms in own]
+        layouts = [_layouts(reader) for reader in self._readers]
+        nonempty = [number for number, reader in enumerate(self._readers) if len(reader)] or [0]
+        self._layouts = _common_layouts(
+            [layouts[number] for number in nonempty], [self._names[number] for number in nonempty]
+        )
+        self._has_common_layout = [layout == self._layouts for layout in layouts]
         self._scratch = threading.local()
 
     def __len__(self) -> int:
@@ -91,38 +93,40 @@ class JoinedReader:
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
         """Read a batch."""
         store = np.searchsorted(self.offsets, picks.index, side="right") - 1
-        present = np.unique(store).tolist() or [0]
-        if len(present) == 1 and self._alike[present[0]]:
-            return self._part(present[0], picks, np.arange(len(picks)), allocate)
-        scratch = self._memory()
-        places = [np.flatnonzero(store == number) for number in present]
+        stores = np.unique(store).tolist() or [0]
+        if len(stores) == 1 and self._has_common_layout[stores[0]]:
+            return self._read_part(stores[0], picks, np.arange(len(picks)), allocate)
+        scratch = self._begin_scratch()
+        positions = [np.flatnonzero(store == number) for number in stores]
         parts = [
-            self._part(number, picks, place, scratch.allocate)
-            for number, place in zip(present, places, strict=True)
+            self._read_part(number, picks, part, scratch.allocate)
+            for number, part in zip(stores, positions, strict=True)
         ]
         offsets: dict[str, NDArray[np.int64]] = {}
         batch: Batch = {}
-        for key, form in self._forms.items():
+        for key, layout in self._layouts.items():
             packed = [part[key] for part in parts]
-            if form.dense:
-                batch[key] = _dense(packed, places, allocate)
+            if layout.dense:
+                batch[key] = _join_dense(packed, positions, allocate)
             else:
-                batch[key] = _ragged(form, packed, places, offsets, allocate)
+                batch[key] = _join_ragged(layout, packed, positions, offsets, allocate)
         return batch
 
-    def _part(self, number: int, picks: Picks, place: NDArray[np.int64], allocate: Allocate) -> Batch:
-        """Samples at some places of the batch, all of one store."""
-        # another seed a store: sample i of one store must not be cropped as sample i of the next one
+    def _read_part(
+        self, number: int, picks: Picks, positions: NDArray[np.int64], allocate: Allocate
+    ) -> Batch:
+        """Samples at some positions of the batch, all of one store."""
+        # one seed per store: sample i of one store must not be cropped like sample i of the next one
         seed = int(words(picks.seed, np.array([number]), np.array([0]), 1)[0, 0])
-        own = Picks(picks.index[place] - self.offsets[number], picks.epoch[place], seed)
+        own = Picks(picks.index[positions] - self.offsets[number], picks.epoch[positions], seed)
         batch = self._readers[number].read(own, allocate)
         if SOURCE in batch:
-            named = np.char.add(f"{self._names[number]}/", batch[SOURCE].values)
-            batch[SOURCE] = placed(named, allocate)
+            names = np.char.add(f"{self._names[number]}/", batch[SOURCE].values)
+            batch[SOURCE] = packed_copy(names, allocate)
         return batch
 
-    def _memory(self) -> Scratch:
-        """Memory of this thread for the parts of a batch; what was in it before is over."""
+    def _begin_scratch(self) -> Scratch:
+        """Scratch memory of this thread, emptied."""
         found: Scratch | None = getattr(self._scratch, "memory", None)
         if found is None:
             found = self._scratch.memory = Scratch()
@@ -130,74 +134,75 @@ class JoinedReader:
         return found
 
 
-def _forms(reader: SampleReader) -> dict[str, _Form]:
-    """Form of every key in the batches of one store: what an empty batch shows."""
-    nothing = np.empty(0, np.int64)
-    forms = {}
-    for key, packed in reader.read(Picks(nothing, nothing), np.empty).items():
+def _layouts(reader: SampleReader) -> dict[str, _Layout]:
+    """Layout of each key in the batches of one store, from an empty batch."""
+    no_samples = np.empty(0, np.int64)
+    layouts = {}
+    for key, packed in reader.read(Picks(no_samples, no_samples), np.empty).items():
         dtype = np.dtype(np.str_) if packed.values.dtype.kind == "U" else packed.values.dtype
         if packed.shapes is not None:
-            extent = reader.box_shape(key) if isinstance(reader, BoxReader) else None
-            forms[key] = _Form(dtype, extent, boxed=True, group=packed.group)
+            shape = reader.box_shape(key) if isinstance(reader, BoxReader) else None
+            layouts[key] = _Layout(dtype, shape, boxed=True, group=packed.group)
         else:
             ragged = packed.offsets is not None
-            forms[key] = _Form(dtype, packed.values.shape[1:], ragged=ragged, group=packed.group)
-    return forms
+            layouts[key] = _Layout(dtype, packed.values.shape[1:], ragged=ragged, group=packed.group)
+    return layouts
 
 
-def _agreed(forms: Sequence[dict[str, _Form]], names: Sequence[str]) -> dict[str, _Form]:
-    """Form of every key in joined batches."""
-    agreed, problems = dict(forms[0]), []
-    for key, first in forms[0].items():
-        found = [form[key] for form in forms]
-        if all(form == first for form in found):
+def _common_layouts(layouts: Sequence[dict[str, _Layout]], names: Sequence[str]) -> dict[str, _Layout]:
+    """Layout of each key in mixed batches."""
+    common, problems = dict(layouts[0]), []
+    for key, first in layouts[0].items():
+        found = [layout[key] for layout in layouts]
+        if all(layout == first for layout in found):
             continue
-        if all(form.boxed and form.dtype == first.dtype for form in found):
-            agreed[key] = replace(first, row=None)
+        if all(layout.boxed and layout.dtype == first.dtype for layout in found):
+            common[key] = replace(first, row=None)
             continue
         stores: dict[str, list[str]] = {}
-        for form, name in zip(found, names, strict=True):
-            stores.setdefault(str(form), []).append(name)
-        listed = "; ".join(f"{form} in {', '.join(held)}" for form, held in stores.items())
+        for layout, name in zip(found, names, strict=True):
+            stores.setdefault(str(layout), []).append(name)
+        listed = "; ".join(f"{layout} in {', '.join(members)}" for layout, members in stores.items())
         cure = "convert these sources into one store, or leave the field out with fields=[…]"
         problems.append(Problem(f"field {key!r}", f"differs between stores: {listed}", cure, "fields"))
     if problems:
         raise InputError(problems)
-    return agreed
+    return common
 
 
-def _dense(parts: Sequence[Packed], places: Sequence[NDArray[np.int64]], allocate: Allocate) -> Packed:
-    """Samples (B, …) of all parts at their places, with the axes in memory as the parts have them."""
+def _join_dense(
+    parts: Sequence[Packed], positions: Sequence[NDArray[np.int64]], allocate: Allocate
+) -> Packed:
+    """Samples (B, …) of all parts at their positions, in the memory order of the parts."""
     first = parts[0].values
     dtype = np.result_type(*{part.values.dtype for part in parts})
     order = [0, *sorted(range(1, first.ndim), key=lambda axis: -abs(first.strides[axis]))]
-    out = allocate((sum(map(len, places)), *(first.shape[axis] for axis in order[1:])), dtype)
-    for part, place in zip(parts, places, strict=True):
-        out[place] = part.values.transpose(order)
+    out = allocate((sum(map(len, positions)), *(first.shape[axis] for axis in order[1:])), dtype)
+    for part, where in zip(parts, positions, strict=True):
+        out[where] = part.values.transpose(order)
     return Packed(out.transpose(np.argsort(order)))
 
 
-def _ragged(
-    form: _Form,
+def _join_ragged(
+    layout: _Layout,
     parts: Sequence[Packed],
-    places: Sequence[NDArray[np.int64]],
-    known: dict[str, NDArray[np.int64]],
+    positions: Sequence[NDArray[np.int64]],
+    group_offsets: dict[str, NDArray[np.int64]],
     allocate: Allocate,
 ) -> Packed:
-    """Samples of all parts one behind another in the order of the batch."""
-    count = sum(map(len, places))
-    samples: list[NDArray[Any]] = [np.empty(0)] * count
-    for part, place in zip(parts, places, strict=True):
-        for number, at in enumerate(place.tolist()):
-            samples[at] = part[number]
+    """Samples of all parts, concatenated in the order of the batch; adds to `group_offsets`."""
+    samples: list[NDArray[Any]] = [np.empty(0)] * sum(map(len, positions))
+    for part, where in zip(parts, positions, strict=True):
+        for number, position in enumerate(where.tolist()):
+            samples[position] = part[number]
     shapes = None
-    if form.row is None:
+    if layout.row is None:
         shapes = np.array([sample.shape for sample in samples], np.int64)
         lengths = shapes.prod(axis=1)
     else:
         lengths = np.array([len(sample) for sample in samples], np.int64)
-    offsets = known.setdefault(form.group, offsets_from_lengths(lengths))
-    out = allocate((int(offsets[-1]), *(form.row or ())), form.dtype)
+    offsets = group_offsets.setdefault(layout.group, offsets_from_lengths(lengths))
+    out = allocate((int(offsets[-1]), *(layout.row or ())), layout.dtype)
     for sample, (lo, hi) in zip(samples, pairwise(offsets.tolist()), strict=True):
         out[lo:hi].reshape(sample.shape)[...] = sample
-    return Packed(out, offsets, form.group, shapes)
+    return Packed(out, offsets, layout.group, shapes)

@@ -1,4 +1,4 @@
-"""Which samples share chunks: what block shuffle keeps together."""
+"""Which samples share chunks, for block shuffle."""
 
 from __future__ import annotations
 
@@ -13,34 +13,32 @@ from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 from unistore.zarr3.cache import CHUNKS
 
-__all__ = ["block_offsets", "open_blocks", "samples_of_a_chunk", "shuffles_in_blocks"]
+__all__ = ["block_offsets", "open_blocks", "samples_per_chunk", "shuffles_in_blocks"]
 
-ROOM = 0.8
-"""Part of the cache of decoded chunks that the open groups of a block shuffle are planned to take."""
-EDGE = 4
-"""Chunks of a block where its edges fall inside chunks: one more of so many is decoded."""
-MOST_BLOCKS = 1 << 18
-"""Larger stores get larger blocks: an epoch's order of blocks is then there in hundredths of a second."""
-
-MOST_OPEN = 1 << 21
-"""Samples whose order is drawn at once, which takes a tenth of a second and 16 MB."""
-
-MOST_DECODED = 8
-"""Samples decoded for each one delivered that a full shuffle may cost."""
+CACHE_SHARE = 0.8
+"""Share of the cache of decoded chunks that the open blocks may take."""
+UNALIGNED_CHUNKS = 4
+"""Chunks per block if block edges fall inside chunks: each block then decodes one more."""
+MAX_BLOCKS = 1 << 18
+"""Stores with more get larger blocks, so that shuffling the blocks takes hundredths of a second."""
+MAX_OPEN_SAMPLES = 1 << 21
+"""Samples shuffled together, which takes a tenth of a second and 16 MB."""
+MAX_DECODED = 8
+"""Samples that a full shuffle may decode per delivered sample."""
 
 
 def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
-    """Blocks of consecutive samples that lie in the same chunks of the largest array.
+    """Blocks of consecutive samples that share chunks of the largest array.
 
-    Samples lie in the order of their rows, so neighbours share chunks. A block is one chunk where samples are
-    rows, and a few where they differ in length, because its edges then fall inside chunks.
+    A block is one chunk if samples are rows, and a few chunks if samples differ in length, as its edges then
+    fall inside chunks.
 
     Parameters
     ----------
     store
-        Where samples are read from.
+        The store.
     samples
-        Number of samples of the dataset: all of the store's, or those of some splits.
+        Number of samples: all of the store, or those of some splits.
 
     Returns
     -------
@@ -50,7 +48,7 @@ def block_offsets(store: Store, samples: int) -> NDArray[np.int64]:
 
 
 def open_blocks(store: Store, samples: int) -> int:
-    """How many of these blocks are shuffled together: they stay in the cache of decoded chunks; at least 1.
+    """Number of these blocks that fit into the cache of decoded chunks together; at least 1.
 
     Parameters
     ----------
@@ -58,13 +56,13 @@ def open_blocks(store: Store, samples: int) -> int:
         As for `block_offsets`.
     """
     size, nbytes = _block(store, samples)
-    return max(1, min(int(CHUNKS.limit * ROOM // nbytes), MOST_OPEN // size))
+    return max(1, min(int(CHUNKS.limit * CACHE_SHARE // nbytes), MAX_OPEN_SAMPLES // size))
 
 
 def shuffles_in_blocks(store: Store, samples: int) -> bool:
-    """Whether a full shuffle would decode many samples for each one that it delivers.
+    """Whether a full shuffle would decode many samples per delivered sample.
 
-    So it is where a chunk holds many, and not all chunks stay in the cache of decoded ones.
+    That is so if a chunk has many samples, and the cache of decoded chunks is too small for all chunks.
 
     Parameters
     ----------
@@ -73,43 +71,41 @@ def shuffles_in_blocks(store: Store, samples: int) -> bool:
     """
     if not samples:
         return False
-    together, chunk = samples_of_a_chunk(store, samples)
-    return together > MOST_DECODED and samples / together * chunk > CHUNKS.limit * ROOM
+    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
+    return per_chunk > MAX_DECODED and samples / per_chunk * chunk_bytes > CHUNKS.limit * CACHE_SHARE
 
 
 def _block(store: Store, samples: int) -> tuple[int, float]:
-    """Samples of a block, and its decoded bytes."""
+    """Samples of a block, and the decoded bytes of its chunks."""
     if not samples:
         return 1, 1.0
-    together, chunk = samples_of_a_chunk(store, samples)
-    chunks = 1 if together == int(together) else EDGE
-    size = max(1, round(chunks * together), -(-samples // MOST_BLOCKS))
-    return size, max(float(chunk), size / together * chunk)
+    per_chunk, chunk_bytes = samples_per_chunk(store, samples)
+    chunks = 1 if per_chunk == int(per_chunk) else UNALIGNED_CHUNKS
+    size = max(1, round(chunks * per_chunk), -(-samples // MAX_BLOCKS))
+    return size, max(float(chunk_bytes), size / per_chunk * chunk_bytes)
 
 
-def samples_of_a_chunk(store: Store, samples: int) -> tuple[float, int]:
-    """How many samples a chunk of the largest array holds, and its bytes.
+def samples_per_chunk(store: Store, samples: int) -> tuple[float, int]:
+    """Samples per chunk of the largest array, and bytes of a decoded chunk.
 
     Parameters
     ----------
-    store
-        Where samples are read from.
-    samples
-        Number of samples of the dataset.
+    store, samples
+        As for `block_offsets`.
 
     Returns
     -------
-    Samples, on average where they differ in length, and below 1 where a sample takes several chunks; bytes of
-    a decoded chunk.
+    Samples per chunk, an average if they differ in length, and below 1 if a sample takes several chunks;
+    bytes.
     """
     if not store.paths():
         raise contradiction(store, "zarr.json", "lists no array")
     largest = max((store.array(path) for path in store.paths()), key=_decoded_bytes)
-    chunk = math.prod(largest.chunk_shape) * largest.dtype.itemsize
+    chunk_bytes = math.prod(largest.chunk_shape) * largest.dtype.itemsize
     whole_rows = largest.chunk_shape[1:] == largest.shape[1:]
     if whole_rows and largest.shape[0] == samples:
-        return float(largest.chunk_shape[0]), chunk
-    return chunk * samples / max(1, _decoded_bytes(largest)), chunk
+        return float(largest.chunk_shape[0]), chunk_bytes
+    return chunk_bytes * samples / max(1, _decoded_bytes(largest)), chunk_bytes
 
 
 def _decoded_bytes(array: Array) -> int:

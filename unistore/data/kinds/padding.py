@@ -1,4 +1,4 @@
-"""What stands where a box, crop or window reaches beyond its data: ``pad``, of every kind that cuts."""
+"""Padding of boxes, crops and windows that extend beyond their data."""
 
 from __future__ import annotations
 
@@ -12,58 +12,57 @@ from numpy.typing import NDArray
 
 from unistore.data.packed import Allocate, Packed, offsets_from_lengths
 from unistore.errors import InputError, Problem
-from unistore.system.arguments import Arguments, fits
+from unistore.system.arguments import Arguments, matches_type
 
-__all__ = ["Pad", "as_pad", "check_pad", "fills", "put", "valid_masks"]
+__all__ = ["Pad", "check_pad", "copy_padded", "fill_values", "normalize_pad", "valid_masks"]
 
 Pad: TypeAlias = Literal["valid", "edge", "zero", "drop"] | float | None
-"""None: nothing may reach beyond its data. ``"valid"``: zeros, and each sample tells how far its data reach.
-``"edge"``: the last value is repeated. ``"zero"`` or a number: that. ``"drop"``: such are no samples."""
+"""None: an error. ``"valid"``: zeros, and keys with the valid extent. ``"edge"``: the last value is repeated.
+``"zero"`` or a number: a constant. ``"drop"``: such samples are left out."""
 
 _WORDS = ("valid", "edge", "zero", "drop")
 
 
 def check_pad(check: Arguments, pad: object) -> None:
-    """Note a `pad` that is not one of them."""
-    number = fits(pad, float) or (isinstance(pad, (float, np.floating)) and not isinstance(pad, bool))
+    """Add a problem if `pad` is not a `Pad`."""
+    number = matches_type(pad, float) or (isinstance(pad, (float, np.floating)) and not isinstance(pad, bool))
     right = number or (isinstance(pad, str) and pad in _WORDS)
     expected = f"one of {', '.join(map(repr, _WORDS))}, or a number"
     check.expect("pad", pad, right, expected, none=True)
 
 
-def as_pad(pad: Any) -> Pad:
-    """A checked `pad` with its number as Python's: equal ones are written alike."""
+def normalize_pad(pad: Any) -> Pad:
+    """A valid `pad`, with a number as Python int or float, so that equal ones have the same repr."""
     if pad is None or isinstance(pad, str):
         return pad  # type: ignore[return-value]
     return int(pad) if isinstance(pad, Integral) else float(pad)
 
 
-def fills(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
-    """Value of each key beyond its data; 0 unless `pad` is a number.
+def fill_values(pad: Pad, dtypes: Mapping[str, np.dtype[Any]]) -> dict[str, Any]:
+    """Fill value of each key; 0 unless `pad` is a number.
 
     Raises
     ------
     InputError
-        If a dtype cannot hold the number; names all such keys.
+        If the number is not valid for a dtype; names all such keys.
     """
     if pad is None or isinstance(pad, str):
         return dict.fromkeys(dtypes, 0)
-    wrong = [key for key, dtype in dtypes.items() if not _holds(dtype, pad)]
+    wrong = [key for key, dtype in dtypes.items() if not _is_representable(dtype, pad)]
     if wrong:
         named = ", ".join(f"{key} ({dtypes[key]})" for key in wrong)
-        cure = "a number that they can hold, or fields=[…] without them"
-        raise InputError(Problem("pad", f"is {pad}, which cannot stand in {named}", cure, "option"))
+        cure = "give a number in their range, or fields=[…] without them"
+        raise InputError(Problem("pad", f"is {pad}, not a value of {named}", cure, "option"))
     return dict.fromkeys(dtypes, pad)
 
 
-def _holds(dtype: np.dtype[Any], number: float) -> bool:
-    """Whether a value of this dtype is the number, rounded at most."""
+def _is_representable(dtype: np.dtype[Any], number: float) -> bool:
+    """Whether a dtype can represent the number; floating-point ones after rounding."""
     if dtype.kind == "b":
         return number in (0, 1)
     if dtype.kind in "iu":
-        return (
-            number == math.trunc(number) and _within(dtype, int(number)) if math.isfinite(number) else False
-        )
+        bounds = np.iinfo(dtype)
+        return math.isfinite(number) and number == int(number) and bounds.min <= int(number) <= bounds.max
     if dtype.kind not in "fc":
         return False
     if not isinstance(number, int) and not math.isfinite(number):
@@ -75,31 +74,26 @@ def _holds(dtype: np.dtype[Any], number: float) -> bool:
         return False
 
 
-def _within(dtype: np.dtype[Any], number: int) -> bool:
-    bounds = np.iinfo(dtype)
-    return int(bounds.min) <= number <= int(bounds.max)
-
-
-def put(inside: NDArray[Any], out: NDArray[Any], pad: Pad, fill: Any) -> None:
-    """Write data to the low corner of `out`, and what `pad` says behind them; as ``np.pad``.
+def copy_padded(inside: NDArray[Any], out: NDArray[Any], pad: Pad, fill: Any) -> None:
+    """Copy data to the low corner of `out` and pad the rest; as ``np.pad``.
 
     Parameters
     ----------
     inside
         The data, no axis longer than that of `out`.
     out
-        Written as a whole.
+        All of it is written.
     fill
-        What stands there unless it is the edge, see `fills`.
+        Fill value, unless `pad` is ``"edge"``.
 
     Raises
     ------
     InputError
-        If there are no data whose edge could be repeated.
+        If `pad` is ``"edge"`` and there are no data.
     """
     if pad == "edge" and not inside.size:
         message = "is 'edge', and there are no data to repeat: an extent is 0"
-        raise InputError(Problem("pad", message, 'a number, or "drop"', "option"))
+        raise InputError(Problem("pad", message, 'give a number, or "drop"', "option"))
     filled = [slice(extent) for extent in inside.shape]
     if pad != "edge":
         out[...] = fill
@@ -121,16 +115,16 @@ def valid_masks(
     shape: Sequence[int] | None,
     allocate: Allocate,
 ) -> Packed:
-    """Masks of boxes (B, …) bool, True where they have data.
+    """Masks of boxes, (B, …) bool, True where they have data.
 
     Parameters
     ----------
     key
-        Of the masks: the group of their offsets where they are ragged.
+        Key of the masks, and group of their offsets if they are ragged.
     sizes, inside
         (B, n) each: extents of the box, and of the data at its low corner.
     shape
-        Of every box; None: they differ.
+        Common shape of the boxes; None if they differ.
     """
     offsets = offsets_from_lengths(sizes.prod(axis=1))
     values = allocate((int(offsets[-1]),), np.dtype(np.bool_))
@@ -138,6 +132,6 @@ def valid_masks(
     for i, (size, extents) in enumerate(zip(sizes.tolist(), inside.tolist(), strict=True)):
         mask = values[offsets[i] : offsets[i + 1]].reshape(size)
         mask[tuple(slice(extent) for extent in extents)] = True
-    return (
-        Packed(values, offsets, key, sizes) if shape is None else Packed(values.reshape(len(sizes), *shape))
-    )
+    if shape is None:
+        return Packed(values, offsets, key, sizes)
+    return Packed(values.reshape(len(sizes), *shape))

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.boxes import EXTENT, IMAGE, BoxSource, box_source, box_sources, volume_columns
-from unistore.data.kinds.padding import Pad, as_pad, check_pad, fills, put, valid_masks
-from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad, valid_masks
+from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.volumes import ON_REQUEST, VolumeLabels
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
+from unistore.data.kinds.volumes import ON_REQUEST, VolumeMetadata
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -55,13 +55,13 @@ class Patches:
         check = Arguments()
         check.sizes("size", self.size, 3)
         check.flag("random", self.random)
-        if check.whole("per_volume", self.per_volume, 1) and self.per_volume != 1 and not self.random:
+        if check.integer("per_volume", self.per_volume, 1) and self.per_volume != 1 and not self.random:
             check.refuse(
                 "per_volume", f"is {self.per_volume}, and random is False: a grid covers each volume once"
             )
         check_pad(check, self.pad)
-        check.settle()
-        object.__setattr__(self, "pad", as_pad(self.pad))
+        check.raise_problems()
+        object.__setattr__(self, "pad", normalize_pad(self.pad))
         size = tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size,) * 3
         object.__setattr__(self, "size", size)
 
@@ -73,10 +73,10 @@ class Patches:
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "ct", self)
+        require_family(store, "ct", self)
         known = [*box_sources(store), "corner", *volume_columns(store)]
         known += ["valid_extent"] if self.pad == "valid" else []
-        return chosen(known, fields, (*ON_REQUEST, "valid", "valid_extent"))
+        return select_keys(known, fields, (*ON_REQUEST, "valid", "valid_extent"))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PatchReader:
         """Reader of boxes in the volumes `units`."""
@@ -96,13 +96,13 @@ class PatchReader:
         extents = column.take(units).astype(np.int64)
         self._reach, kept = _reach(kind, extents)
         self._units, self._extents = (units, extents) if kept is None else (units[kept], extents[kept])
-        self._labels = VolumeLabels(store, fields)
+        self._labels = VolumeMetadata(store, fields)
         self._told = [key for key in ("corner", "valid_extent") if key in fields]
         self._masks = "valid" in fields
         groups = box_sources(store)
         self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
         images = {key: box.dtype for key, box in self._boxes.items() if groups[key] == IMAGE}
-        self._fills = fills(kind.pad, images)
+        self._fills = fill_values(kind.pad, images)
         cells = np.full(len(self._units), kind.per_volume)
         self._cells = -(-self._extents // self._shape)
         self._first = offsets_from_lengths(cells if kind.random else self._cells.prod(axis=1))
@@ -126,7 +126,7 @@ class PatchReader:
                 self._read(key, box, volume, corners[i].tolist(), ends[i].tolist(), out[i])
             batch[key] = Packed(out)
         told = {"corner": corners, "valid_extent": ends - corners}
-        batch |= {key: placed(told[key], allocate) for key in self._told}
+        batch |= {key: packed_copy(told[key], allocate) for key in self._told}
         if self._masks:
             sizes = np.tile(self._shape, (len(picks), 1))
             batch["valid"] = valid_masks("valid", sizes, ends - corners, self._kind.shape, allocate)
@@ -152,7 +152,7 @@ class PatchReader:
             return
         inside = np.empty(extent, out.dtype)
         box.read(volume, lo, hi, inside)
-        put(inside, out, self._kind.pad, self._fills.get(key, 0))
+        copy_padded(inside, out, self._kind.pad, self._fills.get(key, 0))
 
 
 def _reach(kind: Patches, extents: NDArray[np.int64]) -> tuple[Reach, NDArray[np.bool_] | None]:

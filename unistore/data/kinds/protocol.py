@@ -1,4 +1,4 @@
-"""What a kind of sample is: options, and once bound to a store a reader of whole batches."""
+"""Protocols of a kind of samples (options) and of its reader (bound to a store)."""
 
 from __future__ import annotations
 
@@ -14,22 +14,31 @@ from unistore.errors import InputError
 from unistore.order.randomness import below, generator, words
 from unistore.store.reader import Store
 
-__all__ = ["INDEX", "SOURCE", "BoxReader", "Picks", "SampleKind", "SampleReader", "chosen", "require"]
+__all__ = [
+    "INDEX",
+    "SOURCE",
+    "BoxReader",
+    "Picks",
+    "SampleKind",
+    "SampleReader",
+    "require_family",
+    "select_keys",
+]
 
 INDEX = "index"
-"""Key of a sample's position in its Dataset; every sample has it."""
+"""Key of a sample's position in its Dataset; part of every sample."""
 SOURCE = "source"
-"""Key of the source's name; read where ``fields`` asks for it."""
+"""Key of the source's name; on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picks:
-    """Which samples a batch reads, and what their randomness derives from.
+    """The samples of a batch, and the state of their random numbers.
 
     Attributes
     ----------
     index, epoch
-        (B,) int64 each: sample of the reader, and the epoch it is read in.
+        (B,) int64 each: index in the reader, and epoch.
     seed
         The Dataset's seed.
     """
@@ -46,62 +55,62 @@ class Picks:
         return below(words(self.seed, self.epoch, self.index, bounds.shape[1]), bounds)
 
     def generator(self, sample: int) -> np.random.Generator:
-        """Generator of one sample of the batch, for large draws."""
+        """Random generator of one sample of the batch, for many numbers."""
         return generator(self.seed, int(self.epoch[sample]), int(self.index[sample]))
 
 
 class SampleReader(Protocol):
-    """A kind of sample, bound to a store."""
+    """Reader of the samples of one kind from a store."""
 
     def __len__(self) -> int:
         """Number of samples."""
         ...
 
     def read(self, picks: Picks, allocate: Allocate) -> Batch:
-        """Read a batch: each chunk decoded once, straight into allocated memory where it can be."""
+        """Read a batch into allocated memory; each chunk is decoded once."""
         ...
 
 
 @runtime_checkable
 class BoxReader(Protocol):
-    """A reader some of whose keys are boxes: dense where all samples have one extent, else ragged."""
+    """A reader with keys that are boxes: dense if all samples have one shape, else ragged."""
 
     def box_shape(self, key: str) -> tuple[int, ...] | None:
-        """Shape of a key in every sample; None where samples differ."""
+        """Common shape of a key in all samples; None if they differ."""
         ...
 
 
 class SampleKind(Protocol):
-    """What one sample is. Implementations are frozen dataclasses of their options."""
+    """A kind of samples. Implementations are frozen dataclasses of their options."""
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
-        """Keys that samples will have (`INDEX` apart); reads metadata only.
+        """Keys of samples (without `INDEX`) for the requested `fields`; reads metadata only.
 
         Raises
         ------
         InputError
-            If the store has no such samples, or a field is unknown: the message lists the known ones.
+            If the store has no such samples, or a field is unknown; the message lists the known ones.
         """
         ...
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SampleReader:
-        """Reader of the samples that lie in `units`, rows of the store's sample table (None: all)."""
+        """Reader of the samples in `units`, row numbers of the store's sample table; None: all rows."""
         ...
 
 
-def chosen(
+def select_keys(
     known: Iterable[str], fields: Sequence[str] | None, on_request: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Fields that a Dataset reads: those asked for, in their order, or else all known ones.
+    """Keys to read: the requested ones in their order, or the default ones.
 
     Parameters
     ----------
     known
-        Keys that are read unless others are asked for.
+        Default keys.
     fields
-        What was asked for; None: all of `known`. `INDEX` is always there and may be named.
+        Requested keys; None: all of `known`. `INDEX` is allowed and ignored.
     on_request
-        Further keys that are read only when named.
+        Further keys, read only on request.
 
     Raises
     ------
@@ -121,18 +130,12 @@ def chosen(
     return tuple(dict.fromkeys(name for name in fields if name != INDEX))
 
 
-def require(store: Store, family: str, kind: object) -> None:
-    """Refuse a store of another family.
-
-    Raises
-    ------
-    InputError
-        Naming both, and the natural kind.
-    """
+def require_family(store: Store, family: str, kind: object) -> None:
+    """Raise an InputError if a store is not of the family that a kind reads."""
     if store.family != family:
         name = type(kind).__name__
         msg = (
             f"{store.path}: {name} reads {family} stores, and this is a {store.family} store; "
-            f"leave samples out to get its natural kind"
+            f"leave samples out to get its default kind"
         )
         raise InputError(msg)

@@ -1,4 +1,4 @@
-"""Whether samples reach beyond their data, or a limit leaves none: told by readers, refused in one place."""
+"""Checks whether samples extend beyond their data, and whether limits leave any samples."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from typing import Any, Protocol, runtime_checkable
 from unistore.data.kinds.protocol import SampleKind, SampleReader
 from unistore.errors import InputError, Problem
 
-__all__ = ["CuttingReader", "Reach", "check_reach", "reach_of", "spelled"]
+__all__ = ["CuttingReader", "Reach", "as_code", "check_reach", "reach_of"]
 
 _PAD = (
-    'pad= says what stands there: "edge", "zero", a number, or "valid" (zeros, and how far the data reach '
-    'is in each sample); pad="drop" leaves such samples out'
+    'pad them with pad="edge", "zero", a number, or "valid" (zeros, with keys for the valid extent); '
+    'pad="drop" leaves such samples out'
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """How the sizes and limits of a kind go with what a store has.
+    """Whether the sizes and limits of a kind fit the data of a store.
 
     Attributes
     ----------
     samples
-        Samples of an epoch.
+        Samples per epoch.
     beyond
-        How many of them reach beyond their data.
+        Number of samples that extend beyond their data.
     told
-        Whether the kind says what stands there.
+        Whether the kind has `pad` set.
     what
-        What reaches beyond what; or, where there are no samples, which limit leaves none, and what there is.
-        Empty: neither.
+        The problem in words: what extends beyond what, or which limit leaves no samples; empty if none.
     fitting
-        The kind, changed as little as it takes to have samples of which none is padded unless it says how;
-        None: it fits, or nothing would help.
+        The most similar kind without the problem; None if there is no problem, or no such kind.
     """
 
     samples: int
@@ -48,30 +46,30 @@ class Reach:
 
 @runtime_checkable
 class CuttingReader(Protocol):
-    """A reader whose kind has sizes that data may be smaller than, or limits that nothing may meet."""
+    """A reader whose kind has sizes that may exceed the data, or limits that may leave no samples."""
 
     def reach(self) -> Reach:
-        """How they go with the store."""
+        """Whether they fit the store."""
         ...
 
 
 def reach_of(reader: SampleReader) -> Reach:
-    """See `CuttingReader.reach`; of any other reader, that all is well."""
+    """See `CuttingReader.reach`; other readers have no problem."""
     return reader.reach() if isinstance(reader, CuttingReader) else Reach(samples=len(reader))
 
 
 def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
-    """Refuse samples that reach beyond their data and do not say how, and limits that leave no samples.
+    """Refuse samples that extend beyond their data without `pad`, and limits that leave no samples.
 
     Parameters
     ----------
     readers, paths
-        One a store.
+        One per store.
 
     Raises
     ------
     InputError
-        Naming every store concerned, the sizes, and what fits.
+        Names all such stores, the sizes, and a kind that fits.
     """
     found = [reach_of(reader) for reader in readers]
     problems = [
@@ -82,7 +80,7 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
     if not problems and not any(reach.samples for reach in found):
         problems = [
             Problem(
-                path, reach.what, f"{spelled(reach.fitting)} has samples" if reach.fitting else "", "empty"
+                path, reach.what, f"{as_code(reach.fitting)} has samples" if reach.fitting else "", "empty"
             )
             for path, reach in zip(paths, found, strict=True)
             if reach.what
@@ -94,23 +92,23 @@ def check_reach(readers: Sequence[SampleReader], paths: Sequence[str]) -> None:
 def _cure(fitting: SampleKind | None) -> str:
     if fitting is None or getattr(fitting, "pad", None) is not None:
         return _PAD
-    return f"{spelled(fitting)} fits; or {_PAD}"
+    return f"{as_code(fitting)} fits; or {_PAD}"
 
 
-def spelled(kind: Any) -> str:
-    """A kind as Python code, without what is default: ``unistore.Patches(size=32)``."""
+def as_code(kind: Any) -> str:
+    """A kind as Python code, without default values: ``unistore.Patches(size=32)``."""
     if not dataclasses.is_dataclass(kind):
         return repr(kind)
-    said = []
+    arguments = []
     for each in dataclasses.fields(kind):
-        value = _short(getattr(kind, each.name))
-        if value != _short(each.default):
-            said.append(f"{each.name}={value}")
-    return f"unistore.{type(kind).__name__}({', '.join(said)})"
+        value = _value_code(getattr(kind, each.name))
+        if value != _value_code(each.default):
+            arguments.append(f"{each.name}={value}")
+    return f"unistore.{type(kind).__name__}({', '.join(arguments)})"
 
 
-def _short(value: Any) -> str:
-    """A value of an option as Python code; extents that are all equal as one number."""
+def _value_code(value: Any) -> str:
+    """The value of an option as Python code; equal extents as one number."""
     if isinstance(value, tuple) and value and all(type(one) is int and one == value[0] for one in value):
         return repr(value[0])
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""`ReplayBuffer`: random batches of transitions straight from a store, read ahead in the background."""
+"""`ReplayBuffer`: random batches of transitions from a store, prefetched by a thread."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from unistore.data.dataset import Dataset
 from unistore.data.kinds.transitions import Transitions
-from unistore.data.presentation import present
+from unistore.data.presentation import as_tensors
 from unistore.errors import InputError
 from unistore.memory.arena import Arena
 from unistore.memory.slabs import SlabRing
 from unistore.order.randomness import below, words
 from unistore.schemas.indices import contradiction
 from unistore.store.reader import Store
-from unistore.system.arguments import EPOCHS, Arguments
-from unistore.system.workers import MOST
+from unistore.system.arguments import MAX_EPOCH, Arguments
+from unistore.system.workers import MAX_WORKERS
 
 __all__ = ["ReplayBuffer"]
 
@@ -34,17 +34,17 @@ _FLAT = (
     ("global_image",),
     ("joint",),
 )
-"""Observations of the flat layout in the order of its tuple, each under the names it goes by."""
+"""Observations of the flat layout in the order of its tuple, with alternative names."""
 _BUDGET = 4 << 30
-"""Bytes of memory that is kept for reuse between batches, at most."""
+"""Limit of memory that is kept for reuse between batches, in bytes."""
 
 
 class ReplayBuffer:
-    """Uniform random transitions of a trajectory store, with replacement, decoded ahead by a thread.
+    """Uniform random transitions of a trajectory store, with replacement, prefetched by a thread.
 
-    Steps whose next observation was not recorded are never drawn, terminal ones apart (there `not_done` is
+    Steps whose next observation was not recorded are never drawn, except terminal ones (there `not_done` is
     0, and the next observation is the step's own). The n-th batch is a function of (`seed`, n, batch size).
-    Threads may share a buffer; a forked process needs one of its own.
+    Thread-safe; a forked process needs a buffer of its own.
 
     Parameters
     ----------
@@ -53,28 +53,28 @@ class ReplayBuffer:
     output
         ``"tuple"``: (left, right, global, joint, action, next left, next right, next global, next joint,
         reward, not_done): images (B, 3, H, W) u1, everything else float32, reward and not_done (B, 1).
-        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`. ``"auto"``: a tuple where the
-        store has the observations of the flat layout.
+        ``"dict"``: tensors by key in their stored dtypes, as `Transitions`. ``"auto"``: a tuple if the store
+        has the observations of the flat layout.
     fields
         Keys of the dict; None: all.
     limit
-        Draw from the first `limit` transitions only.
+        Number of transitions, from the first on, to draw from; None: all.
     split
         Name of a split, or several; None: all episodes.
     image_size
-        Side of a resized set that the store holds, to be taken in place of the full images (tuple only).
+        Side of a stored set of resized images, read instead of the full ones (tuple only).
     seed
         Seed of the draws.
     prefetch
-        Batches read ahead; 0: none, and no thread.
+        Batches to prefetch; 0: none, and no thread.
     device
-        Where batches are moved to; None: they stay in host memory.
+        Device of the batches; None: host memory.
 
     Raises
     ------
     InputError
-        If an option has a value that it cannot have, it is no trajectory store, or a tuple is asked for and
-        observations are missing.
+        If an argument is invalid, the store is not a trajectory store, or lacks observations of the requested
+        tuple.
     """
 
     def __init__(
@@ -92,24 +92,24 @@ class ReplayBuffer:
     ) -> None:
         check = Arguments()
         check.one_of("output", output, ("auto", "tuple", "dict"))
-        check.whole("limit", limit, 1, EPOCHS, none=True)
-        check.whole("image_size", image_size, 1, none=True)
-        check.whole("seed", seed, None)
-        check.whole("prefetch", prefetch, most=MOST)
+        check.integer("limit", limit, 1, MAX_EPOCH, none=True)
+        check.integer("image_size", image_size, 1, none=True)
+        check.integer("seed", seed, None)
+        check.integer("prefetch", prefetch, most=MAX_WORKERS)
         try:
             self._device = None if device is None else torch.device(device)
         except (RuntimeError, TypeError) as error:
             check.refuse("device", f"is {device!r}: {str(error).splitlines()[0]}")
-        check.settle()
+        check.raise_problems()
         path = store.path if isinstance(store, Store) else store
         kind = Transitions(only_valid=True)
         known = Dataset(path, kind).fields
         self._flat = _flat_keys(known, image_size) if output != "dict" and fields is None else []
         if (output == "tuple" or image_size is not None) and len(self._flat) < len(_FLAT):
             side = "" if image_size is None else f", images as sets of side {image_size}"
-            wanted = ", ".join("|".join(names) for names in _FLAT) + side
-            held = ", ".join(known)
-            msg = f"{os.fspath(path)}: a tuple needs the observations {wanted}; the store has {held}"
+            needed = ", ".join("|".join(names) for names in _FLAT) + side
+            found = ", ".join(known)
+            msg = f"{os.fspath(path)}: a tuple needs the observations {needed}; the store has {found}"
             raise InputError(msg)
         self._tuple = len(self._flat) == len(_FLAT)
         if self._tuple:
@@ -117,16 +117,16 @@ class ReplayBuffer:
         self._dataset = Dataset(path, kind, fields, split)
         self._length = len(self._dataset) if limit is None else min(limit, len(self._dataset))
         self._seed = int(seed)
-        self._served = 0
+        self._next_number = 0
         self._prefetch = prefetch
-        self._ahead: deque[tuple[int, Future[Any]]] = deque()
+        self._prefetched: deque[tuple[int, Future[Any]]] = deque()
         self._thread = ThreadPoolExecutor(1, "unistore-replay") if prefetch else None
         self._ring = SlabRing(in_flight=prefetch + 1, held=1, budget=_BUDGET)
         self._closed = False
         self._owner, self._lock = os.getpid(), threading.Lock()
 
     def __len__(self) -> int:
-        """Transitions that are drawn from."""
+        """Number of transitions to draw from."""
         return self._length
 
     @property
@@ -151,25 +151,25 @@ class ReplayBuffer:
         Parameters
         ----------
         batch_size
-            Transitions B; batches are read ahead in the size that was asked for last.
+            Number of transitions B; batches of the last requested size are prefetched.
 
         Returns
         -------
         tuple or dict of tensors
-            See `output`.
+            As `output` says.
 
         Raises
         ------
         InputError
-            If `batch_size` is no whole number of at least 1.
+            If `batch_size` is not an integer of at least 1.
         ValueError
             If the buffer is closed, has no transitions, or was made in another process.
         CorruptionError
             If stored bytes are damaged; names array, shard and chunk.
         """
         check = Arguments()
-        check.whole("batch_size", batch_size, 1)
-        check.settle()
+        check.integer("batch_size", batch_size, 1)
+        check.raise_problems()
         if self._owner != os.getpid():
             msg = "this ReplayBuffer was made in another process: make one in each, with a seed of its own"
             raise ValueError(msg)
@@ -183,27 +183,27 @@ class ReplayBuffer:
         if not self._length:
             msg = f"{self._dataset.path}: there are no transitions to draw from"
             raise ValueError(msg)
-        if self._ahead and self._ahead[0][0] != batch_size:
-            self._forget()
-        number = self._served
-        self._served += 1
-        ready = self._ahead.popleft()[1] if self._ahead else None
+        if self._prefetched and self._prefetched[0][0] != batch_size:
+            self._discard_prefetched()
+        number = self._next_number
+        self._next_number += 1
+        ready = self._prefetched.popleft()[1] if self._prefetched else None
         if self._thread is not None:
-            while len(self._ahead) < self._prefetch:
-                later = number + 1 + len(self._ahead)
+            while len(self._prefetched) < self._prefetch:
+                later = number + 1 + len(self._prefetched)
                 job = self._thread.submit(self._read, later, batch_size, self._memory())
-                self._ahead.append((batch_size, job))
+                self._prefetched.append((batch_size, job))
         batch, needed = self._read(number, batch_size, self._memory()) if ready is None else ready.result()
         self._ring.observe(needed)
         return batch
 
     def close(self) -> None:
-        """Stop reading ahead; batches that were handed out stay valid."""
-        if self._owner != os.getpid():  # a forked child has neither the thread nor its batches
+        """Stop prefetching; batches that were returned stay valid."""
+        if self._owner != os.getpid():  # a forked child has no such thread
             return
         with self._lock:
             self._closed = True
-            self._forget()
+            self._discard_prefetched()
             if self._thread is not None:
                 self._thread.shutdown()
             self._ring.close()
@@ -213,13 +213,13 @@ class ReplayBuffer:
         mean, std = _read_statistics(self._dataset.store)
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
 
-    def _forget(self) -> None:
-        for _, future in self._ahead:
+    def _discard_prefetched(self) -> None:
+        for _, future in self._prefetched:
             future.cancel()
-        self._ahead.clear()
+        self._prefetched.clear()
 
     def _memory(self) -> Arena:
-        """Memory for one batch, reused once nothing views the batch any more."""
+        """Memory for one batch, reused once nothing refers to the batch."""
         slab = self._ring.take()
         return Arena(None) if slab is None else Arena(slab.segment, None, self._ring.lend(slab, [])[0])
 
@@ -227,7 +227,7 @@ class ReplayBuffer:
         """Batch `number`, and the bytes it needed."""
         drawn = words(self._seed, np.array([number]), np.array([batch_size]), batch_size)
         read = self._dataset.read_batch(below(drawn[0], self._length), memory.allocate)
-        batch = present(read)
+        batch = as_tensors(read)
         if self._device is not None:
             batch = {
                 key: value.to(self._device) if isinstance(value, torch.Tensor) else value
@@ -236,15 +236,15 @@ class ReplayBuffer:
         return self._as_tuple(batch) if self._tuple else batch, memory.needed
 
     def _as_tuple(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        now = [_ready(batch[key]) for key in self._flat]
-        after = [_ready(batch[f"next.{key}"]) for key in self._flat]
+        now = [_as_float(batch[key]) for key in self._flat]
+        after = [_as_float(batch[f"next.{key}"]) for key in self._flat]
         reward = batch["reward"].float().reshape(-1, 1)
         not_done = 1.0 - batch["terminated"].float().reshape(-1, 1)
         return (*now, batch["action"].float(), *after, reward, not_done)
 
 
 def _flat_keys(known: Sequence[str], image_size: int | None) -> list[str]:
-    """Keys of the flat layout's observations, as far as they are there."""
+    """Keys of the flat layout's observations that exist."""
     found = []
     for names in _FLAT:
         suffix = f"_{image_size}" if image_size is not None and names != ("joint",) else ""
@@ -253,16 +253,16 @@ def _flat_keys(known: Sequence[str], image_size: int | None) -> list[str]:
     return found
 
 
-def _ready(values: torch.Tensor) -> torch.Tensor:
-    """Images as they are, everything else float32."""
+def _as_float(values: torch.Tensor) -> torch.Tensor:
+    """Images unchanged, everything else as float32."""
     return values if values.dtype == torch.uint8 and values.ndim == 4 else values.float()
 
 
-def _recorded(store: Store, held: Any, name: str) -> NDArray[np.float64]:
-    """Recorded statistic of the actions; NaN where it is null."""
+def _recorded(store: Store, statistics: Any, name: str) -> NDArray[np.float64]:
+    """Recorded statistic of the actions; NaN for null."""
     expected = store.array("steps/action").shape[1:]
     try:
-        values: NDArray[np.float64] = np.array(held[name], np.float64)
+        values: NDArray[np.float64] = np.array(statistics[name], np.float64)
     except (TypeError, ValueError, KeyError):
         values = np.empty(0)
     if values.shape != expected:
@@ -272,10 +272,10 @@ def _recorded(store: Store, held: Any, name: str) -> NDArray[np.float64]:
 
 
 def _read_statistics(store: Store) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean and standard deviation of the actions: recorded ones, or else over all values."""
-    held = store.attributes.get("statistics", {}).get("steps/action")
-    if held is not None:
-        mean, std = (_recorded(store, held, name) for name in ("mean", "std"))
+    """Mean and standard deviation of the actions, as recorded, or else computed."""
+    recorded = store.attributes.get("statistics", {}).get("steps/action")
+    if recorded is not None:
+        mean, std = (_recorded(store, recorded, name) for name in ("mean", "std"))
         if np.isfinite(mean).all() and np.isfinite(std).all():
             return mean, std
     actions = store.array("steps/action").read().astype(np.float64)

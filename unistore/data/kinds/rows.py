@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, chosen, require
-from unistore.data.packed import Allocate, Batch, Packed, placed
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, select_keys
+from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.store.reader import Store
 
 __all__ = ["Rows"]
@@ -20,18 +20,18 @@ _TABLE = "rows/"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Samples of a store with a table ``rows``: row i of every array, under the array's own name.
+    """Samples of a store with a table ``rows``: row i of every array, under the array's name.
 
-    Keys: one an array, in the stored dtype and row shape; names that a sample needs for itself (``index``,
-    ``source``) become ``rows.index``, ``rows.source``. On request: ``source``.
+    Keys: one per array, with the stored dtype and row shape; arrays with reserved names (``index``,
+    ``source``) get the keys ``rows.index``, ``rows.source``. On request: ``source``.
     """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         paths = _paths(store)
         if not paths:
-            require(store, "rows", self)
-        return chosen(paths, fields, (SOURCE,))
+            require_family(store, "rows", self)
+        return select_keys(paths, fields, (SOURCE,))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> RowReader:
         """Reader of the rows `units`."""
@@ -59,11 +59,11 @@ class RowReader:
             out = allocate((len(rows), *array.shape[1:]), array.dtype)
             batch[name] = Packed(array.read_rows(rows, out))
         if self._names is not None:
-            batch[SOURCE] = placed(self._names.take(rows), allocate)
+            batch[SOURCE] = packed_copy(self._names.take(rows), allocate)
         return batch
 
 
 def _paths(store: Store) -> dict[str, str]:
-    """Path of each array by its key."""
+    """Path of each array, by sample key."""
     names = {path: path.removeprefix(_TABLE) for path in store.paths() if path.startswith(_TABLE)}
     return {f"rows.{name}" if name in (INDEX, SOURCE) else name: path for path, name in names.items()}

@@ -1,4 +1,4 @@
-"""Which frames may be one clip: runs of frames of one sequence and one resolution."""
+"""Runs of frames that clips are cut from: frames of one sequence and one resolution."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from numpy.typing import NDArray
 
 from unistore.data.packed import offsets_from_lengths
 
-__all__ = ["runs_of_frames", "starts_in_runs"]
+__all__ = ["clip_starts", "runs_of_frames"]
 
 
 def runs_of_frames(
     sequences: NDArray[np.int64], extents: NDArray[np.int64], units: NDArray[np.int64] | None
 ) -> NDArray[np.int64]:
-    """Runs of frames that clips must not leave.
+    """Runs of consecutive frames of one sequence and one extent.
 
     Parameters
     ----------
     sequences
-        Offsets of the sequences.
+        Frame offsets of the sequences.
     extents
-        (F, k): what is the same in all frames of a run.
+        (F, k): values that are the same in all frames of a run.
     units
-        Frames that are used; None: all.
+        Frames to use; None: all.
 
     Returns
     -------
-    (runs, 2) int64: first frame, and the frame behind the last.
+    (runs, 2) int64: first frame, and the one behind the last.
     """
     frames = len(extents)
     if not frames:
         return np.empty((0, 2), np.int64)
-    wanted = np.ones(frames, np.bool_)
+    used = np.ones(frames, np.bool_)
     if units is not None:
-        wanted[:] = False
-        wanted[units] = True
-    joined = wanted[1:] & wanted[:-1] & (extents[1:] == extents[:-1]).all(axis=1)
-    inner = sequences[(sequences > 0) & (sequences < frames)]
-    joined[inner - 1] = False
-    bounds = np.flatnonzero(np.concatenate(([True], ~joined, [True])))
+        used[:] = False
+        used[units] = True
+    connected = used[1:] & used[:-1] & (extents[1:] == extents[:-1]).all(axis=1)
+    boundaries = sequences[(sequences > 0) & (sequences < frames)]
+    connected[boundaries - 1] = False
+    bounds = np.flatnonzero(np.concatenate(([True], ~connected, [True])))
     runs = np.stack((bounds[:-1], bounds[1:]), axis=1)
-    found: NDArray[np.int64] = runs[wanted[runs[:, 0]]]
+    found: NDArray[np.int64] = runs[used[runs[:, 0]]]
     return found
 
 
-def starts_in_runs(runs: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
-    """First frames of all clips of `length` frames, every `stride`-th of each run."""
+def clip_starts(runs: NDArray[np.int64], length: int, stride: int) -> NDArray[np.int64]:
+    """First frames of the clips of `length` frames, every `stride`-th in each run."""
     counts = -(-np.maximum(runs[:, 1] - runs[:, 0] - length + 1, 0) // stride)
     offsets = offsets_from_lengths(counts)
     inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], counts)

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.coordinates import Dequantiser, relative, staging
-from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, chosen, require
+from unistore.data.kinds.coordinates import Dequantiser, quantised_view, to_local
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, require_family, select_keys
 from unistore.data.kinds.spans import Spans
-from unistore.data.packed import Allocate, Batch, Packed, placed
+from unistore.data.packed import Allocate, Batch, Packed, packed_copy
 from unistore.errors import InputError
 from unistore.schemas.indices import Column, contradiction, whole
-from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
@@ -63,18 +63,18 @@ class Segments:
     def __post_init__(self) -> None:
         check = Arguments()
         check.one_of("coordinates", self.coordinates, ("local", "absolute"))
-        check.whole("max_points", self.max_points, 1, none=True)
+        check.integer("max_points", self.max_points, 1, none=True)
         check.number("voxel", self.voxel, none=True)
-        check.settle()
+        check.raise_problems()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "point_cloud", self)
+        require_family(store, "point_cloud", self)
         known = ["xyz", "origin", *_point_columns(store), *_segment_columns(store)]
         if self.voxel is not None:
             self.voxel_group(store)
             known += _VOXEL_KEYS
-        return chosen(known, fields, (SOURCE, *_ON_REQUEST))
+        return select_keys(known, fields, (SOURCE, *_ON_REQUEST))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SegmentReader:
         """Reader of the segments `units`."""
@@ -149,7 +149,7 @@ class SegmentReader:
         if self._xyz is not None:
             batch["xyz"] = Packed(self._xyz.read(rows, spans, allocate), spans.offsets)
         for key, column in self._segments.items():
-            batch[key] = placed(column.take(rows), allocate)
+            batch[key] = packed_copy(column.take(rows), allocate)
         for key, array in self._points.items():
             out = allocate((len(spans), *array.shape[1:]), array.dtype)
             batch[key] = Packed(spans.read(array, out), spans.offsets)
@@ -161,7 +161,7 @@ class SegmentReader:
                 values = inside.read(array, out).view(np.int32)
                 batch[key] = Packed(values, inside.offsets, group="voxel")
         if self._names is not None:
-            batch[SOURCE] = placed(self._names.take(rows), allocate)
+            batch[SOURCE] = packed_copy(self._names.take(rows), allocate)
         return batch
 
 
@@ -183,7 +183,7 @@ class _Coordinates:
         out = allocate((len(spans), 3), dtype)
         direct = self._array.dtype == dtype
         if self._quantised:
-            stored = spans.read(self._array, staging(out))
+            stored = spans.read(self._array, quantised_view(out))
         elif direct:
             stored = spans.read(self._array, out)
         else:
@@ -198,7 +198,7 @@ class _Coordinates:
         for i, (lo, hi) in enumerate(pairwise(bounds)):
             if sources is None:
                 assert origins is not None
-                relative(stored[lo:hi], origins[i], out[lo:hi])
+                to_local(stored[lo:hi], origins[i], out[lo:hi])
             elif origins is None:
                 self._dequantiser(sources[i]).absolute(stored[lo:hi], out[lo:hi])
             else:
@@ -212,7 +212,9 @@ class _Coordinates:
             assert self._offset is not None
             if len(self._dequantisers) >= 64:  # 200 KB each
                 self._dequantisers.clear()
-            found = self._dequantisers[source] = Dequantiser(self._scale[source], self._offset[source])
+            found = self._dequantisers[source] = Dequantiser(
+                self._scale[source], self._offset[source], decimal=DECIMAL in self._array.attributes
+            )
         return found
 
 

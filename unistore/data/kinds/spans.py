@@ -1,4 +1,4 @@
-"""Ragged samples: contiguous rows of a table, whole or a uniform subset of each."""
+"""Ragged samples: ranges of rows of a table, or a random subset of each range."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Spans:
     lo, hi
         (B,) int64: sample i has rows ``lo[i]:hi[i]``.
     offsets
-        (B + 1,) int64: where its rows go in the batch.
+        (B + 1,) int64: offset of each sample in the batch.
     rows
-        None: all of them. Else the rows of all samples, ``(offsets[-1],)``, counted from each sample's ``lo``
-        and ascending inside it.
+        None: all rows. Else the rows of all samples, ``(offsets[-1],)``, relative to the sample's ``lo`` and
+        ascending in each sample.
     """
 
     lo: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Spans:
     def draw(
         cls, picks: Picks, lo: NDArray[np.int64], hi: NDArray[np.int64], most: int | None = None
     ) -> Spans:
-        """Rows ``lo:hi`` of each pick; of samples with more than `most`, a uniform subset in row order."""
+        """Rows ``lo:hi`` of each sample; of samples with more than `most` rows, a uniform subset."""
         lengths = hi - lo
         if most is None or not (lengths > most).any():
             return cls(lo, hi, offsets_from_lengths(lengths))
@@ -52,11 +52,11 @@ class Spans:
         return cls(lo, hi, offsets, rows)
 
     def __len__(self) -> int:
-        """Rows of the whole batch."""
+        """Number of rows of the whole batch."""
         return int(self.offsets[-1])
 
     def read(self, array: Array, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Values of these rows, ``(offsets[-1], …)``, into `out` where given."""
+        """Read the values of these rows, ``(offsets[-1], …)``, into `out` if given."""
         if self.rows is None:
             return array.read_ranges(self.lo, self.hi, out)
         if out is None:
@@ -65,12 +65,12 @@ class Spans:
         scratch = np.empty((int(lengths.max()), *array.shape[1:]), array.dtype)
         for i, (lo, hi) in enumerate(zip(self.lo.tolist(), self.hi.tolist(), strict=True)):
             part = slice(int(self.offsets[i]), int(self.offsets[i + 1]))
-            wanted = self.rows[part]
-            if len(wanted) == hi - lo:
+            rows = self.rows[part]
+            if len(rows) == hi - lo:
                 array.read_ranges([lo], [hi], out[part])
-            elif len(wanted) * array.chunk_shape[0] < hi - lo:
-                array.read_rows(wanted + lo, out[part])
-            else:  # about every chunk holds a wanted row: decoding them in order is cheapest
+            elif len(rows) * array.chunk_shape[0] < hi - lo:
+                array.read_rows(rows + lo, out[part])
+            else:  # nearly every chunk is needed: cheapest in order
                 whole = array.read_ranges([lo], [hi], scratch[: hi - lo])
-                np.take(whole, wanted, axis=0, out=out[part], mode="clip")
+                np.take(whole, rows, axis=0, out=out[part], mode="clip")
         return out

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.bits import every_point, points_of_ranks
+from unistore.data.kinds.bits import all_points, points_at_ranks
 from unistore.data.kinds.boxes import EXTENT, IMAGE, BitBox, ImageBox, volume_columns
-from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.spans import Spans
-from unistore.data.kinds.volumes import ON_REQUEST, VolumeLabels
+from unistore.data.kinds.volumes import ON_REQUEST, VolumeMetadata
 from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError
 from unistore.schemas.ct.points import largest_point
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
-from unistore.system.arguments import EPOCHS, Arguments
+from unistore.system.arguments import MAX_EPOCH, Arguments
 
 __all__ = ["SparsePoints", "point_groups", "point_limits"]
 
@@ -54,18 +54,18 @@ class SparsePoints:
     def __post_init__(self) -> None:
         check = Arguments()
         check.text("window", self.window, none=True)
-        check.whole("min_points", self.min_points, most=EPOCHS)
-        check.whole("max_points", self.max_points, 1, none=True)
-        check.settle()
+        check.integer("min_points", self.min_points, most=MAX_EPOCH)
+        check.integer("max_points", self.max_points, 1, none=True)
+        check.raise_problems()
         if self.max_points is not None and self.max_points < self.min_points:
             check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
-        check.settle()
+        check.raise_problems()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "ct", self)
+        require_family(store, "ct", self)
         self.group(store)
-        return chosen(("coords", "values"), fields, (*ON_REQUEST, *volume_columns(store)))
+        return select_keys(("coords", "values"), fields, (*ON_REQUEST, *volume_columns(store)))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PointReader:
         """Reader of the volumes `units`."""
@@ -104,7 +104,7 @@ class PointReader:
         enough = counts >= kind.min_points
         self._volumes = np.flatnonzero(enough) if units is None else units[enough[units]]
         self._counts, self._group = counts if units is None else counts[units], group
-        self._labels = VolumeLabels(store, fields)
+        self._labels = VolumeMetadata(store, fields)
         points = store.has(f"{group}/coords")
         self._source: _Points | _Mask = _Points(store, group) if points else _Mask(store, group)
         self._coords, self._values = "coords" in fields, "values" in fields
@@ -204,9 +204,9 @@ class _Mask:
             if not self._counted[volume]:
                 self._check(volume, bits, extent[2])
             if spans.rows is None:
-                every_point(bits, coords[part])
+                all_points(bits, coords[part])
             else:
-                points_of_ranks(bits, spans.rows[part], coords[part])
+                points_at_ranks(bits, spans.rows[part], coords[part])
             if values is not None:
                 self._look_up(volume, extent, coords[part], values[part, 0])
 

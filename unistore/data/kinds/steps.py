@@ -1,4 +1,4 @@
-"""Columns of a trajectory store's steps, and the episodes that the steps belong to."""
+"""Readers of the steps of a trajectory store: columns, and the episode of each step."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.images import KeptImages
+from unistore.data.kinds.images import EncodedImages
 from unistore.data.kinds.protocol import INDEX, SOURCE
 from unistore.data.packed import Packed, offsets_from_lengths
 from unistore.errors import CorruptionError
 from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.trajectory.fields import (
+    CHANNEL,
     EPISODES,
     FINAL,
-    IMAGE_AXES,
     JPEG_SUFFIX,
     NEXT,
     OBSERVATION,
@@ -31,29 +31,27 @@ __all__ = [
     "ON_REQUEST",
     "Episodes",
     "StepColumn",
-    "following_paths",
+    "next_observation_paths",
     "step_column",
     "step_paths",
 ]
 
 NEXT_PREFIX = "next."
 ON_REQUEST = (SOURCE, "episode", "episode_name", "step")
-_OWN = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
-"""Keys that samples have for themselves; a column of that name is handed out as ``steps.<name>``."""
-
-
+_RESERVED = frozenset({INDEX, *ON_REQUEST, "history_valid", "horizon_valid"})
+"""Reserved keys; a column of that name gets the key ``steps.<name>``."""
 _FRAME_DTYPES = ("uint8", "uint16")
-_LARGEST_FRAME = 1 << 30
-"""Values of one frame: more than any image decoder takes."""
+_MAX_FRAME_VALUES = 1 << 30
+"""Largest number of values of a frame: more than any image decoder supports."""
 
 
 class StepColumn(Protocol):
-    """One value a step."""
+    """One value per step."""
 
     dtype: np.dtype[Any]
     row_shape: tuple[int, ...]
     image: bool
-    """Whether rows are (H, W, 3) images, to be handed out (3, H, W)."""
+    """Whether rows are (H, W, 3) images; samples have (3, H, W)."""
 
     def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Read rows into `out`, C-contiguous (rows, *row_shape)."""
@@ -68,20 +66,20 @@ class PlainColumn:
         self.dtype = self._array.dtype
         self.row_shape = self._array.shape[1:]
         axes = store.attributes["fields"][path].get("axes", ())
-        self.image = tuple(axes[1:]) == IMAGE_AXES[1:] and len(self.row_shape) == 3 and self.row_shape[2] == 3
+        self.image = tuple(axes[-1:]) == (CHANNEL,) and len(self.row_shape) == 3 and self.row_shape[2] == 3
 
     def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """See `StepColumn.read`."""
         self._array.read_rows(rows, out)
 
 
-class KeptColumn:
-    """Compressed frames, decoded when read; each frame once a batch."""
+class EncodedColumn:
+    """Compressed frames; each frame is decoded once per batch."""
 
     def __init__(self, store: Store, group: str) -> None:
         data = store.array(f"{group}/data")
         self._path = data.path
-        self._images = KeptImages(store, group, exact=True)
+        self._images = EncodedImages(store, group, exact=True)
         shape: Any = data.attributes.get("shape")
         dtype = data.attributes.get("dtype", "uint8")
         if not _is_frame_shape(shape) or dtype not in _FRAME_DTYPES:
@@ -95,30 +93,30 @@ class KeptColumn:
 
     def read(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """See `StepColumn.read`."""
-        frames, places = np.unique(rows, return_inverse=True)
+        frames, numbers = np.unique(rows, return_inverse=True)
         images = self._images.read(frames)
-        for target, place in zip(out, places.tolist(), strict=True):
-            image = images[place]
+        for target, number in zip(out, numbers.tolist(), strict=True):
+            image = images[number]
             if image.size != target.size or image.dtype != target.dtype:
                 found, expected = f"{image.dtype} {image.shape}", f"{self.dtype} {self.row_shape}"
-                msg = f"{self._path}: frame {frames[place]} is {found}, expected {expected}"
+                msg = f"{self._path}: frame {frames[number]} is {found}, expected {expected}"
                 raise CorruptionError(msg)
             target[...] = image.reshape(self.row_shape)
 
 
 def _is_frame_shape(shape: Any) -> TypeGuard[list[int]]:
-    """Whether an attribute is the shape of a frame, at most `_LARGEST_FRAME` values."""
+    """Whether an attribute is the shape of a frame of at most `_MAX_FRAME_VALUES` values."""
     extents = isinstance(shape, list) and all(type(extent) is int and extent > 0 for extent in shape)
-    return extents and 2 <= len(shape) <= 3 and prod(shape) <= _LARGEST_FRAME
+    return extents and 2 <= len(shape) <= 3 and prod(shape) <= _MAX_FRAME_VALUES
 
 
 def step_column(store: Store, path: str) -> StepColumn:
-    """Reader of a column given by its path, as in `step_paths`."""
-    return KeptColumn(store, path) if path.endswith(JPEG_SUFFIX) else PlainColumn(store, path)
+    """Reader of a column by its path in `step_paths`."""
+    return EncodedColumn(store, path) if path.endswith(JPEG_SUFFIX) else PlainColumn(store, path)
 
 
 def step_paths(store: Store) -> dict[str, str]:
-    """Path of each column of the steps by sample key; kept frames by their group."""
+    """Path of each column of the steps, by sample key; the group's path for compressed frames."""
     found = {}
     for path in store.paths():
         if not path.startswith(f"{STEPS}/") or path.startswith(f"{NEXT}/"):
@@ -126,37 +124,37 @@ def step_paths(store: Store) -> dict[str, str]:
         if path.endswith(f"{JPEG_SUFFIX}/offsets"):
             continue
         key = sample_key(path)
-        found[f"{STEPS}.{key}" if key in _OWN else key] = path.removesuffix("/data")
+        found[f"{STEPS}.{key}" if key in _RESERVED else key] = path.removesuffix("/data")
     return found
 
 
-def following_paths(store: Store, key: str) -> tuple[str | None, str | None]:
-    """Where the next observation of ``observation.<name>`` lies, besides in the following step.
+def next_observation_paths(store: Store, key: str) -> tuple[str | None, str | None]:
+    """Paths of the stored next observations of ``observation.<name>``.
 
     Returns
     -------
     next, final
-        Paths of ``steps/next_observation/<name>`` and ``episodes/final_observation/<name>``, where stored.
+        ``steps/next_observation/<name>`` and ``episodes/final_observation/<name>``; None if not stored.
     """
     name = step_paths(store)[key].removeprefix(f"{OBSERVATION}/").removesuffix(JPEG_SUFFIX)
     following, final = f"{NEXT}/{name}", f"{FINAL}/{name}"
     return following if store.has(following) else None, final if store.has(final) else None
 
 
-def as_handed(values: NDArray[Any], column: StepColumn) -> Packed:
-    """Values (B, …, *row_shape) as a batch has them: images with their channels first, as a view."""
+def channels_first(values: NDArray[Any], column: StepColumn) -> Packed:
+    """Values (B, …, *row_shape) for a batch: images as a view with channels first."""
     return Packed(np.moveaxis(values, -1, -3) if column.image else values)
 
 
 class Episodes:
-    """Which steps belong to which episode.
+    """The episodes of a store, and their steps.
 
     Parameters
     ----------
     store
         The store.
     units
-        Episodes that are used; None: all.
+        Episodes to use; None: all.
     """
 
     def __init__(self, store: Store, units: NDArray[np.int64] | None) -> None:
@@ -165,7 +163,7 @@ class Episodes:
         self.used = np.arange(len(self.offsets) - 1) if units is None else units
 
     def rows(self, skip: int = 0, leave: int = 0, stride: int = 1) -> NDArray[np.int64]:
-        """Steps of the used episodes: every `stride`-th, leaving out `skip` first and `leave` last ones."""
+        """Every `stride`-th step of the used episodes, without the `skip` first and `leave` last ones."""
         first = self.offsets[self.used] + skip
         lengths = np.maximum(self.offsets[self.used + 1] - leave - first, 0)
         counts = -(-lengths // stride)
@@ -178,13 +176,13 @@ class Episodes:
         """Episode of each step."""
         return np.searchsorted(self.offsets, rows, side="right") - 1
 
-    def labels(self, fields: set[str]) -> EpisodeLabels:
+    def labels(self, fields: set[str]) -> EpisodeMetadata:
         """Reader of the keys `ON_REQUEST`."""
-        return EpisodeLabels(self._store, self, fields)
+        return EpisodeMetadata(self._store, self, fields)
 
 
-class EpisodeLabels:
-    """Where steps come from: source, episode's number and name, step inside the episode."""
+class EpisodeMetadata:
+    """Origin of steps: source, number and name of the episode, step inside the episode."""
 
     def __init__(self, store: Store, episodes: Episodes, fields: set[str]) -> None:
         self._episodes = episodes
@@ -194,7 +192,7 @@ class EpisodeLabels:
         self._names = np.array(store.text(f"{EPISODES}/name"), np.str_) if wanted else None
 
     def read(self, rows: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Values of a batch of steps by key."""
+        """Values for a batch of steps, by key."""
         episode = self._episodes.of(rows)
         found: dict[str, NDArray[Any]] = {}
         if self._sources is not None:

@@ -1,4 +1,4 @@
-"""One sample = one step of an episode and the observation after it."""
+"""Samples of one step of an episode and the next observation."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.steps import (
     NEXT_PREFIX,
     ON_REQUEST,
     Episodes,
     StepColumn,
-    as_handed,
-    following_paths,
+    channels_first,
+    next_observation_paths,
     step_column,
     step_paths,
 )
-from unistore.data.packed import Allocate, Batch, placed
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.schemas.indices import Column, contradiction, whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
@@ -33,7 +33,7 @@ _VALID = "steps/next_valid"
 
 @dataclass(frozen=True, slots=True)
 class Transitions:
-    """Samples of a trajectory store: step t, and what was observed after it in the same episode.
+    """Samples of a trajectory store: step t, and the next observation of the same episode.
 
     Keys: every column of the steps by its dotted name, ``observation.<name>``, ``action``, ``reward``,
     ``terminated``, ``truncated``, ``next_valid``, …; ``next.observation.<name>`` for every observation.
@@ -41,13 +41,13 @@ class Transitions:
     (inside the episode).
 
     ``next_valid`` is False at the last step of an episode whose next observation was not recorded; the next
-    observation is then the step's own, and means nothing.
+    observation is then a copy of the step's own, and must not be used.
 
     Parameters
     ----------
     only_valid
-        True: steps without a recorded next observation are no samples, unless they are terminal ones, whose
-        next observation no method needs. If none is left, that is refused.
+        True: leave out steps without a recorded next observation, except terminal ones, where it is not
+        needed. An error if none are left.
     """
 
     only_valid: bool = False
@@ -55,14 +55,14 @@ class Transitions:
     def __post_init__(self) -> None:
         check = Arguments()
         check.flag("only_valid", self.only_valid)
-        check.settle()
+        check.raise_problems()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "trajectory", self)
+        require_family(store, "trajectory", self)
         keys = list(step_paths(store))
         following = [f"{NEXT_PREFIX}{key}" for key in keys if key.startswith("observation.")]
-        return chosen([*keys, *following], fields, ON_REQUEST)
+        return select_keys([*keys, *following], fields, ON_REQUEST)
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> TransitionReader:
         """Reader of the steps of the episodes `units`."""
@@ -85,8 +85,8 @@ class TransitionReader:
         self._labels = self._episodes.labels(set(fields))
         paths = step_paths(store)
         self._columns = {key: step_column(store, paths[key]) for key in fields if key in paths}
-        self._following = {
-            key: _Following(store, key.removeprefix(NEXT_PREFIX))
+        self._next = {
+            key: _NextObservation(store, key.removeprefix(NEXT_PREFIX))
             for key in fields
             if key.startswith(NEXT_PREFIX) and key not in paths
         }
@@ -109,30 +109,30 @@ class TransitionReader:
         episode = self._episodes.of(rows)
         last = rows + 1 == self._episodes.offsets[episode + 1]
         after = np.where(last, rows, rows + 1)
-        final = np.flatnonzero(last & self._valid.take(rows)) if self._following else rows[:0]
+        final = np.flatnonzero(last & self._valid.take(rows)) if self._next else rows[:0]
         batch: Batch = {}
         for key, column in self._columns.items():
-            following = self._following.get(f"{NEXT_PREFIX}{key}")
-            # an observation and the next one are read together: neighbouring steps are decoded once
+            following = self._next.get(f"{NEXT_PREFIX}{key}")
+            # an observation and the next one are read together, so that shared chunks are decoded once
             both = following is not None and following.stored is None
             wanted = np.concatenate((rows, after)) if both else rows
             out = allocate((len(wanted), *column.row_shape), column.dtype)
             column.read(wanted, out)
-            batch[key] = as_handed(out[: len(rows)], column)
+            batch[key] = channels_first(out[: len(rows)], column)
             if following is not None and both:
                 following.put_final(episode, final, out[len(rows) :])
-                batch[f"{NEXT_PREFIX}{key}"] = as_handed(out[len(rows) :], column)
-        for key, following in self._following.items():
+                batch[f"{NEXT_PREFIX}{key}"] = channels_first(out[len(rows) :], column)
+        for key, following in self._next.items():
             if key not in batch:
                 batch[key] = following.read(rows, after, episode, final, allocate)
-        return batch | {key: placed(found, allocate) for key, found in self._labels.read(rows).items()}
+        return batch | {key: packed_copy(found, allocate) for key, found in self._labels.read(rows).items()}
 
 
-class _Following:
-    """The next observation of one observation."""
+class _NextObservation:
+    """Reader of the next observations of one key."""
 
     def __init__(self, store: Store, key: str) -> None:
-        stored, final = following_paths(store, key)
+        stored, final = next_observation_paths(store, key)
         self._own = step_column(store, step_paths(store)[key])
         self.stored: StepColumn | None = None if stored is None else step_column(store, stored)
         self._final = None if final is None else store.array(final)
@@ -149,7 +149,7 @@ class _Following:
         final: NDArray[np.int64],
         allocate: Allocate,
     ) -> Any:
-        """Next observations of `rows`, given the rows `after` them in their episodes."""
+        """Next observations of `rows`; `after` are the next rows in their episodes."""
         column = self._own if self.stored is None else self.stored
         out = allocate((len(rows), *column.row_shape), column.dtype)
         if self.stored is None:
@@ -157,9 +157,9 @@ class _Following:
             self.put_final(episode, final, out)
         else:
             column.read(rows, out)
-        return as_handed(out, column)
+        return channels_first(out, column)
 
     def put_final(self, episode: NDArray[np.int64], final: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Overwrite places `final` of `out` with what was observed after the last step of their episodes."""
+        """Overwrite `out` at the positions `final` with the final observations of their episodes."""
         if self._final is not None and len(final):
             out[final] = self._final.read_rows(episode[final])

@@ -1,4 +1,4 @@
-"""One sample = one whole CT volume at its true extent."""
+"""Samples of one whole CT volume at its own extent."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.boxes import EXTENT, box_source, box_sources, volume_columns
 from unistore.data.kinds.columns import SourceNames
-from unistore.data.kinds.protocol import SOURCE, Picks, chosen, require
-from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
+from unistore.data.kinds.protocol import SOURCE, Picks, require_family, select_keys
+from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.indices import Column
 from unistore.store.reader import Store
 
-__all__ = ["VolumeLabels", "Volumes"]
+__all__ = ["VolumeMetadata", "Volumes"]
 
 ON_REQUEST = (SOURCE, "name", "extent")
 
@@ -25,17 +25,17 @@ class Volumes:
     """Samples of a CT store: whole volumes without padding.
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
-    ``spacing``, ``origin``, ``direction`` where known; ``<mask>_present``. On request: ``source``, ``name``,
+    ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
     ``extent`` (3,).
 
-    Volumes of one extent are batched densely, (B, D, H, W). Where extents differ, volumes are ragged: a
-    packed batch holds them flat with ``offsets`` and ``shapes`` (B, 3), "padded" pads to the largest.
+    Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
+    have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.
     """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "ct", self)
-        return chosen([*box_sources(store), *volume_columns(store)], fields, ON_REQUEST)
+        require_family(store, "ct", self)
+        return select_keys([*box_sources(store), *volume_columns(store)], fields, ON_REQUEST)
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> VolumeReader:
         """Reader of the volumes `units`."""
@@ -48,7 +48,7 @@ class VolumeReader:
     def __init__(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> None:
         self._extents = Column(store, EXTENT)
         self._units = np.arange(len(self._extents)) if units is None else units
-        self._labels = VolumeLabels(store, fields)
+        self._labels = VolumeMetadata(store, fields)
         groups = box_sources(store)
         self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
         extents = self._extents.take(self._units)
@@ -80,15 +80,15 @@ class VolumeReader:
         return batch | self._labels.read(volumes, allocate)
 
 
-class VolumeLabels:
-    """Values of whole volumes: spacing, origin, names.
+class VolumeMetadata:
+    """Reads values per volume: spacing, origin, names, ….
 
     Parameters
     ----------
     store
         The store.
     fields
-        Keys of samples; those that are no such value are left to others.
+        Keys of samples; others than values per volume are ignored.
     """
 
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
@@ -98,10 +98,10 @@ class VolumeLabels:
         self._sources = SourceNames(store) if SOURCE in fields else None
 
     def read(self, volumes: NDArray[np.int64], allocate: Allocate) -> Batch:
-        """Values of a batch of volumes."""
-        batch = {key: placed(column.take(volumes), allocate) for key, column in self._columns.items()}
+        """Values for a batch of volumes."""
+        batch = {key: packed_copy(column.take(volumes), allocate) for key, column in self._columns.items()}
         if self._names is not None:
-            batch["name"] = placed(self._names[volumes], allocate)
+            batch["name"] = packed_copy(self._names[volumes], allocate)
         if self._sources is not None:
-            batch[SOURCE] = placed(self._sources.take(volumes), allocate)
+            batch[SOURCE] = packed_copy(self._sources.take(volumes), allocate)
         return batch

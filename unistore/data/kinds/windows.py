@@ -1,4 +1,4 @@
-"""One sample = observations up to a step of an episode, and what follows from it."""
+"""Samples of a window of steps: observations up to a step, other columns from it on."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.padding import Pad, as_pad, check_pad, fills
-from unistore.data.kinds.protocol import Picks, chosen, require
+from unistore.data.kinds.padding import Pad, check_pad, fill_values, normalize_pad
+from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.steps import ON_REQUEST, Episodes, as_handed, step_column, step_paths
-from unistore.data.packed import Allocate, Batch, placed
+from unistore.data.kinds.steps import ON_REQUEST, Episodes, channels_first, step_column, step_paths
+from unistore.data.packed import Allocate, Batch, packed_copy
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
 
@@ -38,11 +38,11 @@ class Windows:
     horizon
         Steps of everything else, the current one included.
     stride
-        Steps between the t of two windows.
+        Steps between successive windows.
     pad
-        What stands where a window leaves its episode. None: such windows are refused. ``"edge"``: the
+        Padding of windows that leave their episode. None: such windows are an error. ``"edge"``: the
         episode's first or last step is repeated; ``"zero"`` and ``"valid"``: zeros; a number: that, in every
-        field that is read; ``"drop"``: such windows are no samples.
+        field that is read; ``"drop"``: such windows are left out.
     """
 
     history: int
@@ -53,15 +53,15 @@ class Windows:
     def __post_init__(self) -> None:
         check = Arguments()
         for name in ("history", "horizon", "stride"):
-            check.whole(name, getattr(self, name), 1)
+            check.integer(name, getattr(self, name), 1)
         check_pad(check, self.pad)
-        check.settle()
-        object.__setattr__(self, "pad", as_pad(self.pad))
+        check.raise_problems()
+        object.__setattr__(self, "pad", normalize_pad(self.pad))
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
-        require(store, "trajectory", self)
-        return chosen([*step_paths(store), *_VALID], fields, ON_REQUEST)
+        require_family(store, "trajectory", self)
+        return select_keys([*step_paths(store), *_VALID], fields, ON_REQUEST)
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> WindowReader:
         """Reader of windows in the episodes `units`."""
@@ -84,7 +84,7 @@ class WindowReader:
         paths = step_paths(store)
         self._columns = {key: step_column(store, paths[key]) for key in fields if key in paths}
         self._valid = [key for key in fields if key in _VALID]
-        self._fills = fills(kind.pad, {key: column.dtype for key, column in self._columns.items()})
+        self._fills = fill_values(kind.pad, {key: column.dtype for key, column in self._columns.items()})
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -120,16 +120,16 @@ class WindowReader:
             column.read(steps.reshape(-1), out.reshape(-1, *column.row_shape))
             if self._kind.pad not in (None, "edge", "drop"):
                 out[~valid] = self._fills[key]
-            batch[key] = as_handed(out, column)
+            batch[key] = channels_first(out, column)
         masks = dict(zip(_VALID, (history_valid, horizon_valid), strict=True))
-        batch |= {key: placed(masks[key], allocate) for key in self._valid}
-        return batch | {key: placed(found, allocate) for key, found in self._labels.read(rows).items()}
+        batch |= {key: packed_copy(masks[key], allocate) for key in self._valid}
+        return batch | {key: packed_copy(found, allocate) for key, found in self._labels.read(rows).items()}
 
     def _window(
-        self, rows: NDArray[np.int64], around: NDArray[np.int64]
+        self, rows: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Steps (B, k) at `around` each row, moved into the row's episode, and which of them lay in it."""
+        """Steps (B, k) at `positions` relative to each row, clipped to its episode; and if they lie in it."""
         episode = self._episodes.of(rows)
         first, end = self._episodes.offsets[episode, None], self._episodes.offsets[episode + 1, None]
-        steps = rows[:, None] + around
+        steps = rows[:, None] + positions
         return np.clip(steps, first, end - 1), (steps >= first) & (steps < end)

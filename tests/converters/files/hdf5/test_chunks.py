@@ -175,7 +175,7 @@ def test_chunks_that_lie_are_refused_or_have_one_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too short or too long: refused. Random bytes: refused, or the same in two processes."""
-    monkeypatch.setattr(hdf5_decoder, "_PATIENCE", 5.0)
+    monkeypatch.setattr(hdf5_decoder, "_TIMEOUT", 5.0)
     for name, filters in {**OWN, **APART}.items():
         lie(tmp_path / f"{name}.h5", filters)
     first: dict[tuple[str, str], bytes | str] = {}
@@ -239,7 +239,7 @@ def test_messages(tmp_path: Path) -> None:
     assert "chunk (0,) decompresses to 3999 bytes, expected 4000" in damaged(path, short, gzip)
     assert "decompresses to more than 4000 bytes" in damaged(path, zlib.compress(bytes(4001)), gzip)
     cut = zlib.compress(np.random.default_rng(0).bytes(4000))[:-2]
-    assert "is cut short" in damaged(path, cut, gzip)
+    assert "is truncated" in damaged(path, cut, gzip)
     assert "does not match its checksum" in damaged(path, bytes(4003) + b"\1", OWN["fletcher"])
     assert "too few for a checksum" in damaged(path, b"a", OWN["fletcher"])
     huge = damaged(path, zlib.compress(bytes(10)), gzip, size=1 << 28)

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 
-from unistore.converters.files.hdf5.file import check_dataset, native, open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.file import check_dataset, location_of, native, open_hdf5, read_rows
 from unistore.converters.files.hdf5.tree import follow, walk
 from unistore.errors import InputError, Problem
 
@@ -258,7 +258,7 @@ def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
             assert said.pop(name) == "is virtual and maps to itself"
             with pytest.raises(InputError, match="maps to itself"):
                 read_rows(file[name], name)
-        assert "maps to 'nothing', which is no dataset" in said.pop("gone")
+        assert "maps to 'nothing', which is not a dataset" in said.pop("gone")
         assert all("through more than 16" in message for message in said.values())
         assert sorted(said) == [f"good_{depth}" for depth in (16, 17, 18, 19)]
         assert {"x", "good_0", "good_15", "short"} == set(tree.datasets) - {
@@ -270,6 +270,6 @@ def test_virtual_datasets_that_lead_to_no_values(tmp_path: Path) -> None:
 
 
 def test_place_escapes_what_a_terminal_would_obey() -> None:
-    assert place("a\nb.h5", "/data/x") == r"a\x0ab.h5: data/x"
-    assert place("a.h5", "x\x1b[31m") == r"a.h5: x\x1b[31m"
-    assert place("a.h5") == "a.h5"
+    assert location_of("a\nb.h5", "/data/x") == r"a\x0ab.h5: data/x"
+    assert location_of("a.h5", "x\x1b[31m") == r"a.h5: x\x1b[31m"
+    assert location_of("a.h5") == "a.h5"

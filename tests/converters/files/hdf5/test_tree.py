@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unistore.converters.files.hdf5.file import check_dataset, open_hdf5, place, read_rows
+from unistore.converters.files.hdf5.file import check_dataset, location_of, open_hdf5, read_rows
 from unistore.converters.files.hdf5.tree import walk
 from unistore.errors import InputError
 
@@ -75,7 +75,7 @@ def values_of(path: Path) -> dict[str, np.ndarray]:
     found = {}
     with open_hdf5(path, "a.h5") as file:
         for name, dataset in walk(file, "a.h5", [path.parent]).datasets.items():
-            location = place("a.h5", name)
+            location = location_of("a.h5", name)
             if not check_dataset(dataset, location):
                 half = dataset.shape[0] // 2
                 parts = [read_rows(dataset, location, 0, half), read_rows(dataset, location, half)]

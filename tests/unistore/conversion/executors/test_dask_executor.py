@@ -226,6 +226,39 @@ def test_many_problems_stop_it_and_nothing_is_written_afterwards(
         assert not (tmp_path / "made").exists()
 
 
+def test_a_scheduler_file_and_a_worker_with_threads(
+    tmp_path: Path,
+    cluster: Cluster,
+    sources: dict[str, list[Path]],
+    references: dict[str, dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("unistore.conversion.layout.SHARD", SHARDS["rows"])
+    file = tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": cluster.address}))
+    cluster.start_worker("--nthreads", "3", "--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+    told: list[str] = []
+    with Dask(str(file), tell=told.append) as executor:
+        run(make_converter("rows", {}), sources["rows"], tmp_path / "out.zarr", executor=executor)
+    assert tree(tmp_path / "out.zarr") == references["rows"]
+    assert [line for line in told if "1 worker(s) with several threads" in line], told
+
+
+def test_the_guide_to_clusters(
+    tmp_path: Path, sources: dict[str, list[Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first recipe: scan and all on a cluster of this machine, the bytes of one process."""
+    page = (Path(__file__).parents[4] / "docs" / "clusters.md").read_text()
+    recipe = page.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "episodes").mkdir()
+    for number in range(40):
+        np.save(tmp_path / "episodes" / f"part_{number}.npy", np.full((3, 2), number))
+    monkeypatch.chdir(tmp_path)
+    exec(recipe.replace("n_workers=8", "n_workers=2, processes=False, dashboard_address=':0'"), {})
+    convert("episodes", "alone.zarr")
+    assert tree(tmp_path / "episodes.zarr") == tree(tmp_path / "alone.zarr")
+
+
 def test_no_scheduler_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unistore.conversion.executors.dask_executor.TIMEOUT", "0.5s")
     with pytest.raises(ConversionError, match=r"tcp://127\.0\.0\.1:9: no dask scheduler answers"):

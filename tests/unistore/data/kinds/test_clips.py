@@ -219,7 +219,9 @@ def test_options_are_checked(make_store: Any) -> None:
     path = record(make_store, bins=()).path
     assert unistore.Dataset(path, unistore.Clips(crop=8)).fields == ("spike", "spike_length", "blur", "sharp")
     assert unistore.Dataset(path, unistore.Clips(crop=8, voxel_bins=3))[0]["voxel"].shape == (5, 3, 4, 4)
-    with pytest.raises(InputError, match="name the bins with voxel_bins; the store holds sets of: none"):
+    with pytest.raises(
+        InputError, match="give the number of bins as voxel_bins; stored numbers of bins: none"
+    ):
         unistore.Dataset(path, fields=["voxel"])
     with pytest.raises(InputError, match="length: must be a whole number of at least 1, got 0"):
         unistore.Clips(0)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 import unistore
-from unistore.data.kinds.padding import fills, put
+from unistore.data.kinds.padding import copy_padded, fill_values
 from unistore.errors import InputError
 
 DTYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
@@ -42,7 +42,7 @@ def test_put_equals_numpy(data: st.DataObject) -> None:
     pad = data.draw(st.sampled_from(["valid", "edge", "zero", 0, 1]))
     inside = np.random.default_rng(sum(shape)).integers(0, 100, held).astype(dtype)
     out = np.full(shape, 55, dtype)
-    put(inside, out, pad, fills(pad, {"x": dtype})["x"])
+    copy_padded(inside, out, pad, fill_values(pad, {"x": dtype})["x"])
     expected = padded(inside, shape, pad)
     assert out.dtype == expected.dtype
     assert np.array_equal(out, expected)
@@ -50,7 +50,7 @@ def test_put_equals_numpy(data: st.DataObject) -> None:
 
 def test_an_edge_of_nothing_is_refused() -> None:
     with pytest.raises(InputError, match="an extent is 0"):
-        put(np.empty((0, 3)), np.empty((2, 3)), "edge", 0)
+        copy_padded(np.empty((0, 3)), np.empty((2, 3)), "edge", 0)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,11 @@ def test_an_edge_of_nothing_is_refused() -> None:
 )
 def test_numbers_that_a_dtype_can_hold(dtype: str, number: Any, holds: bool) -> None:
     if not holds:
-        with pytest.raises(InputError, match=rf"pad: is .* cannot stand in image \({np.dtype(dtype)}\)"):
-            fills(number, {"image": np.dtype(dtype)})
+        with pytest.raises(InputError, match=rf"pad: is .* not a value of image \({np.dtype(dtype)}\)"):
+            fill_values(number, {"image": np.dtype(dtype)})
         return
     out = np.zeros(2, dtype)
-    put(np.ones(1, dtype), out, number, fills(number, {"image": np.dtype(dtype)})["image"])
+    copy_padded(np.ones(1, dtype), out, number, fill_values(number, {"image": np.dtype(dtype)})["image"])
     assert np.array_equal(out, np.array([1, number], dtype), equal_nan=np.dtype(dtype).kind in "fc")
 
 
@@ -127,7 +127,7 @@ def write_scans(make_store: Any, dtype: str) -> tuple[Path, list[NDArray[Any]], 
 def test_patches(make_store: Any, dtype: str, pad: Any, random: bool) -> None:
     path, volumes, masks = write_scans(make_store, dtype)
     if dtype == "?" and pad == 7:
-        with pytest.raises(InputError, match=r"pad: is 7, which cannot stand in image \(bool\)"):
+        with pytest.raises(InputError, match=r"pad: is 7, not a value of image \(bool\)"):
             len(unistore.Dataset(path, unistore.Patches(10, pad=pad)))
         return
     size = (6, 8, 10)
@@ -167,7 +167,7 @@ def test_patches_drop_what_is_smaller(make_store: Any) -> None:
 def test_a_dataset_that_refuses_can_be_shown(make_store: Any) -> None:
     path, *_ = write_scans(make_store, "i2")
     shown = repr(unistore.Dataset(path, unistore.Patches(64)))
-    assert "refused" in shown
+    assert "invalid" in shown
     assert "size=(64, 64, 64)" in shown
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds.coordinates import Dequantiser, relative, staging
+from unistore.data.kinds.coordinates import Dequantiser, quantised_view, to_local
 from unistore.errors import InputError
 from unistore.order.permutation import At
 
@@ -156,13 +156,13 @@ def test_conversion_in_place(points: int, scale: tuple[float, float, float]) -> 
     expected = q * np.array(scale) + offset
     convert = Dequantiser(np.array(scale), offset)
     absolute = np.empty((points, 3))
-    staging(absolute)[...] = q
-    convert.absolute(staging(absolute), absolute)
+    quantised_view(absolute)[...] = q
+    convert.absolute(quantised_view(absolute), absolute)
     assert absolute.tobytes() == expected.tobytes()
     local = np.empty((points, 3), np.float32)
-    staging(local)[...] = q
-    convert.local(staging(local), origin, local)
+    quantised_view(local)[...] = q
+    convert.local(quantised_view(local), origin, local)
     assert local.tobytes() == (expected - origin).astype(np.float32).tobytes()
     single = q.astype(np.float32)
-    relative(single, origin, local)
+    to_local(single, origin, local)
     assert local.tobytes() == (single.astype(np.float64) - origin).astype(np.float32).tobytes()

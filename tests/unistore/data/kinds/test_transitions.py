@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import unistore
 from unistore.errors import InputError
-from unistore.schemas.trajectory.fields import IMAGE_AXES
+from unistore.schemas.trajectory.fields import CHANNEL
 
 LENGTHS = (5, 1, 8, 3)
 FLAT_IMAGES = ("left_wrist_image", "right_image", "global_image")
@@ -74,7 +74,7 @@ def record(
         key: np.stack([columns[f"observation/{key}"][0] + 1 + e for e in range(len(LENGTHS))]) for key in keys
     }
     arrays: dict[str, Any] = {f"steps/{name}": values for name, values in columns.items()}
-    axes = {f"steps/observation/{name}": IMAGE_AXES for name in FLAT_IMAGES}
+    axes = {f"steps/observation/{name}": ("step", "y", "x", CHANNEL) for name in FLAT_IMAGES}
     following = {}
     if final:
         arrays |= {f"episodes/final_observation/{key}": values for key, values in last_seen.items()}

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import unistore
-from unistore.data.kinds.bits import every_point, points_of_ranks
+from unistore.data.kinds.bits import all_points, points_at_ranks
 from unistore.errors import InputError
 from unistore.order.permutation import At
 
@@ -174,9 +174,9 @@ def test_points_of_a_mask(shape: tuple[int, int, int], density: float) -> None:
     bits = np.packbits(mask, axis=-1, bitorder="little")
     expected = np.argwhere(mask)
     out = np.empty(expected.shape, np.int32)
-    every_point(bits, out)
+    all_points(bits, out)
     assert np.array_equal(out, expected)
     ranks = np.flatnonzero(rng.random(len(expected)) < 0.3)
     some = np.empty((len(ranks), 3), np.int32)
-    points_of_ranks(bits, ranks, some)
+    points_at_ranks(bits, ranks, some)
     assert np.array_equal(some, expected[ranks])

@@ -1,0 +1,191 @@
+"""Layout, resolution and length of all headerless streams of a conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unistore.converters.spike.geometry import (
+    CAMERAS,
+    Choice,
+    choose,
+    find_misread_camera,
+    frames_in,
+    row_correlation,
+)
+from unistore.converters.spike.layout_detection import DetectedLayout, detect_layout, detect_padding
+from unistore.converters.spike.source import Extent, StreamSource
+from unistore.converters.spike.stream_reader import ShapedStream
+from unistore.errors import Problem
+from unistore.schemas.spike.bits import row_bytes
+
+__all__ = ["ResolvedStreams", "resolve_streams"]
+
+_CHECKED_FRAMES = 64
+_MIN_CORRELATION = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedStreams:
+    """Extents and layout of the streams.
+
+    Attributes
+    ----------
+    extents
+        By name of the stream, without streams that have problems.
+    layout
+        ``"packed"``, ``"stream"`` or ``"bytes"``.
+    notes, problems
+        Notes for the user, and what is wrong.
+    """
+
+    extents: Mapping[str, Extent]
+    layout: str
+    notes: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def resolve_streams(
+    recordings: Mapping[str, Sequence[StreamSource]],
+    wanted: str,
+    height: int | None,
+    width: int | None,
+    flip: bool,
+) -> ResolvedStreams:
+    """Find one layout for all streams, the resolution of each recording, and the length of each file.
+
+    Parameters
+    ----------
+    recordings
+        Streams by name of the recording; at least one stream in all.
+    wanted
+        ``"auto"``, ``"packed"`` or ``"bytes"``.
+    height, width
+        As given by the user.
+    flip
+        Whether streams hold their bottom row first; used to check the correlation of rows.
+    """
+    streams = [stream for each in recordings.values() for stream in each]
+    decided, problems = detect_layout(streams, wanted, height, width)
+    if decided is None:
+        return ResolvedStreams({}, wanted, (), tuple(problems))
+    refused = {problem.location for problem in problems}
+    left = {
+        name: [stream for stream in each if stream.location not in refused]
+        for name, each in recordings.items()
+    }
+    left = {name: each for name, each in left.items() if each}
+    sizes = {name: [stream.size for stream in each] for name, each in left.items()}
+    if height is not None and width is not None:
+        choices, padding, more = _with_given_resolution(
+            left, decided, height, width, suspicious=wanted == "auto"
+        )
+    else:
+        choices, more = choose(sizes, decided.layout, height, width)
+        padding = decided
+    notes = [f"{len(streams)} spike stream(s) in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
+    if padding != decided:
+        notes.append(padding.reason)
+    notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)
+    extents: dict[str, Extent] = {}
+    firsts: dict[tuple[int, int], StreamSource] = {}
+    for name, choice in choices.items():
+        for stream in left[name]:
+            frames = frames_in(stream.size, choice.height, choice.width, padding.layout)
+            if frames is None:
+                more.append(_remainder_problem(stream, choice, padding.layout))
+                continue
+            extents[stream.location] = Extent(frames, choice.height, choice.width)
+            firsts.setdefault((choice.height, choice.width), stream)
+    if not problems and not more:
+        for stream in firsts.values():
+            notes += _resolution_note(stream, extents[stream.location], padding.layout, flip)
+    return ResolvedStreams(extents, padding.layout, tuple(notes), (*problems, *more))
+
+
+_LAYOUT_NAMES = {
+    "packed": "packed bits",
+    "stream": "packed bits without padding",
+    "bytes": "one byte a pixel",
+}
+
+
+def _with_given_resolution(
+    recordings: Mapping[str, Sequence[StreamSource]],
+    decided: DetectedLayout,
+    height: int,
+    width: int,
+    *,
+    suspicious: bool,
+) -> tuple[dict[str, Choice], DetectedLayout, list[Problem]]:
+    """Use the resolution given by the user: find its row padding, refuse a known misreading."""
+    streams = [stream for each in recordings.values() for stream in each]
+    camera = find_misread_camera(height, width, [stream.size for stream in streams])
+    if camera is not None and decided.layout == "packed" and suspicious:
+        frames = frames_in(streams[0].size, camera.height, camera.width, "packed")
+        message = (
+            f"{streams[0].size:,} bytes are {frames} x {camera.size} packed bits ({camera.name}); as "
+            f"{height} x {width} they only divide by chance: {decided.reason}"
+        )
+        cure = f"give --height {camera.height} --width {camera.width}, or --layout packed to insist"
+        return {}, decided, [Problem(streams[0].location, message, cure, "geometry")]
+    choices = {name: Choice(height, width, "") for name in recordings}
+    if decided.layout == "bytes" or width % 8 == 0:
+        return choices, decided, []
+    fitting = [
+        layout
+        for layout in ("packed", "stream")
+        if all(frames_in(stream.size, height, width, layout) is not None for stream in streams)
+    ]
+    if fitting == ["stream"]:
+        reason = f"rows of {width} pixels are not padded to whole bytes: only so the sizes divide"
+        return choices, DetectedLayout("stream", reason), []
+    if len(fitting) < 2:
+        return choices, decided, []
+    detected = next((found for stream in streams if (found := detect_padding(stream, width))), None)
+    if detected is not None:
+        return choices, detected, []
+    message = (
+        f"{streams[0].size:,} bytes fit rows padded to whole bytes and rows without padding; too dark to tell"
+    )
+    cure = (
+        f"cut or pad the recordings to a width that 8 divides, or save them as arrays (T, {height}, {width})"
+    )
+    return {}, decided, [Problem(streams[0].location, message, cure, "dark")]
+
+
+def _remainder_problem(stream: StreamSource, choice: Choice, layout: str) -> Problem:
+    """Problem: the size is not a whole number of frames; with the remainder, and cameras that fit."""
+    pixels = choice.height * choice.width
+    frame = {"packed": choice.height * row_bytes(choice.width), "stream": pixels / 8, "bytes": pixels}[layout]
+    frames, over = divmod(stream.size, frame)
+    message = (
+        f"{stream.size:,} bytes are {frames:.0f} frames of {choice.height} x {choice.width} in "
+        f"{_LAYOUT_NAMES[layout]} ({frame:,} bytes each) and {over:,} bytes over"
+    )
+    others = [
+        f"{count} x {camera.size}"
+        for camera in CAMERAS
+        if camera.layout == "packed" and layout != "stream"
+        if (count := frames_in(stream.size, camera.height, camera.width, layout)) is not None
+    ]
+    cure = "cut short? or another camera, with other --height and --width"
+    cure += f"; these fit: {', '.join(others)}" if others else ""
+    return Problem(stream.location, message, cure, "size", stream.location)
+
+
+def _resolution_note(stream: StreamSource, extent: Extent, layout: str, flip: bool) -> list[str]:
+    """A note if neighbouring rows of the mean image do not correlate, as they do in lit scenes."""
+    frames = np.empty((min(extent.length, _CHECKED_FRAMES), extent.height, row_bytes(extent.width)), np.uint8)
+    ShapedStream.of(stream, extent, layout, flip).read(frames)
+    correlation = row_correlation(frames, extent.width)
+    if np.isnan(correlation) or correlation >= _MIN_CORRELATION:
+        return []
+    note = (
+        f"careful: neighbouring rows of {stream.location} hardly correlate as "
+        f"{extent.height} x {extent.width} (correlation {correlation:.2f}; lit scenes reach 0.7 and more): "
+        "check --height and --width"
+    )
+    return [note]

@@ -1,0 +1,191 @@
+"""Index of one source: its episodes, their rows in the file, and the columns of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.converters.files.hdf5.file import location_of
+from unistore.converters.trajectory.columns import Feature
+from unistore.errors import InputError, Problem
+
+__all__ = ["EpisodeIndex", "Span", "Variant", "location_prefix", "offsets_of", "with_episodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A set of columns that some episodes of a source have.
+
+    Attributes
+    ----------
+    features
+        By column name.
+    values
+        Datasets of small arrays that are not per step.
+    empty
+        Dtype of each dataset of shape (T, 0, …).
+    """
+
+    features: Mapping[str, Feature]
+    values: tuple[str, ...] = ()
+    empty: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def knows_next(self) -> bool:
+        """Whether every observation has a next observation, so that it is known at the last step, too."""
+        observations = [column for column in self.features if column.startswith("observation/")]
+        return bool(observations) and all(f"next_{column}" in self.features for column in observations)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON of this set."""
+        features = {column: feature.to_json() for column, feature in self.features.items()}
+        return {"features": features, "values": list(self.values), "empty": dict(self.empty)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Variant:
+        """Inverse of `to_json`."""
+        features = {column: Feature.from_json(value) for column, value in plain["features"].items()}
+        return cls(features, tuple(plain["values"]), plain["empty"])
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows ``first:first + length`` of the datasets in `group`, which are requested rows from `at` on."""
+
+    group: str
+    variant: Variant
+    first: int
+    length: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeIndex:
+    """The episodes of one source, in order.
+
+    Attributes
+    ----------
+    layout
+        Name of the file's format.
+    names
+        Name of each episode: ``"demo_1"``, or made from the file's name.
+    groups
+        Group of each episode in the file; ``""`` for the root.
+    firsts, lengths
+        First row and number of rows of each episode in the group's datasets.
+    variant
+        Index into `variants` of each episode.
+    masks
+        Episode numbers in each mask of the file.
+    """
+
+    layout: str
+    names: Sequence[str]
+    groups: Sequence[str]
+    firsts: Sequence[int]
+    lengths: Sequence[int]
+    variant: Sequence[int]
+    variants: Sequence[Variant]
+    masks: Mapping[str, Sequence[int]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {
+            "layout": self.layout,
+            "names": list(self.names),
+            "groups": list(self.groups),
+            "firsts": list(self.firsts),
+            "lengths": list(self.lengths),
+            "variant": list(self.variant),
+            "variants": [variant.to_json() for variant in self.variants],
+            "masks": {mask: list(numbers) for mask, numbers in self.masks.items()},
+        }
+
+    def datasets(self) -> set[str]:
+        """Paths in the file of all datasets that are converted."""
+        found: set[str] = set()
+        for group, number in dict.fromkeys(zip(self.groups, self.variant, strict=True)):
+            variant = self.variants[number]
+            names = [*(each.dataset for each in variant.features.values()), *variant.values, *variant.empty]
+            found.update(f"{group}/{name}".strip("/") for name in names)
+        return found
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> EpisodeIndex:
+        """Inverse of `to_json`; other members are ignored."""
+        known = {each.name: plain[each.name] for each in fields(cls)}
+        return cls(**{**known, "variants": [Variant.from_json(value) for value in plain["variants"]]})
+
+    def restricted(self, columns: Collection[str]) -> EpisodeIndex:
+        """The same index with only the given columns."""
+        variants = [
+            replace(
+                variant,
+                features={column: found for column, found in variant.features.items() if column in columns},
+            )
+            for variant in self.variants
+        ]
+        return replace(self, variants=variants)
+
+    @contextmanager
+    def episodes_in_problems(self, name: str) -> Iterator[None]:
+        """Set `Problem.source` of raised problems to their episode, so that it can be excluded alone."""
+        try:
+            yield
+        except InputError as error:
+            raise InputError(with_episodes(error.problems, name, self.groups)) from error
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        """(episodes + 1,): episode e has the steps ``offsets[e]:offsets[e + 1]`` of the source."""
+        return offsets_of(self.lengths)
+
+    def spans(self, lo: int, hi: int) -> Iterator[Span]:
+        """Spans of the steps ``lo:hi``; consecutive episodes in the same datasets make one span."""
+        offsets = self.offsets
+        episode = int(np.searchsorted(offsets, lo, side="right")) - 1
+        at = lo
+        while at < hi:
+            group, variant = self.groups[episode], self.variant[episode]
+            first = self.firsts[episode] + at - int(offsets[episode])
+            stop = at
+            while (
+                episode < len(self.lengths)
+                and stop < hi
+                and self._continues(episode, group, variant, first, at, stop)
+            ):
+                stop = min(hi, int(offsets[episode + 1]))
+                episode += 1
+            yield Span(group, self.variants[variant], first, stop - at, at - lo)
+            at = stop
+
+    def _continues(self, episode: int, group: str, variant: int, first: int, at: int, stop: int) -> bool:
+        """Whether an episode's rows continue a span."""
+        if (self.groups[episode], self.variant[episode]) != (group, variant):
+            return False
+        return stop == at or self.firsts[episode] == first + stop - at
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Offsets (n + 1,) of n consecutive items, from their lengths."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def with_episodes(problems: Sequence[Problem], name: str, groups: Sequence[str]) -> list[Problem]:
+    """Problems of a file; `Problem.source` is set to the episode whose group the location lies in, if any."""
+    episodes = {location_prefix(name, group): location_of(name, group) for group in groups}
+    found = []
+    for problem in problems:
+        owner = [source for prefix, source in episodes.items() if f"{problem.location}/".startswith(prefix)]
+        found.append(replace(problem, source=owner[0]) if owner else problem)
+    return found
+
+
+def location_prefix(name: str, group: str) -> str:
+    """Prefix of the locations of everything in a group of a file."""
+    return location_of(name, f"{group}/x")[:-1]

@@ -1,0 +1,78 @@
+"""Small stores of format version 1, which every later unistore reads: ``python -m tests.golden`` makes them.
+
+They are made anew only with a new format version. What changes without one adds a store.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+
+from tests.cases import DATA, Case, cloud_in_segments, robot_robomimic, rows_real
+
+STORES = DATA / "golden"
+
+
+def point_cloud_scaled(folder: Path) -> Case:
+    """Real lidar in segments, with its own scale and offset: every third point."""
+    with h5py.File(DATA / "pointcloud" / "thin_a.h5") as source, h5py.File(folder / "thin.h5", "w") as file:
+        kept = source["data/x"].shape[0] // 3
+        for name, values in source["header"].attrs.items():
+            file.require_group("header").attrs[name] = kept if name == "point_count" else values
+        for name in ("x", "y", "z", "intensity", "classification", "gps_time"):
+            file[f"data/{name}"] = source[f"data/{name}"][: 3 * kept : 3]
+        for number in range(3):
+            rows = np.arange(number * kept // 4, (number + 1) * kept // 4)
+            file[f"segments/segment_{number:04d}/indices"] = rows
+    return Case("point_cloud", [folder / "thin.h5"], {"voxel_size": (200.0,)})
+
+
+def ct(folder: Path) -> Case:
+    """Crops of a real CT of unlike extents, with a window."""
+    np.save(folder / "a.npy", np.load(DATA / "ct" / "totalseg_a_hu.npy")[:16, :40, :32])
+    np.save(folder / "b.npy", np.load(DATA / "ct" / "totalseg_b_hu.npy")[:12, :24, :40])
+    return Case("ct", [folder], {"window": ("lung",)})
+
+
+def spike(folder: Path) -> Case:
+    """Two frames of a real recording, counted in bins."""
+    frame = 250 * 400 // 8
+    whole = (DATA / "spike" / "reds_frames_140_162.dat").read_bytes()
+    (folder / "reds.dat").write_bytes(whole[: 2 * frame])
+    return Case("spike", [folder / "reds.dat"], {"height": 250, "width": 400, "voxel_bins": (2,)})
+
+
+def trajectory_real(folder: Path) -> Case:
+    """The first steps of a real demonstration."""
+    path = DATA / "trajectory" / "robosuite100_door_panda_demo.hdf5"
+    with h5py.File(path) as source, h5py.File(folder / "door.hdf5", "w") as file:
+        file.create_group("data").attrs.update(source["data"].attrs)
+        for name, demo in source["data"].items():
+            for key, values in demo.items():
+                file[f"data/{name}/{key}"] = values[:60]
+    return Case("trajectory", [folder / "door.hdf5"])
+
+
+SOURCES: dict[str, Callable[[Path], Case]] = {
+    "rows": rows_real,
+    "point_cloud_scaled": point_cloud_scaled,
+    "point_cloud_decimal": cloud_in_segments,
+    "ct": ct,
+    "spike": spike,
+    "trajectory": robot_robomimic,
+    "trajectory_real": trajectory_real,
+}
+"""What makes the sources of each store, and says how it was converted."""
+
+
+if __name__ == "__main__":
+    import tempfile
+
+    for store, sources in SOURCES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.rmtree(STORES / f"{store}.zarr", ignore_errors=True)
+            sources(Path(folder)).convert(STORES / f"{store}.zarr")

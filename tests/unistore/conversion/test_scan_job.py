@@ -1,0 +1,110 @@
+"""The scan on workers: the same sources, the same problems, and no more sent than a step needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import unistore
+from unistore.conversion import scan_job
+from unistore.conversion.convert import make_converter
+from unistore.conversion.executors.local import do_sent, sent_item, sent_job
+from unistore.conversion.executors.processes import Processes
+from unistore.conversion.guard import guards_of
+from unistore.conversion.job import DeriveJob
+from unistore.conversion.scan_job import ScanJob, scan_on
+from unistore.converters.scanning import scan_sources
+from unistore.errors import InputError
+from unistore.system.packed import Packed
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    """Eighty files of two columns, in folders."""
+    for number in range(80):
+        path = tmp_path / "sources" / f"lot_{number % 3}" / f"part_{number}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, x=np.full((3, 2), number, "f4"), label=np.arange(3))
+    return tmp_path / "sources"
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Processes(2) as executor:
+        yield executor
+
+
+def test_the_scan_is_the_same(sources: Path, processes: Processes) -> None:
+    converter = make_converter("rows", {})
+    assert scan_sources(converter, [sources], None, partial(scan_on, processes)) == scan_sources(
+        converter, [sources]
+    )
+    assert len(processes.pids) == 2
+
+
+def test_all_problems_together_in_order(sources: Path, processes: Processes) -> None:
+    for number in (7, 41, 79):
+        (sources / f"lot_{number % 3}" / f"part_{number}.npz").write_bytes(b"no archive")
+    converter = make_converter("rows", {})
+    told = []
+    for scan_all in ({}, {"scan_all": partial(scan_on, processes)}):
+        with pytest.raises(InputError) as caught:
+            scan_sources(converter, [sources], **scan_all)
+        told.append([(each.location, each.message) for each in caught.value.problems])
+    assert told[0] == told[1]
+    assert len(told[0]) == 3
+
+
+def test_skipping_with_workers(sources: Path, tmp_path: Path) -> None:
+    (sources / "lot_1" / "part_40.npz").write_bytes(b"no archive")
+    reports = [
+        unistore.convert(sources, tmp_path / f"{workers}.zarr", "rows", workers=workers, on_error="skip")
+        for workers in (0, 2)
+    ]
+    assert reports[0].digest == reports[1].digest
+    assert (reports[0].sources, len(reports[1].skipped)) == (79, 1)
+
+
+def test_a_step_is_sent_its_own_sources(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the others: a scan of millions goes to no worker."""
+    monkeypatch.setattr("unistore.system.packed.BLOCK", 4)
+    converter = make_converter("rows", {})
+    scan = scan_sources(converter, [sources])
+    parts = Packed(converter.find([sources], _nothing()).parts)
+    job = ScanJob(converter=converter, parts=parts)
+    bare, sent = sent_job(job), sent_item(job, range(8, 10))
+    assert len(cloudpickle.dumps(bare)) < 1200
+    assert len(cloudpickle.dumps(sent)) < len(cloudpickle.dumps(parts)) / 8
+    found = do_sent(cloudpickle.loads(cloudpickle.dumps(bare)), cloudpickle.loads(cloudpickle.dumps(sent)))
+    assert [looked.rows for looked, _ in found.record["scanned"]] == [3, 3]
+    derive = DeriveJob(converter=converter, scan=scan, guards=guards_of(scan), spill=sources)
+    again = replace(sent_job(derive), **derive.slice((8, 9)))
+    assert [again.scan.sources[at] for at in (8, 9)] == scan.sources[8:10]
+    assert again.guards[9] == derive.guards[9]
+    for other in (0, 70):
+        with pytest.raises(IndexError):
+            again.scan.sources[other]
+
+
+def test_few_sources_are_scanned_here(sources: Path) -> None:
+    converter = make_converter("rows", {})
+    parts = converter.find([sources], _nothing()).parts[: scan_job.FEWEST - 1]
+    assert len(list(scan_on(_Never(), converter, parts))) == scan_job.FEWEST - 1
+
+
+class _Never:
+    def run(self, _job: Any, _items: Any) -> Any:
+        pytest.fail("workers were asked")
+
+
+def _nothing() -> Any:
+    from unistore.converters.common.exclusion import Exclusion
+
+    return Exclusion(())

@@ -1,0 +1,134 @@
+"""A codec a column, chosen by trial: what serves, recorded, the same everywhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import unistore
+from unistore.errors import InputError
+from unistore.zarr3.presets import chosen_codec
+
+ROWS = 2000
+
+
+def values() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    steps = np.cumsum(rng.integers(-9, 9, (ROWS, 3)), axis=0)
+    return {
+        "noise": rng.integers(0, 256, (ROWS, 20, 20), dtype=np.uint8),
+        "smooth": np.broadcast_to(np.arange(40, dtype=np.int32), (ROWS, 40)).copy(),
+        "metres": np.round(steps * 0.01 + 5000, 2),
+        "class": rng.integers(0, 4, ROWS),
+        "normal": rng.normal(size=(ROWS, 3)),
+        "zero": np.zeros((ROWS, 7)),
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "a.npz", **values())
+    return tmp_path / "a.npz"
+
+
+def root(store: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    return found
+
+
+def test_each_column_has_the_codec_that_serves_it(source: Path, tmp_path: Path) -> None:
+    store = tmp_path / "out.zarr"
+    unistore.convert(source, store, "rows")
+    chosen = root(store)["options"]["found"]["codecs"]
+    assert chosen["rows/noise"] == chosen["rows/normal"] == "none"
+    assert chosen["rows/smooth"] == "lz4 bitshuffle 4"
+    assert chosen["rows/class"] == "lz4 shuffle 8"
+    assert chosen["rows/metres"].startswith("lz4 ")
+    assert chosen["rows/zero"] == "fast", "nothing of it tells anything"
+    assert root(store)["options"]["codec"] == "auto"
+    described = {array["path"]: array["codec"] for array in unistore.inspect(store).to_json()["arrays"]}
+    for name, expected in values().items():
+        array = zarr.open_array(store / "rows" / name, mode="r")
+        assert array[...].tobytes() == expected.tobytes()
+        compressors = [each.to_dict() for each in array.compressors]
+        if chosen[f"rows/{name}"] == "none":
+            assert [each["name"] for each in compressors] == ["crc32c"]
+            assert described[f"rows/{name}"] == "bytes, crc32c"
+        elif chosen[f"rows/{name}"] != "fast":
+            cname, shuffle, typesize = chosen[f"rows/{name}"].split()
+            options = compressors[0]["configuration"]
+            assert (options["cname"], options["shuffle"]) == (cname, shuffle)
+            assert options["typesize"] == int(typesize)
+            assert f"blosc {cname}" in described[f"rows/{name}"]
+
+
+def test_a_preset_insists(source: Path, tmp_path: Path) -> None:
+    unistore.convert(source, tmp_path / "out.zarr", "rows", codec="fast")
+    assert "codecs" not in root(tmp_path / "out.zarr")["options"].get("found", {})
+    noise = zarr.open_array(tmp_path / "out.zarr" / "rows" / "noise", mode="r")
+    assert noise.compressors[0].to_dict()["configuration"]["cname"] == "lz4"
+
+
+def test_the_choice_is_the_same_everywhere(source: Path, tmp_path: Path) -> None:
+    digests = set()
+    for number, options in enumerate([{}, {"workers": 1}, {"memory": "1GB"}]):
+        report = unistore.convert(source, tmp_path / f"{number}.zarr", "rows", **options)
+        digests.add((report.digest, (tmp_path / f"{number}.zarr" / "zarr.json").read_bytes()))
+    assert len(digests) == 1
+
+
+def test_a_store_is_made_again_without_a_trial(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "out.zarr"
+    unistore.convert(source, store, "rows")
+    before = (store / "rows/noise/c/0/0/0").read_bytes()
+    (store / "rows/noise/c/0/0/0").write_bytes(before[:-1])
+    monkeypatch.setattr("unistore.conversion.conversion.choose_codecs", None)
+    assert unistore.repair(store, source).repaired == ("rows/noise/c/0/0/0",)
+    assert (store / "rows/noise/c/0/0/0").read_bytes() == before
+    assert unistore.verify(store, against=source).ok
+
+
+def test_problems_of_all_sources_are_told_not_those_of_the_trial(tmp_path: Path) -> None:
+    import h5py
+
+    for number in range(3):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=np.arange(40000.0), chunks=(40000,), compression="gzip")
+        if number:
+            with h5py.File(tmp_path / f"{number}.h5") as file:
+                at = file["x"].id.get_chunk_info(0).byte_offset
+            data = bytearray((tmp_path / f"{number}.h5").read_bytes())
+            data[at : at + 60] = bytes(60)
+            (tmp_path / f"{number}.h5").write_bytes(data)
+    files = [tmp_path / f"{number}.h5" for number in (1, 2, 0)]
+    with pytest.raises(InputError) as refused:
+        unistore.convert(files, tmp_path / "out.zarr", "rows")
+    assert {problem.location for problem in refused.value.problems} == {"1.h5: x", "2.h5: x"}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ({"lz4 shuffle 4": 880, "zstd shuffle 4": 640}, "none"),
+        ({"lz4 shuffle 4": 870, "zstd shuffle 4": 640}, "lz4 shuffle 4"),
+        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 625, "zstd shuffle 4": 640}, "lz4 shuffle 4"),
+        ({"lz4 shuffle 4": 870, "lz4 bitshuffle 4": 615, "zstd bitshuffle 4": 500}, "lz4 bitshuffle 4"),
+        ({"lz4 shuffle 4": 980, "lz4 bitshuffle 4": 800, "zstd shuffle 4": 900}, "none"),
+        ({"lz4 shuffle 4": 870, "lz4 noshuffle 4": 400, "zstd noshuffle 4": 99}, "zstd noshuffle 4"),
+        ({"lz4 shuffle 4": 870, "lz4 noshuffle 4": 400, "zstd noshuffle 4": 101}, "lz4 noshuffle 4"),
+        ({"lz4 shuffle 4": 130, "zstd shuffle 4": 6}, "lz4 shuffle 4"),
+        ({"lz4 shuffle 4": 1000, "zstd shuffle 4": 200}, "zstd shuffle 4"),
+    ],
+)
+def test_by_bytes_alone(sizes: dict[str, int], expected: str) -> None:
+    def size(codec: str) -> int:
+        return sizes.get(codec, 1000)
+
+    assert chosen_codec(np.dtype("i4"), (4096,), size) == expected

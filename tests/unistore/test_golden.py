@@ -1,0 +1,63 @@
+"""Stores of format version 1 that were made once: read, verified and exported as they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unistore
+from tests.golden import SOURCES, STORES
+from unistore.report.suggestions import natural_suggestion
+from unistore.store.reader import Store
+
+LARGEST, TOGETHER = 100_000, 600_000
+
+
+def files_of(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def samples_of(store: Path) -> list[dict[str, Any]]:
+    """Every sample, as its family's stores are read."""
+    dataset = unistore.Dataset(store, natural_suggestion(Store(store)).kind)
+    return [dataset[index] for index in range(len(dataset))]
+
+
+def assert_same_samples(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected) > 0
+    for one, two in zip(found, expected, strict=True):
+        assert one.keys() == two.keys()
+        for key in one:
+            first, second = np.asarray(one[key]), np.asarray(two[key])
+            assert (first.dtype, first.shape) == (second.dtype, second.shape), key
+            assert first.tobytes() == second.tobytes(), key
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_golden_store_is_sound_and_is_what_its_sources_are(name: str, tmp_path: Path) -> None:
+    """A conversion of the sources today may store them in another form; the samples are the same."""
+    store = STORES / f"{name}.zarr"
+    about = json.loads((store / "zarr.json").read_text())["attributes"]["unistore"]
+    assert about["format_version"] == 1
+    verified = unistore.verify(store)
+    assert verified.problems == ()
+    assert verified.files + 2 == len(files_of(store))
+    (tmp_path / "sources").mkdir()
+    case = SOURCES[name](tmp_path / "sources")
+    samples = samples_of(store)
+    assert_same_samples(samples, samples_of(case.convert(tmp_path / "now.zarr")))
+    unistore.export(store, tmp_path / "export")
+    assert_same_samples(samples, samples_of(case.convert(tmp_path / "again.zarr", [tmp_path / "export"])))
+
+
+def test_they_are_small_and_of_every_family() -> None:
+    sizes = {store: sum(path.stat().st_size for path in files_of(store)) for store in STORES.iterdir()}
+    assert {store.stem for store in sizes} == set(SOURCES)
+    assert max(sizes.values()) < LARGEST
+    assert sum(sizes.values()) < TOGETHER
+    families = {unistore.inspect(store).to_json()["family"] for store in sizes}
+    assert families == {"rows", "point_cloud", "ct", "spike", "trajectory"}

@@ -1,0 +1,88 @@
+"""``codec="auto"``: a codec a column, chosen by encoding some of its chunks, from values and plan alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.conversion.columns import in_planes
+from unistore.conversion.job import ShardJob
+from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
+from unistore.zarr3.presets import chosen_codec, codec_chain
+from unistore.zarr3.writer import boxes, padded_chunk
+
+__all__ = ["choose_codecs"]
+
+SAMPLE = 1 << 20
+"""Bytes of a column that are encoded by each codec, or one chunk where that is more."""
+READ = 16 << 20
+"""Bytes of a table that are read, or one row where that is more."""
+PLACES = 4
+"""Where rows are read, at most: evenly over the table, its beginning and end among them."""
+FEWEST = 4 << 10
+"""Bytes that tell too little: the column is encoded as by ``fast``."""
+
+
+def choose_codecs(job: ShardJob) -> dict[str, str]:
+    """Codec of every column of the tables of a plan, by the path of its array.
+
+    Raises
+    ------
+    InputError
+        If a source cannot be read.
+    """
+    chosen = {}
+    for table in job.plan.tables:
+        samples = _samples(job, table)
+        for array in table.arrays:
+            chosen[array.field.path] = _chosen(array, samples.get(array.column, []))
+    return chosen
+
+
+def _chosen(array: ArrayPlan, chunks: list[NDArray[Any]]) -> str:
+    if sum(chunk.nbytes for chunk in chunks) < FEWEST:
+        return "fast"
+    dtype = np.dtype(array.field.dtype)
+
+    def size(codec: str) -> int:
+        encode = codec_chain(codec, dtype, array.chunk).encoder(dtype)
+        return sum(len(buffer) for chunk in chunks for buffer in encode(chunk))
+
+    return chosen_codec(dtype, array.chunk, size)
+
+
+def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
+    """Chunks of each column as they are written: whole, padded at the table's end, and not of fill alone."""
+    found: dict[str, list[NDArray[Any]]] = defaultdict(list)
+    rows = min(max(1, READ // PLACES // max(1, table.row_bytes)), table.rows)
+    places = min(PLACES, READ // max(1, rows * table.row_bytes), table.rows // max(1, rows))
+    starts = np.linspace(0, table.rows - rows, max(1, places)).astype(int).tolist() if rows else []
+    for lo in starts:
+        for array, block in _blocks(job, table, lo, lo + rows):
+            blank = np.full(array.chunk, array.field.fill, array.field.dtype)
+            whole = array.chunk[0] if rows < table.rows else 1
+            every = [box for box in boxes(block.shape, array.chunk) if len(block[box]) >= whole]
+            wanted = max(1, SAMPLE // len(starts) // blank.nbytes)
+            chunks = (padded_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
+            found[array.column] += [chunk for chunk in chunks if (chunk != blank).any()][:wanted]
+    return found
+
+
+def _blocks(job: ShardJob, table: TablePlan, lo: int, hi: int) -> Iterator[tuple[ArrayPlan, NDArray[Any]]]:
+    """Rows of every column, or, of rows that are read in planes, the chunks in the middle of one."""
+    if not in_planes(job.converter, table):
+        for column in job.columns(ShardTask(table.name, 0, lo, hi)):
+            yield from ((column.array, block) for _, block in column)
+        return
+    (piece,) = table.pieces(lo, lo + 1)
+    for array in table.arrays:
+        layer = array.chunk[1]
+        first = array.shape[1] // layer // 2 * layer
+        last = min(array.shape[1], first + layer)
+        block = np.full((1, last - first, *array.shape[2:]), array.field.fill, array.field.dtype)
+        job.read_planes(table.name, array.column, piece.source, first, last, block)
+        yield array, block

@@ -1,0 +1,154 @@
+"""Sequences of millions of small objects, a fraction of their size: what a scan holds of every source."""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Self, TypeVar, overload
+
+from numcodecs import zstd
+
+__all__ = ["Packed", "view"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+BLOCK = 256
+"""Objects that are packed together."""
+BYTES = 1 << 20
+"""Bytes of them that are packed before there are as many."""
+FEW = 4096
+"""Objects that are kept as they are: packing so few saves too little."""
+_LEVEL = 1
+
+
+class Packed(Sequence[T]):
+    """Objects that can be pickled, in compressed blocks; few are kept as they are.
+
+    Parameters
+    ----------
+    items
+        The objects, taken one by one.
+    """
+
+    def __init__(self, items: Iterable[T] = ()) -> None:
+        self._blocks: list[bytes] = []
+        self._firsts: list[int] = [0]
+        self._last: list[bytes] = []
+        self._held = self._count = 0
+        self._open: tuple[int, list[Any]] = (-1, [])
+        self._few: list[T] | None = []
+        for item in items:
+            self.append(item)
+
+    def append(self, item: T) -> None:
+        """Add one more object."""
+        if self._few is not None:
+            self._few.append(item)
+            self._count += 1
+            if self._count > FEW:
+                few, self._few, self._count = self._few, None, 0
+                for each in few:
+                    self.append(each)
+            return
+        self._last.append(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
+        self._held += len(self._last[-1])
+        self._count += 1
+        if len(self._last) == BLOCK or self._held >= BYTES:
+            self._blocks.append(bytes(zstd.compress(pickle.dumps(self._last), _LEVEL)))
+            self._firsts.append(self._firsts[-1] + len(self._last))
+            self._last, self._held = [], 0
+
+    def only(self, numbers: Collection[int]) -> Self:
+        """The same, of which some objects alone are there: to be sent where no others are needed.
+
+        Those between them are there, too.
+        """
+        found = type(self)()
+        found._count, found._few = self._count, None
+        if self._few is not None:
+            first, last = (min(numbers), max(numbers) + 1) if numbers else (0, 0)
+            found._last = [pickle.dumps(item, pickle.HIGHEST_PROTOCOL) for item in self._few[first:last]]
+            found._firsts = [first]
+        elif numbers:
+            first, last = self._block_of(min(numbers)), self._block_of(max(numbers))
+            found._blocks = self._blocks[first : last + 1]
+            found._firsts = self._firsts[first : last + 2]
+            found._last = self._last if last == len(self._blocks) else []
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": (-1, [])}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Packed):
+            return NotImplemented
+        return len(self) == len(other) and all(one == two for one, two in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[T]: ...
+    def __getitem__(self, at: int | slice) -> T | list[T]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        number = range(len(self))[at]
+        if self._few is not None:
+            return self._few[number]
+        block = self._block_of(number)
+        item: T = pickle.loads(self._pickled(block)[number - self._firsts[block]])  # noqa: S301  our own
+        return item
+
+    def __iter__(self) -> Iterator[T]:
+        if self._few is not None:
+            yield from self._few
+            return
+        for block in range(len(self._blocks) + 1):
+            yield from map(pickle.loads, self._pickled(block))
+
+    def _block_of(self, number: int) -> int:
+        block = bisect_right(self._firsts, number) - 1
+        if block < 0:
+            msg = f"{number} is not one of those that were asked for"
+            raise IndexError(msg)
+        return block
+
+    def _pickled(self, block: int) -> list[bytes]:
+        if block == len(self._blocks):
+            return self._last
+        if self._open[0] != block:
+            self._open = block, pickle.loads(zstd.decompress(self._blocks[block]))  # noqa: S301  our own
+        return self._open[1]
+
+
+class _View(Sequence[R]):
+    def __init__(self, items: Sequence[Any], function: Callable[[Any], R]) -> None:
+        self._items, self._function = items, function
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @overload
+    def __getitem__(self, at: int) -> R: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[R]: ...
+    def __getitem__(self, at: int | slice) -> R | list[R]:
+        return (
+            list(map(self._function, self._items[at]))
+            if isinstance(at, slice)
+            else self._function(self._items[at])
+        )
+
+    def __iter__(self) -> Iterator[R]:
+        return map(self._function, self._items)
+
+
+def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
+    """What a function gives for each of some objects, worked out when it is asked for."""
+    return _View(items, function)
