@@ -51,6 +51,12 @@ def less_than_a_volume() -> Iterator[None]:
     assert peak < BYTES * 3 // 4
 
 
+@pytest.fixture(autouse=True)
+def no_cache_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a limit of its own, far above these volumes."""
+    monkeypatch.setattr("unistore.zarr3.cache.CHUNKS.limit", 0)
+
+
 def test_a_volume_is_compared_by_planes(volume: Path, tmp_path: Path, forge: Callable[..., None]) -> None:
     store = tmp_path / "store"
     convert(volume, store, "ct", window=("lung",), sparse="mask", tile=TILE)

