@@ -38,19 +38,28 @@ class Collate:
     groups
         Ragged keys that a transform has made, with their group: ``{"points": ""}``. Keys that a transform
         keeps need no mention.
+    coords
+        ``"batch-first"``: packed voxel coordinates (``coords``, ``voxel_coords``) become (sum N, 4), the
+        number of the sample in its batch before depth, height and width, as sparse convolutions take them.
 
     Raises
     ------
     InputError
-        If `ragged` is none of the three, or `groups` is no mapping of texts.
+        If `ragged` is none of the three, `groups` is no mapping of texts, or `coords` is something else or
+        not together with ``ragged="packed"``.
     """
 
     ragged: Literal["packed", "list", "padded"] = "packed"
     groups: Mapping[str, str] = field(default_factory=dict)
+    coords: Literal["batch-first"] | None = None
 
     def __post_init__(self) -> None:
         check = Arguments()
         check.one_of("ragged", self.ragged, ("packed", "list", "padded"))
+        if self.coords is not None:
+            check.one_of("coords", self.coords, ("batch-first",))
+            if self.ragged != "packed":
+                check.refuse("coords", f"number the samples of packed batches, got ragged={self.ragged!r}")
         texts = isinstance(self.groups, Mapping) and all(
             isinstance(text, str) for pair in self.groups.items() for text in pair
         )
@@ -70,12 +79,12 @@ class Collate:
         ------
         ValueError
             If samples have different keys, ragged keys of one group different lengths, or other keys
-            different shapes.
+            different shapes; if there are no coordinates to number.
         """
         if not isinstance(samples, Samples):
             return self._of_list(samples)
         if self.ragged == "packed":
-            return _packed_as_read(samples)
+            return self._numbered(_packed_as_read(samples), samples.ragged)
         dense = {key: values for key, values in samples.values().items() if key not in samples.ragged}
         parts = {key: [samples.part(key, i) for i in range(len(samples))] for key in samples.ragged}
         return dense | self._joined(parts, samples.ragged)
@@ -91,7 +100,24 @@ class Collate:
         ragged = {key: kind for key, kind in known.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
         parts = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in ragged}
-        return dense | self._joined(parts, ragged)
+        return dense | self._numbered(self._joined(parts, ragged), ragged)
+
+    def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, Ragged]) -> dict[str, Any]:
+        """Packed coordinates with the number of their sample in front, if asked for."""
+        if self.coords is None:
+            return batch
+        found = [key for key in ragged if key == "coords" or key.endswith("_coords")]
+        if not found:
+            msg = f"coords={self.coords!r}: samples have no coords or voxel_coords, but {', '.join(batch)}"
+            raise ValueError(msg)
+        for key in found:
+            group, coords = ragged[key].group, batch[key]
+            lengths = batch[f"{group}_offsets" if group else "offsets"].diff()
+            rows = empty_tensor((len(coords), coords.shape[1] + 1), coords.dtype)
+            rows[:, 0] = torch.repeat_interleave(torch.arange(len(lengths), dtype=coords.dtype), lengths)
+            rows[:, 1:] = coords
+            batch[key] = rows
+        return batch
 
     def _joined(
         self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, Ragged]

@@ -66,6 +66,27 @@ def test_padded(dataset: unistore.Dataset) -> None:
     assert batch["voxel_lengths"].tolist() == [len(dataset[i]["voxel_coords"]) for i in (1, 0)]
 
 
+@pytest.mark.parametrize("as_read", [True, False])
+def test_coordinates_with_the_sample_in_front(dataset: unistore.Dataset, as_read: bool) -> None:
+    indices = [3, 0, 1]
+    samples = dataset.__getitems__(indices) if as_read else [dataset[i] for i in indices]
+    batch = unistore.Collate(coords="batch-first")(samples)
+    expected = [[at, *row] for at, i in enumerate(indices) for row in dataset[i]["voxel_coords"].tolist()]
+    assert batch["voxel_coords"].dtype == torch.int32
+    assert batch["voxel_coords"].tolist() == expected
+    assert equal(batch["xyz"], unistore.collate(samples)["xyz"])
+
+
+def test_coordinates_need_a_packed_batch_that_has_some(dataset: unistore.Dataset) -> None:
+    with pytest.raises(InputError, match=r"coords: number the samples of packed batches, got ragged='list'"):
+        unistore.Collate("list", coords="batch-first")
+    with pytest.raises(InputError, match="coords"):
+        unistore.Collate(coords="xyz")  # type: ignore[arg-type]
+    plain = unistore.Dataset(dataset.path, fields=["xyz"])
+    with pytest.raises(ValueError, match="no coords or voxel_coords, but index, xyz"):
+        unistore.Collate(coords="batch-first")(plain.__getitems__([0]))
+
+
 @pytest.mark.parametrize("ragged", ["packed", "list", "padded"])
 @pytest.mark.parametrize("indices", [[0, 3, 1], [2], [1, 1]])
 def test_lists_of_samples_give_the_same(dataset: unistore.Dataset, ragged: Any, indices: list[int]) -> None:
