@@ -98,9 +98,10 @@ class Settled:
     spilled
         Final form of the spilled tables (dtypes settled); tables dropped here are not written.
     direct
-        Further direct tables whose rows are known only now; rows are fetched with ``read``.
+        Further direct tables whose rows are known only now, and the final form of direct ones of the scan;
+        rows are fetched with ``read``.
     rows
-        Rows a source contributes to each table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
+        Rows a source contributes to each further table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
     samples
         Number of samples of the natural kind.
     splits
@@ -113,6 +114,8 @@ class Settled:
         Consecutive samples that each entry of ``sample_source`` stands for, (runs,) int; None: one.
     groups
         Attributes of groups below the root, by path: ``{"windows/lung": {"width": 1500, …}}`` (JSON).
+    notes
+        One-line remarks for the user about what was found in values.
     """
 
     arrays: Sequence[tuple[Field, NDArray[Any]]]
@@ -125,3 +128,4 @@ class Settled:
     sample_source: NDArray[np.int64]
     sample_runs: NDArray[np.int64] | None = None
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

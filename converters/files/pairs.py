@@ -26,6 +26,7 @@ _LABELS = {
     "labels": "label",
     "lbl": "label",
     "gt": "label",
+    "organs": "organs",
 }
 """What the word in a name is called as a field."""
 _IMAGES = ("image", "images", "img", "imgs", "imaging", "data", "volume", "volumes", "vol", "scan", "scans")

@@ -90,6 +90,8 @@ class _Draft:
     batch: int = 1
     validation_batch: int = 1
     workers: str | int = "auto"
+    most_workers: int | None = None
+    """Training workers of a rank that the file's own trainer never exceeds by itself."""
     train_workers: int | None = None
     validation_workers: int | None = None
     prefetch: int = 4
@@ -214,7 +216,7 @@ def _read_workers(draft: _Draft, keys: Keys) -> None:
 
 
 def _read_json(keys: Keys) -> _Draft:
-    draft = _Draft()
+    draft = _Draft(most_workers=8)
     name = keys.take("dataset.name", str, "")
     known = _sample_keys()
     found = {family: each for family, each in known.items() if name in each.datasets}
@@ -246,6 +248,9 @@ def _plan_workers(
     except InputError as error:
         keys.problems += error.problems
         return None
+    if draft.most_workers is not None and found.train > draft.most_workers:
+        most = draft.most_workers
+        found = replace(found, train=most, reason=f"{found.reason}, of which {most} are enough")
     train = found.train if draft.train_workers is None else draft.train_workers
     validation = found.validation if draft.validation_workers is None else draft.validation_workers
     fixed = draft.train_workers is not None or draft.validation_workers is not None

@@ -107,7 +107,7 @@ class Conversion:
             tasks=len(plan.tasks()),
             resumed=resumed,
             digest=sealed["digest"],
-            notes=self.scan.notes,
+            notes=(*self.scan.notes, *planned.notes),
             skipped=self.scan.options.get("skipped", ()),
             verdicts=tuple(each.to_json() for each in counted_scan(self.scan)),
         )

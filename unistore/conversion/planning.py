@@ -40,6 +40,8 @@ class Planned:
         The converter's own index arrays.
     spilled
         Final form of the spilled tables, by name.
+    notes
+        Remarks about what was found in values.
     """
 
     scan: Scan
@@ -49,6 +51,7 @@ class Planned:
     codes: Codes
     arrays: IndexArrays
     spilled: Mapping[str, Table]
+    notes: tuple[str, ...]
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
         """Every index array; `digests` are the content digests of the sources, (F, 16) u1."""
@@ -81,6 +84,7 @@ def plan_conversion(
         codes=codes,
         arrays=settled.arrays,
         spilled={table.name: table for table in settled.spilled},
+        notes=settled.notes,
     )
 
 
@@ -117,14 +121,15 @@ def versions() -> dict[str, str]:
 def _tables(scan: Scan, settled: Settled, spill: Path) -> tuple[TablePlan, ...]:
     """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
     sources = range(len(scan.sources))
+    final = {table.name: table for table in settled.direct}
     direct = [
-        plan_table(table, [source.rows.get(table.name, 0) for source in scan.sources])
+        plan_table(final.pop(table.name, table), [source.rows.get(table.name, 0) for source in scan.sources])
         for table in scan.tables
         if not table.spilled
     ]
     spills = [Spill(spill / str(source)) for source in sources] if settled.spilled else []
     spilled = [plan_table(table, [each.rows(table.name) for each in spills]) for table in settled.spilled]
-    counted = [plan_table(table, settled.rows[table.name]) for table in settled.direct]
+    counted = [plan_table(table, settled.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
 
 

@@ -25,7 +25,7 @@ MOST = 4096
 SHARE = 0.8
 """Part of the usable cores that ``"auto"`` takes; the rest is for training itself."""
 VALIDATION_SHARE = 0.2
-FEW = ((50, 2), (200, 4))
+FEW = ((50, 2), (201, 4))
 """Below so many samples, at most so many workers a rank."""
 
 _FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]*\.?[0-9]+)\s*")
@@ -93,7 +93,7 @@ def plan(
     ranks
         Training processes on this machine; the total is split evenly between them.
     samples
-        Samples of the data set, if known: below 50 at most 2 workers a rank, below 200 at most 4, never
+        Samples of the data set, if known: below 50 at most 2 workers a rank, up to 200 at most 4, never
         more than samples (a number given for `workers` is not reduced).
     validation
         Whether a validation loader takes its part: a fifth of a rank's workers, none if the rank has one.

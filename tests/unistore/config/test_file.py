@@ -182,6 +182,12 @@ def test_marks_inside_strings_are_no_comments(read) -> None:
     assert config.unused == ("x",)
 
 
+@pytest.mark.parametrize(("samples", "workers"), [(20, 2), (49, 2), (50, 4), (200, 4), (201, 8), (5000, 8)])
+def test_workers_by_the_size_of_a_ct_set(read, samples: int, workers: int) -> None:
+    config = read(CT, "c.json", samples=samples)
+    assert config.train.loader["num_workers"] == config.workers.train == workers
+
+
 def test_workers_of_each_side(read) -> None:
     config = read("DATALOADER:\n  TOTAL_WORKERS: 12\n  TRAIN_WORKERS: 4\n  VAL_WORKERS: 0\n", ranks=3)
     assert config.validation is not None

@@ -34,7 +34,7 @@ def test_counts(asked: str | int, cores: float, ranks: int, train: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "train"), [(1, 1), (20, 2), (49, 2), (50, 4), (199, 4), (200, 32), (2015, 32)]
+    ("samples", "train"), [(1, 1), (20, 2), (49, 2), (50, 4), (200, 4), (201, 32), (2015, 32)]
 )
 def test_few_samples_want_few_workers(samples: int, train: int) -> None:
     result = plan("auto", samples=samples, cores=40, quiet=True)

@@ -8,12 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.data.kinds.boxes import EXTENT, box_source, box_sources, volume_columns
+from unistore.data.kinds.boxes import (
+    EXTENT,
+    BoxSource,
+    WindowedBox,
+    box_source,
+    box_sources,
+    volume_columns,
+    window_limits,
+)
 from unistore.data.kinds.columns import SourceNames
 from unistore.data.kinds.protocol import SOURCE, Picks, chosen, require
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, placed
 from unistore.schemas.indices import Column
 from unistore.store.reader import Store
+from unistore.system.arguments import Arguments
 
 __all__ = ["VolumeLabels", "Volumes"]
 
@@ -30,27 +39,61 @@ class Volumes:
 
     Volumes of one extent are batched densely, (B, D, H, W). Where extents differ, volumes are ragged: a
     packed batch holds them flat with ``offsets`` and ``shapes`` (B, 3), "padded" pads to the largest.
+
+    Parameters
+    ----------
+    window
+        Limit the image to an intensity window: one of the store, a preset (``"lung"``), or
+        ``"name:width:level"``. Values below and above become its ends; NaN stays. The image is float32 then.
+    scale
+        Scale the window to 0…1: (value - low) / (high - low).
     """
+
+    window: str | None = None
+    scale: bool = False
+
+    def __post_init__(self) -> None:
+        check = Arguments()
+        check.text("window", self.window, none=True)
+        check.flag("scale", self.scale)
+        if self.scale is True and self.window is None:
+            check.refuse("scale", "scales a window to 0…1: name the window", 'window="lung"')
+        check.settle()
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require(store, "ct", self)
+        if self.window is not None:
+            window_limits(store, self.window)
         return chosen([*box_sources(store), *volume_columns(store)], fields, ON_REQUEST)
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> VolumeReader:
         """Reader of the volumes `units`."""
-        return VolumeReader(store, fields, units)
+        limits = None if self.window is None else window_limits(store, self.window)
+        return VolumeReader(store, fields, units, limits, scale=self.scale)
 
 
 class VolumeReader:
     """Reads volumes; see `SampleReader`."""
 
-    def __init__(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        fields: Sequence[str],
+        units: NDArray[np.int64] | None,
+        limits: tuple[float, float] | None = None,
+        *,
+        scale: bool = False,
+    ) -> None:
         self._extents = Column(store, EXTENT)
         self._units = np.arange(len(self._extents)) if units is None else units
         self._labels = VolumeLabels(store, fields)
         groups = box_sources(store)
-        self._boxes = {key: box_source(store, groups[key]) for key in fields if key in groups}
+        self._boxes: dict[str, BoxSource] = {
+            key: box_source(store, groups[key]) for key in fields if key in groups
+        }
+        if limits is not None and "image" in self._boxes:
+            self._boxes["image"] = WindowedBox(self._boxes["image"], limits, scale=scale)
         extents = self._extents.take(self._units)
         self._dense = bool((extents == extents[:1]).all())
         self._extent = tuple(extents[0].tolist()) if self._dense and len(extents) else None
