@@ -90,8 +90,8 @@ class _Draft:
     batch: int = 1
     validation_batch: int = 1
     workers: str | int = "auto"
-    train_workers: int | None = None
-    validation_workers: int | None = None
+    train_workers: str | int | None = None
+    validation_workers: str | int | None = None
     prefetch: int = 4
     validation_prefetch: int = 2
     pin_memory: bool = False
@@ -202,14 +202,14 @@ def _sample_keys() -> dict[str, SampleKeys]:
 
 def _read_workers(draft: _Draft, keys: Keys) -> None:
     old, total = keys.workers("DATALOADER.NUM_WORKERS"), keys.workers("DATALOADER.TOTAL_WORKERS")
-    draft.train_workers = keys.take("DATALOADER.TRAIN_WORKERS", int, least=0)
-    draft.validation_workers = keys.take("DATALOADER.VAL_WORKERS", int, least=0)
+    draft.train_workers = keys.workers("DATALOADER.TRAIN_WORKERS")
+    draft.validation_workers = keys.workers("DATALOADER.VAL_WORKERS")
     if old is not None and (total is not None or draft.train_workers is not None):
         keys.refuse("DATALOADER.NUM_WORKERS", "says how many workers, and so do newer keys beside it")
-    elif isinstance(old, int):
+    elif old is not None:
         draft.train_workers = old
     draft.workers = "auto" if total is None else total
-    if draft.persistent and draft.train_workers == 0:
+    if draft.persistent and str(draft.train_workers).strip() == "0":
         keys.refuse("DATALOADER.PERSISTENT_WORKERS", "is true, but there are no training workers to persist")
 
 
@@ -233,29 +233,31 @@ def _read_json(keys: Keys) -> _Draft:
 def _plan_workers(
     draft: _Draft, keys: Keys, ranks: int, samples: int | None, cores: float | None
 ) -> WorkerPlan | None:
-    """Workers of this rank; numbers that the file gives for a side stand as they are."""
+    """Workers of this rank; what the file says for a side goes before its share of the total."""
     try:
-        found = plan(
-            draft.workers,
-            ranks,
-            samples,
-            validation=draft.validates and draft.validation_workers is None,
-            cores=cores,
-            quiet=True,
-        )
+        found = plan(draft.workers, ranks, samples, validation=draft.validates, cores=cores, quiet=True)
+        train = _side_workers(draft.train_workers, ranks, cores)
+        validation = _side_workers(draft.validation_workers, ranks, cores)
     except InputError as error:
         keys.problems += error.problems
         return None
-    train = found.train if draft.train_workers is None else draft.train_workers
-    validation = found.validation if draft.validation_workers is None else draft.validation_workers
-    fixed = draft.train_workers is not None or draft.validation_workers is not None
-    if isinstance(draft.workers, int) and fixed and (train + validation) * ranks > max(draft.workers, ranks):
-        said = f"{ranks} × ({train} training + {validation} validation)"
-        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {draft.workers}, less than {said} workers")
-    if fixed:
-        reason = f"loader workers of each rank, as the file says: {train} train + {validation} validation"
-        found = replace(found, train=train, validation=validation, reason=reason)
-    return found
+    if train is None and validation is None:
+        return found
+    train = found.train if train is None else train
+    validation = found.validation if validation is None else validation
+    if isinstance(draft.workers, int) and train * ranks > max(draft.workers, ranks):
+        said = f"{ranks} × {train} training workers"
+        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {draft.workers}, less than {said}")
+    reason = f"loader workers of each rank, as the file says: {train} train + {validation} validation"
+    return replace(found, train=train, validation=validation, reason=reason)
+
+
+def _side_workers(asked: str | int | None, ranks: int, cores: float | None) -> int | None:
+    """Workers of one rank: a number is each rank's, a part of the cores is shared; None: not said."""
+    text = str(asked).strip().lower()
+    if asked is None or text == "auto":
+        return None
+    return plan(asked, 1 if text.isdigit() else ranks, cores=cores, quiet=True).train
 
 
 def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
