@@ -62,6 +62,8 @@ class Config:
         How the numbers of workers came about.
     seed
         Seed of datasets and loaders.
+    conversion
+        Options to convert the store with: ``unistore.convert(sources, store, "spike", **config.conversion)``.
     unused
         Dotted keys that decide nothing here, in the file's order: the training's own, and those of ways
         that a store does not need (caches of converted voxels, precomputing).
@@ -71,6 +73,7 @@ class Config:
     validation: Side | None
     workers: WorkerPlan
     seed: int
+    conversion: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
 
 
@@ -83,6 +86,7 @@ class _Draft:
     """What a sample is; None where the file does not tell."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Of the kind of samples."""
+    conversion: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     split: str | None = None
     validation_split: str | None = None
@@ -146,6 +150,7 @@ def load(
         validation=_side(draft, workers.validation, train=False) if draft.validates else None,
         workers=workers,
         seed=draft.seed,
+        conversion=draft.conversion,
         unused=keys.unused,
     )
 
@@ -182,8 +187,10 @@ def _take_samples(draft: _Draft, found: Mapping[str, SampleKeys], keys: Keys, ke
     if len(found) > 1:
         keys.refuse(key, f"the file speaks of samples of {' and of '.join(found)}")
     draft.samples = next(iter(found.values()))
-    given = draft.samples.read(keys)
-    draft.arguments = {name: value for name, value in given.items() if value is not None}
+    draft.arguments, draft.conversion = (
+        {name: value for name, value in read(keys).items() if value is not None}
+        for read in (draft.samples.read, draft.samples.convert)
+    )
 
 
 def _sample_keys() -> dict[str, SampleKeys]:
@@ -267,6 +274,8 @@ def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
     if draft.samples is not None:
         random = {"random": train} if draft.samples.draws else {}
         dataset["samples"] = resolve(draft.samples.kind)(**draft.arguments, **random)
+        if draft.samples.names:
+            dataset["names"] = draft.samples.names
     split = draft.split if train else draft.validation_split
     if split is not None:
         dataset["split"] = split

@@ -104,6 +104,7 @@ def test_the_spike_document_in_full(read) -> None:
     assert config.train.dataset == {
         "path": "data/processed/gopro_spike_unified",
         "samples": Clips(5, 256, 5, random=True),
+        "names": {"voxel": "spike_vox"},
         "split": "train",
         "seed": 123,
     }
@@ -130,10 +131,9 @@ def test_the_spike_document_in_full(read) -> None:
     assert config.validation.dataloader["prefetch_factor"] == 2
     assert config.validation.loader["shuffle"] is False
     assert (config.workers.train, config.workers.validation) == (10, 2)
+    assert config.conversion == {"spike_dir": "spike", "voxel_dir": "none"}
     assert config.unused == (
         "DATA.K",
-        "DATA.USE_PRECOMPUTED_VOXELS",
-        "DATA.SPIKE_DIR",
         "TRAIN.EPOCHS",
         "TRAIN.GRADIENT_ACCUMULATION_STEPS",
         "TRAIN.MAX_GRAD_NORM",
@@ -157,8 +157,14 @@ def test_precomputed_voxels(read) -> None:
     config = read(
         "DATA:\n  USE_PRECOMPUTED_VOXELS: true\n  VOXEL_CACHE_DIRNAME: spike_vox\n", store="gopro.zarr"
     )
-    assert config.train.dataset == {"path": "gopro.zarr", "samples": Clips(), "seed": 0}
-    assert config.unused == ("DATA.USE_PRECOMPUTED_VOXELS", "DATA.VOXEL_CACHE_DIRNAME")
+    assert config.train.dataset == {
+        "path": "gopro.zarr",
+        "samples": Clips(),
+        "names": {"voxel": "spike_vox"},
+        "seed": 0,
+    }
+    assert config.conversion == {"voxel_dir": "spike_vox"}
+    assert config.unused == ()
 
 
 @pytest.mark.parametrize("text", [CT, f"{{{CT}}}", f"/* stage 1 */ {CT.replace('100000', '500000')}"])
