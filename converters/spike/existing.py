@@ -104,9 +104,10 @@ def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) 
         return None
     first, voxel = judged[0], judged[0].voxel
     assert voxel is not None
+    place = file_name(first.frame, "voxel")
     grid, extent = f"{voxel.bins} x {voxel.height} x {voxel.width}", extents[first.frame.name]
     return (
-        f"careful: existing voxels ({file_name(first.frame, 'voxel')}: {grid}) were counted from packed bytes "
+        f"careful: existing voxels ({place}: {grid}) were counted from packed bytes "
         f"taken for pixels; sets of {voxel.bins} bins are counted from the spikes instead, "
         f"{extent.height} x {extent.width}"
     )
