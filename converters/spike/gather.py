@@ -8,6 +8,7 @@ from dataclasses import replace
 from unistore.converters.protocol import Scan, Source
 from unistore.converters.spike.comparing import compare
 from unistore.converters.spike.existing import existing_orientation, misread_note
+from unistore.converters.spike.firing import firing_notes
 from unistore.converters.spike.frames import ROLES
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.rows import frame_detail
@@ -91,6 +92,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         notes=(
             _what(frames, extents),
             *resolved.notes,
+            *firing_notes(frames, spikes),
             *remarks,
             *padding_note(extents),
             *_disk(frames, options),
