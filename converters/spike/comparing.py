@@ -34,12 +34,19 @@ def compare(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> li
             message = (
                 f"is {voxel.height} x {voxel.width}, but its spikes are {extent.height} x {extent.width}"
             )
-            cure = "were they made from packed bytes read as pixels? remove them and use --voxel-bins"
+            cure = f"count them from the spikes: --voxel-dir none --voxel-bins {voxel.bins}"
             problems.append(Problem(place, message, cure, "shape", each.frame.name))
     if len(by_bins) > 1:
         listed = "; ".join(
             f"{bins} in {names[0]} and {len(names) - 1} more" for bins, names in by_bins.items()
         )
         message = f"have different numbers of bins: {listed}"
-        problems.append(Problem("existing voxels", message, "remove them and use --voxel-bins", "shape"))
+        problems.append(
+            Problem(
+                "existing voxels",
+                message,
+                "count them from the spikes: --voxel-dir none --voxel-bins 5",
+                "shape",
+            )
+        )
     return problems

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from unistore.converters.protocol import Scan, Source
 from unistore.converters.spike.comparing import compare
-from unistore.converters.spike.existing import existing_orientation
+from unistore.converters.spike.existing import existing_orientation, misread_note
+from unistore.converters.spike.firing import firing_notes
 from unistore.converters.spike.frames import ROLES
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.rows import frame_detail
@@ -49,7 +51,9 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options.flip)
     extents = {name: each.extent for name, each in spikes.items()}
-    problems = [*resolved.problems, *compare(frames, extents)]
+    misread = None if resolved.problems else misread_note(frames, extents)
+    shaped = [replace(each, voxel=None) for each in frames] if misread else frames
+    problems = [*resolved.problems, *compare(shaped, extents)]
     if options.voxel_bins and "spike" not in roles:
         message = "cannot be counted: there are no spikes, only existing voxels"
         problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
@@ -57,8 +61,11 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         raise InputError(problems)
     if any(each.problems for each in frames):
         return Scan(family=FAMILY_NAME, sources=(), tables=(), sample_table=FRAMES, main_table=FRAMES)
-    upside_down, remarks = False, list[str]()
-    if "voxel" in roles:
+    counted, upside_down, remarks = options.voxel_bins, False, list[str]()
+    if misread:
+        held = {each.voxel.bins for each in frames if each.voxel is not None}
+        counted, remarks = tuple(sorted({*counted, *held})), [misread]
+    elif "voxel" in roles:
         upside_down, remarks = _existing(frames, spikes, options)
     sources = tuple(
         Source(
@@ -68,12 +75,13 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             rows=source_rows(each, roles, options.frames),
             split=each.place.split,
             reading=reading_memory(each),
-            detail=frame_detail(each, roles, spikes.get(each.frame.name), upside_down),
+            detail=frame_detail(each, roles, spikes.get(each.frame.name), upside_down)
+            | ({"counted": list(counted)} if misread else {}),
         )
         for each in frames
     )
-    sizes = frame_sizes(frames, extents)
-    sets = voxel_sets(options.voxel_bins, frames, sizes.length)
+    sizes = frame_sizes(shaped, extents)
+    sets = voxel_sets(counted, shaped, sizes.length)
     return Scan(
         family=FAMILY_NAME,
         sources=sources,
@@ -84,6 +92,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         notes=(
             _what(frames, extents),
             *resolved.notes,
+            *firing_notes(frames, spikes),
             *remarks,
             *padding_note(extents),
             *_disk(frames, options),

@@ -46,7 +46,7 @@ def _convert(family: str | None, **given: Any) -> int:
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
-    paths = source_paths(sources)
+    paths = source_paths([*sources, *given.pop("follow_links_to", ())])
     if family is None:
         found = detect_family(paths)
         family = found.family

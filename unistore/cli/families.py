@@ -19,6 +19,15 @@ DETECT = "detect"
 """Name of the hidden command that finds the family out."""
 
 
+_FOLLOW = click.option(
+    "--follow-links-to",
+    multiple=True,
+    type=click.Path(),
+    metavar="DIR",
+    help="Follow links out of SRC into this folder, too (several allowed).",
+)
+
+
 class Conversion(click.Command):
     """A conversion. Its help tells the family's own options from those that every conversion has."""
 
@@ -99,6 +108,7 @@ class FamilyGroup(click.Group):
 
     def _command(self, family: Family) -> click.Command:
         run = own_options(family.part("options"), conversion(partial(self._convert, family.name)))
+        run = _FOLLOW(run) if family.follows_links else run
         epilog = "\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)])
         return click.command(
             family.command,

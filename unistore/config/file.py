@@ -62,6 +62,8 @@ class Config:
         How the numbers of workers came about.
     seed
         Seed of datasets and loaders.
+    conversion
+        Options to convert the store with: ``unistore.convert(sources, store, "spike", **config.conversion)``.
     unused
         Dotted keys that decide nothing here, in the file's order: the training's own, and those of ways
         that a store does not need (caches of converted voxels, precomputing).
@@ -71,6 +73,7 @@ class Config:
     validation: Side | None
     workers: WorkerPlan
     seed: int
+    conversion: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
 
 
@@ -83,6 +86,7 @@ class _Draft:
     """What a sample is; None where the file does not tell."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Of the kind of samples."""
+    conversion: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     split: str | None = None
     validation_split: str | None = None
@@ -92,8 +96,8 @@ class _Draft:
     workers: str | int = "auto"
     most_workers: int | None = None
     """Training workers of a rank that the file's own trainer never exceeds by itself."""
-    train_workers: int | None = None
-    validation_workers: int | None = None
+    train_workers: str | int | None = None
+    validation_workers: str | int | None = None
     prefetch: int = 4
     validation_prefetch: int = 2
     pin_memory: bool = False
@@ -148,6 +152,7 @@ def load(
         validation=_side(draft, workers.validation, train=False) if draft.validates else None,
         workers=workers,
         seed=draft.seed,
+        conversion=draft.conversion,
         unused=keys.unused,
     )
 
@@ -184,8 +189,10 @@ def _take_samples(draft: _Draft, found: Mapping[str, SampleKeys], keys: Keys, ke
     if len(found) > 1:
         keys.refuse(key, f"the file speaks of samples of {' and of '.join(found)}")
     draft.samples = next(iter(found.values()))
-    given = draft.samples.read(keys)
-    draft.arguments = {name: value for name, value in given.items() if value is not None}
+    draft.arguments, draft.conversion = (
+        {name: value for name, value in read(keys).items() if value is not None}
+        for read in (draft.samples.read, draft.samples.convert)
+    )
 
 
 def _sample_keys() -> dict[str, SampleKeys]:
@@ -204,14 +211,14 @@ def _sample_keys() -> dict[str, SampleKeys]:
 
 def _read_workers(draft: _Draft, keys: Keys) -> None:
     old, total = keys.workers("DATALOADER.NUM_WORKERS"), keys.workers("DATALOADER.TOTAL_WORKERS")
-    draft.train_workers = keys.take("DATALOADER.TRAIN_WORKERS", int, least=0)
-    draft.validation_workers = keys.take("DATALOADER.VAL_WORKERS", int, least=0)
+    draft.train_workers = keys.workers("DATALOADER.TRAIN_WORKERS")
+    draft.validation_workers = keys.workers("DATALOADER.VAL_WORKERS")
     if old is not None and (total is not None or draft.train_workers is not None):
         keys.refuse("DATALOADER.NUM_WORKERS", "says how many workers, and so do newer keys beside it")
-    elif isinstance(old, int):
+    elif old is not None:
         draft.train_workers = old
     draft.workers = "auto" if total is None else total
-    if draft.persistent and draft.train_workers == 0:
+    if draft.persistent and str(draft.train_workers).strip() == "0":
         keys.refuse("DATALOADER.PERSISTENT_WORKERS", "is true, but there are no training workers to persist")
 
 
@@ -235,32 +242,34 @@ def _read_json(keys: Keys) -> _Draft:
 def _plan_workers(
     draft: _Draft, keys: Keys, ranks: int, samples: int | None, cores: float | None
 ) -> WorkerPlan | None:
-    """Workers of this rank; numbers that the file gives for a side stand as they are."""
+    """Workers of this rank; what the file says for a side goes before its share of the total."""
     try:
-        found = plan(
-            draft.workers,
-            ranks,
-            samples,
-            validation=draft.validates and draft.validation_workers is None,
-            cores=cores,
-            quiet=True,
-        )
+        found = plan(draft.workers, ranks, samples, validation=draft.validates, cores=cores, quiet=True)
+        train = _side_workers(draft.train_workers, ranks, cores)
+        validation = _side_workers(draft.validation_workers, ranks, cores)
     except InputError as error:
         keys.problems += error.problems
         return None
     if draft.most_workers is not None and found.train > draft.most_workers:
         most = draft.most_workers
         found = replace(found, train=most, reason=f"{found.reason}, of which {most} are enough")
-    train = found.train if draft.train_workers is None else draft.train_workers
-    validation = found.validation if draft.validation_workers is None else draft.validation_workers
-    fixed = draft.train_workers is not None or draft.validation_workers is not None
-    if isinstance(draft.workers, int) and fixed and (train + validation) * ranks > max(draft.workers, ranks):
-        said = f"{ranks} × ({train} training + {validation} validation)"
-        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {draft.workers}, less than {said} workers")
-    if fixed:
-        reason = f"loader workers of each rank, as the file says: {train} train + {validation} validation"
-        found = replace(found, train=train, validation=validation, reason=reason)
-    return found
+    if train is None and validation is None:
+        return found
+    train = found.train if train is None else train
+    validation = found.validation if validation is None else validation
+    if isinstance(draft.workers, int) and train * ranks > max(draft.workers, ranks):
+        said = f"{ranks} × {train} training workers"
+        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {draft.workers}, less than {said}")
+    reason = f"loader workers of each rank, as the file says: {train} train + {validation} validation"
+    return replace(found, train=train, validation=validation, reason=reason)
+
+
+def _side_workers(asked: str | int | None, ranks: int, cores: float | None) -> int | None:
+    """Workers of one rank: a number is each rank's, a part of the cores is shared; None: not said."""
+    text = str(asked).strip().lower()
+    if asked is None or text == "auto":
+        return None
+    return plan(asked, 1 if text.isdigit() else ranks, cores=cores, quiet=True).train
 
 
 def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
@@ -270,6 +279,8 @@ def _side(draft: _Draft, workers: int, *, train: bool) -> Side:
     if draft.samples is not None:
         random = {"random": train} if draft.samples.draws else {}
         dataset["samples"] = resolve(draft.samples.kind)(**draft.arguments, **random)
+        if draft.samples.names:
+            dataset["names"] = draft.samples.names
     split = draft.split if train else draft.validation_split
     if split is not None:
         dataset["split"] = split

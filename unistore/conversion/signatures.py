@@ -124,7 +124,7 @@ class _Spike(_Shared, total=False):
     spike_dir
         Folder of a sequence's spikes. Default: 'spike'.
     voxel_dir
-        Folder of voxels that exist. Default: 'spike_vox'.
+        Folder of voxels that exist; none: leave them out. Default: 'spike_vox'.
     blur_dir
         Folder of blurred frames. Default: 'blur'.
     sharp_dir

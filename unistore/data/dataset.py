@@ -20,7 +20,14 @@ from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
 from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, placed
-from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
+from unistore.data.parts import (
+    bind_parts,
+    check_drawable,
+    checked_names,
+    checked_weights,
+    common_fields,
+    open_parts,
+)
 from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
 from unistore.errors import InputError, StoreError
@@ -67,6 +74,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Called with every sample, a dict of tensors; what it returns is the sample.
     seed
         Seed of whatever is random in a sample.
+    names
+        Other names of keys in samples: ``{"voxel": "spike_vox"}``.
     weights
         One a store, with several stores: their shares of every epoch, in proportion. `unistore.Shuffle` and
         ``unistore.Loader`` then draw stores by weight and samples of a store uniformly, with replacement; an
@@ -99,6 +108,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         transform: Callable[[Sample], Any] | None = None,
         seed: int = 0,
         *,
+        names: Mapping[str, str] | None = None,
         weights: Sequence[float] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: str | int = CACHE_LIMIT,
@@ -119,6 +129,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
+        self.names = checked_names(names, self.fields)
         self.transform = transform
         self.seed = int(seed)
         self.epoch = 0
@@ -213,7 +224,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Returns
         -------
         dict of str to Packed
-            Every key of the kind, and ``index``.
+            Every key of the kind, under its name in samples, and ``index``.
 
         Raises
         ------
@@ -231,7 +242,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             stores = ", ".join(part.store.path for part in self.parts)
             msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
-        return {INDEX: placed(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+        return {INDEX: placed(picks.index, allocate)} | {
+            self.names.get(key, key): batch[key] for key in self.fields
+        }
 
     def arrays(self) -> list[Array]:
         """Arrays of all its stores, each opened once."""

@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
 from unistore.data.kinds.joined import JoinedReader
-from unistore.data.kinds.protocol import SOURCE, Picks, SampleKind, SampleReader
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
+from unistore.system.arguments import fits
 from unistore.zarr3.storage import AbsentError
 
 __all__ = [
     "Part",
     "bind_parts",
     "check_drawable",
+    "checked_names",
     "checked_weights",
     "common_fields",
     "natural_kind",
@@ -202,6 +204,29 @@ def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
     return readers[0] if len(parts) == 1 else JoinedReader(readers, [part.name for part in parts])
+
+
+def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
+    """Other names of fields in samples.
+
+    Raises
+    ------
+    InputError
+        If they name what is not read, or two keys would have one name.
+    """
+    found: Mapping[str, str] = {} if names is None else names
+    message = ""
+    if not fits(found, Mapping[str, str]):
+        message = f"must map keys to names, got {names!r}"
+    elif unknown := [key for key in found if key not in fields]:
+        message = f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}"
+    else:
+        named = [INDEX, *(found.get(key, key) for key in fields if key != INDEX)]
+        twice = sorted({name for name in named if named.count(name) > 1})
+        message = f"several keys would be called {', '.join(twice)}" if twice else ""
+    if message:
+        raise InputError(Problem("names", message, "as in {'voxel': 'spike_vox'}", kind="option"))
+    return dict(found)
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[float, ...]:

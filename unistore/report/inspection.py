@@ -19,7 +19,7 @@ from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_ins
 from unistore.report.page import page
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
-from unistore.report.sources import describe_sources, problem_blocks, source_blocks
+from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
 from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_blocks
 from unistore.report.verdicts import verdict_blocks
 from unistore.store.names import REPAIR, build_folder
@@ -145,7 +145,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
     if refused := tuple(surveyed.refused()):
         details = {"verdicts": [each.to_json() for each in surveyed.verdicts()]}
-        blocks = problem_blocks([("source", shown)], refused)
+        blocks = [*problem_blocks([("source", shown)], refused), *link_blocks(target, refused)]
         return Inspection(kind="source", path=shown, details=details, problems=refused, blocks=tuple(blocks))
     return _unknown(shown, target, surveyed)
 

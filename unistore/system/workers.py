@@ -43,7 +43,7 @@ class WorkerPlan:
     ranks
         Training processes on this machine that the total was split between.
     total
-        Workers that all ranks together were allowed.
+        Workers that the training of all ranks together was allowed.
     cores
         Usable cores found; a quota may make it fractional.
     reason
@@ -56,11 +56,6 @@ class WorkerPlan:
     total: int
     cores: float
     reason: str
-
-    @property
-    def per_rank(self) -> int:
-        """Workers of one rank, training and validation together."""
-        return self.train + self.validation
 
     def __str__(self) -> str:
         return self.reason
@@ -96,7 +91,8 @@ def plan(
         Samples of the data set, if known: below 50 at most 2 workers a rank, up to 200 at most 4, never
         more than samples (a number given for `workers` is not reduced).
     validation
-        Whether a validation loader takes its part: a fifth of a rank's workers, none if the rank has one.
+        Whether there is a validation loader: it gets a fifth as many workers, none if the rank has one. They
+        come beside those of training, which wait while it reads.
     cores
         Usable cores, if not to be looked up.
     quiet
@@ -126,11 +122,11 @@ def plan(
             per_rank = most
             steps.append(f"{most} because there are only {samples} samples")
     held = max(1, round(per_rank * VALIDATION_SHARE)) if validation and per_rank > 1 else 0
-    parts = f"{per_rank - held} train"
+    parts = f"{per_rank} train"
     if validation:
         parts += f" + {held} validation" if held else " (validation reads in its own process)"
     result = WorkerPlan(
-        train=per_rank - held,
+        train=per_rank,
         validation=held,
         ranks=ranks,
         total=total,
