@@ -54,3 +54,10 @@ def test_a_batch_that_differs_is_told(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == "shapes: 1 batches, equal in shape and dtype\n"
     assert done.stderr == "values: batch 0, tensor 0: values differ\n"
+
+
+def test_the_guide_names_tests_that_are_there() -> None:
+    text = (ROOT / "docs" / "migrate.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) > 60
+    assert [(path, test) for path, test in named if f"def {test}(" not in (ROOT / path).read_text()] == []
