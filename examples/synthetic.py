@@ -1,4 +1,4 @@
-"""Synthetic sources for the examples, where no real file of that kind may be bundled; layouts as in the field."""
+"""Synthetic sources of the examples, where no real file may be bundled: layouts as in the field."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def _read(keys: Keys) -> dict[str, Any]:
 
 
 def _convert(keys: Keys) -> dict[str, Any]:
-    """The window is computed where no file brings it; ``resolution`` picks among several volumes of a case."""
+    """Options of the conversion: the window to compute, and which of several volumes of a case to take."""
     window = keys.take("dataset.args.window_type", str)
     return {
         "window": None if window is None else (window,),

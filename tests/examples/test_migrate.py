@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import unistore
+from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = {
@@ -61,3 +65,23 @@ def test_the_guide_names_tests_that_are_there() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     assert len(named) > 60
     assert [(path, test) for path, test in named if f"def {test}(" not in (ROOT / path).read_text()] == []
+
+
+def test_counts_are_called_what_they_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = importlib.util.spec_from_file_location("synthetic", ROOT / "examples" / "synthetic.py")
+    assert spec is not None
+    assert spec.loader is not None
+    synthetic = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(synthetic)
+    synthetic.robot_episodes(tmp_path / "run.hdf5")
+    said = []
+    for command in (
+        ["convert", str(tmp_path / "run.hdf5"), str(tmp_path / "a.zarr")],
+        ["inspect", str(tmp_path / "a.zarr")],
+    ):
+        with pytest.raises(SystemExit):
+            main(command)
+        said.append(capsys.readouterr().out)
+    assert "trajectory: 3 episodes from 1 source" in said[0]
+    assert re.search(r"^episodes +3$", said[1], re.MULTILINE)
+    assert f"# {len(unistore.Dataset(tmp_path / 'a.zarr'))} samples; each has" in said[1]

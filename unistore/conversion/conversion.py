@@ -99,6 +99,7 @@ class Conversion:
             destination=self.build.destination,
             family=plan.family,
             samples=int(planned.attributes["samples"]["count"]),
+            sample_table=plan.sample_table,
             sources=len(self.scan.sources),
             source_bytes=sum(file.size for guard in guards for file in guard),
             raw_bytes=plan.raw_bytes,
