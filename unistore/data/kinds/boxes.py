@@ -40,6 +40,7 @@ _OWN = frozenset(
         "corner",
         "extent",
         "name",
+        "info",
         "valid",
         "valid_extent",
         *_COLUMNS,

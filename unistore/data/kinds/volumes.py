@@ -26,7 +26,12 @@ from unistore.system.arguments import Arguments
 
 __all__ = ["VolumeLabels", "Volumes"]
 
-ON_REQUEST = (SOURCE, "name", "extent")
+_TEXTS = ("name", "info")
+
+
+def on_request(store: Store) -> tuple[str, ...]:
+    """Keys of whole volumes that are read where they are named."""
+    return (SOURCE, "extent", *(key for key in _TEXTS if store.has(f"volumes/{key}/data")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +40,7 @@ class Volumes:
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` where known; ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,).
+    ``extent`` (3,), ``info`` (the text of the case's ``info.json``).
 
     Volumes of one extent are batched densely, (B, D, H, W). Where extents differ, volumes are ragged: a
     packed batch holds them flat with ``offsets`` and ``shapes`` (B, 3), "padded" pads to the largest.
@@ -65,7 +70,7 @@ class Volumes:
         require(store, "ct", self)
         if self.window is not None:
             window_limits(store, self.window)
-        return chosen([*box_sources(store), *volume_columns(store)], fields, ON_REQUEST)
+        return chosen([*box_sources(store), *volume_columns(store)], fields, on_request(store))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> VolumeReader:
         """Reader of the volumes `units`."""
@@ -137,14 +142,15 @@ class VolumeLabels:
     def __init__(self, store: Store, fields: Sequence[str]) -> None:
         paths = volume_columns(store) | {"extent": EXTENT}
         self._columns = {key: Column(store, paths[key]) for key in fields if key in paths}
-        self._names = np.array(store.text("volumes/name"), np.str_) if "name" in fields else None
+        texts = [key for key in _TEXTS if key in fields]
+        self._texts = {key: store.text(f"volumes/{key}") for key in texts}
         self._sources = SourceNames(store) if SOURCE in fields else None
 
     def read(self, volumes: NDArray[np.int64], allocate: Allocate) -> Batch:
         """Values of a batch of volumes."""
         batch = {key: placed(column.take(volumes), allocate) for key, column in self._columns.items()}
-        if self._names is not None:
-            batch["name"] = placed(self._names[volumes], allocate)
+        for key, texts in self._texts.items():
+            batch[key] = placed(np.array([texts[volume] for volume in volumes.tolist()], np.str_), allocate)
         if self._sources is not None:
             batch[SOURCE] = placed(self._sources.take(volumes), allocate)
         return batch

@@ -59,6 +59,19 @@ def test_a_window_of_the_store_is_applied_by_its_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sample["image"], (volume.astype("f4").clip(-150, 250) + 150) / 400)
 
 
+def test_what_info_json_says_on_request(tmp_path: Path) -> None:
+    infos = {"a": '{"age": 40, "spacing": [1, 1, 2]}', "b": '{"age": 7}'}
+    for name, text in infos.items():
+        (tmp_path / "set" / name).mkdir(parents=True)
+        np.save(tmp_path / "set" / name / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
+        (tmp_path / "set" / name / "info.json").write_text(text)
+    unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
+    for kind in (unistore.Volumes(), unistore.Patches(2)):
+        dataset = unistore.Dataset(tmp_path / "a.zarr", kind, fields=["name", "info"])
+        assert "info" not in unistore.Dataset(tmp_path / "a.zarr", kind).fields
+        assert {sample["name"]: sample["info"] for sample in dataset} == infos
+
+
 def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match="scale: scales a window to 0…1: name the window"):
         unistore.Volumes(scale=True)
