@@ -22,6 +22,7 @@ Sources = PathLike | Iterable[PathLike]
 class _Shared(TypedDict, total=False):
     codec: str
     split: str | Mapping[str, float] | None
+    split_by: str
     overwrite: bool
     restart: bool
     work: PathLike | None
