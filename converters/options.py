@@ -39,6 +39,7 @@ __all__ = ["RESERVED", "Option", "Options", "declared", "option"]
 _FLAGS = (
     "codec",
     "split",
+    "split_by",
     "overwrite",
     "restart",
     "work",

@@ -112,6 +112,8 @@ class Settled:
         Source index a sample, (samples,) int, or a run of samples, (runs,): splits are given by source.
     sample_runs
         Consecutive samples that each entry of ``sample_source`` stands for, (runs,) int; None: one.
+    sample_names
+        Name of every sample inside its source, by which ``--split-by`` deals them out; empty: their numbers.
     groups
         Attributes of groups below the root, by path: ``{"windows/lung": {"width": 1500, …}}`` (JSON).
     notes
@@ -127,5 +129,6 @@ class Settled:
     split_names: tuple[str, ...] = ()
     sample_source: NDArray[np.int64]
     sample_runs: NDArray[np.int64] | None = None
+    sample_names: tuple[str, ...] = ()
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

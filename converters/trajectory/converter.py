@@ -73,9 +73,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         """
         kept = [(part, each) for part, each in zip(parts, scanned, strict=True) if each.index.names]
         indexed = [(part.name, each.index) for part, each in kept]
-        layout, differences = lay_out(
-            indexed, self.columns, keep=self.images == "keep", image_size=self.image_size
-        )
+        layout, differences = lay_out(indexed, self.columns, images=self.images, image_size=self.image_size)
         problems = _mixed(kept) + differences
         if not problems:
             problems += self._unused(scanned) + _empty(scanned)
@@ -187,13 +185,13 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
         origin = scan.sources[source]
         index = Index.from_json(origin.detail)
-        resized = resized_columns(scan.tables, table, out)
+        resized = resized_columns(scan.tables, table, out, alone=self.images == "resized")
         with index.naming_episodes(origin.name):
             Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 
     def _layout(self, scan: Scan) -> Layout:
         found = [(source.name, Index.from_json(source.detail)) for source in scan.sources]
-        layout, _ = lay_out(found, self.columns, keep=self.images == "keep", image_size=self.image_size)
+        layout, _ = lay_out(found, self.columns, images=self.images, image_size=self.image_size)
         return layout
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:

@@ -63,6 +63,7 @@ def settle_episodes(scan: Scan, layout: Layout, facts: Sequence[Facts]) -> Settl
         splits=codes,
         split_names=names,
         sample_source=owner,
+        sample_names=tuple(name for index in indexes for name in index.names),
         groups=_groups(layout, indexes[0].layout, summaries, masks),
     )
 

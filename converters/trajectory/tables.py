@@ -51,6 +51,8 @@ class Layout:
         Columns whose compressed frames are kept as they are.
     image_size
         Side of the resized set, or None.
+    alone
+        Whether images are stored as resized sets alone.
     datasets, forms
         Source datasets of each column, and their kinds as in `Feature`.
     empty
@@ -60,6 +62,7 @@ class Layout:
     merged: Mapping[str, Merged]
     kept: tuple[str, ...]
     image_size: int | None
+    alone: bool
     datasets: Mapping[str, tuple[str, ...]]
     forms: Mapping[str, tuple[str, ...]]
     empty: Mapping[str, str]
@@ -71,7 +74,10 @@ class Layout:
             if column in _FLAGS or column.startswith("next_observation/"):
                 continue
             field = self.field(column)
-            if column in self.kept:
+            resized = self.image_size is not None and is_image(field) and column.startswith("observation/")
+            if resized and self.alone:
+                pass
+            elif column in self.kept:
                 key = column.removeprefix("observation/")
                 shape = list(form.row_shape)
                 origin = self._origin(column)
@@ -81,8 +87,8 @@ class Layout:
                 large.append(field)
             else:
                 small.append(field)
-            if self.image_size is not None and is_image(field) and column.startswith("observation/"):
-                large.append(_resized(field, self.image_size))
+            if resized:
+                large.append(_resized(field, self.image_size or 0, alone=self.alone))
         small += [self.field(flag) for flag in _FLAGS]
         tables = [Table(name=STEPS, fields=tuple(small))]
         if large:
@@ -111,7 +117,8 @@ class Layout:
         field = replace(field, attributes={**field.attributes, **self._origin(f"next_observation/{key}")})
         if self.image_size is None or not is_image(field):
             return [field]
-        return [field, _resized(field, self.image_size)]
+        small = _resized(field, self.image_size, alone=self.alone)
+        return [small] if self.alone else [field, small]
 
 
 def _dtypes(form: Merged) -> dict[str, Any]:
@@ -119,18 +126,20 @@ def _dtypes(form: Merged) -> dict[str, Any]:
     return {"source_dtype": found if isinstance(found, str) else sorted(found or [])}
 
 
-def _resized(field: Field, size: int) -> Field:
+def _resized(field: Field, size: int, *, alone: bool) -> Field:
     return Field(
         path=f"{field.path}_{size}",
         dtype=field.dtype,
         row_shape=(size, size, 3),
         axes=field.axes,
         description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
-        attributes={"resized_from": field.path},
+        attributes={"resized_from": field.path, **(dict(field.attributes) if alone else {})},
     )
 
 
-def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+def resized_columns(
+    tables: Sequence[Table], table: str, out: Mapping[str, NDArray[Any]], *, alone: bool
+) -> dict[str, str]:
     """Base column by resized column, for the columns of ``out``.
 
     Parameters
@@ -141,6 +150,8 @@ def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArr
         Name of the table that is read; one that the scan does not know holds next or final observations.
     out
         Columns that are read.
+    alone
+        Whether images are stored as resized sets alone.
     """
     known = next((each for each in tables if each.name == table), None)
     if known is not None:
@@ -153,12 +164,14 @@ def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArr
         column: base
         for column, values in out.items()
         for base in [column.rpartition("_")[0]]
-        if values.ndim == 4 and column == f"{base}_{values.shape[1]}" and base in out and out[base].ndim == 4
+        if values.ndim == 4 and column == f"{base}_{values.shape[1]}"
+        if values.dtype == np.uint8 and values.shape[1:] == (values.shape[1], values.shape[1], 3)
+        if alone or (base in out and out[base].ndim == 4)
     }
 
 
 def lay_out(
-    found: Sequence[tuple[str, Index]], columns: Columns, *, keep: bool, image_size: int | None
+    found: Sequence[tuple[str, Index]], columns: Columns, *, images: str, image_size: int | None
 ) -> tuple[Layout, list[Problem]]:
     """Bring the columns of all episodes to one form.
 
@@ -168,11 +181,10 @@ def lay_out(
         Name and index of every source.
     columns
         What to do with columns that some episodes lack.
-    keep
-        Keep compressed frames as they are.
-    image_size
-        Side of the resized set, or None.
+    images, image_size
+        As in `TrajectoryOptions`.
     """
+    keep = images == "keep"
     variants = [(label, features) for name, index in found for label, features in _variants(name, index)]
     forms = [
         (label, {column: feature.form for column, feature in features.items()})
@@ -199,6 +211,7 @@ def lay_out(
         merged=merged,
         kept=tuple(kept),
         image_size=image_size,
+        alone=images == "resized",
         datasets={column: tuple(names) for column, names in datasets.items()},
         forms={column: tuple(found) for column, found in kinds.items()},
         empty={

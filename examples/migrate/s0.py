@@ -61,14 +61,14 @@ def after(store: Path, *, shuffle: bool) -> unistore.Loader:
     dataset = unistore.Dataset(
         store, unistore.Segments(coordinates="absolute"), fields=["xyz", "classification"]
     )
-    collate = unistore.Collate("list")
+    collate = unistore.Collate("list", as_tuple=("xyz", "classification"))
     return unistore.Loader(dataset, batch_size=BATCH, shuffle=shuffle, num_workers=0, collate_fn=collate)
 
 
 def pairs(loader: unistore.Loader) -> Iterator[tuple[list[torch.Tensor], list[torch.Tensor]]]:
     """Batches as the old training loop unpacks them, in the dtypes that its model takes."""
-    for batch in loader:
-        yield [xyz.float() for xyz in batch["xyz"]], [labels.long() for labels in batch["classification"]]
+    for batch_xyz, batch_labels in loader:
+        yield [xyz.float() for xyz in batch_xyz], [labels.long() for labels in batch_labels]
 
 
 def main() -> None:

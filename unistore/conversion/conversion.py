@@ -22,6 +22,7 @@ from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Spill
+from unistore.conversion.splits import Shares
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter, Facts, Scan
 from unistore.converters.verdicts import counted_scan
@@ -68,7 +69,7 @@ class Conversion:
     round: int = 0
     exhaustive: bool = False
 
-    def execute(self, codec: str, shares: Mapping[str, float] | None) -> Report:
+    def execute(self, codec: str, shares: Shares | None) -> Report:
         """Derive, settle, write every shard, seal, move into place.
 
         Raises
@@ -117,7 +118,7 @@ class Conversion:
         self.build.remove()
         return report
 
-    def _plan(self, guards: tuple[Guard, ...], codec: str, shares: Mapping[str, float] | None) -> Planned:
+    def _plan(self, guards: tuple[Guard, ...], codec: str, shares: Shares | None) -> Planned:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         settled = self.converter.settle(self.scan, self._derive(guards))
         return plan_conversion(self.scan, settled, codec, shares, self._spill(self.round))

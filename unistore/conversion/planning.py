@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from unistore.conversion.finish import IndexArrays, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
-from unistore.conversion.splits import Codes, assign_splits
+from unistore.conversion.splits import Codes, Shares, assign_splits, keeps_splits
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 
 __all__ = ["Planned", "plan_conversion", "plan_of", "plan_options", "versions"]
+
+_KEPT = "the sources say which split samples belong to: taken as they say, --split is not"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Planned:
     spilled
         Final form of the spilled tables, by name.
     notes
-        Remarks about what was found in values.
+        Remarks on the plan, and about what was found in values.
     """
 
     scan: Scan
@@ -51,7 +53,7 @@ class Planned:
     codes: Codes
     arrays: IndexArrays
     spilled: Mapping[str, Table]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
         """Every index array; `digests` are the content digests of the sources, (F, 16) u1."""
@@ -59,9 +61,7 @@ class Planned:
         return [*self.arrays, *shared_index(self.scan, main_rows, digests, self.codes)]
 
 
-def plan_conversion(
-    scan: Scan, settled: Settled, codec: str, shares: Mapping[str, float] | None, spill: Path
-) -> Planned:
+def plan_conversion(scan: Scan, settled: Settled, codec: str, shares: Shares | None, spill: Path) -> Planned:
     """Plan a conversion once its sources are derived and settled.
 
     Parameters
@@ -84,14 +84,14 @@ def plan_conversion(
         codes=codes,
         arrays=settled.arrays,
         spilled={table.name: table for table in settled.spilled},
-        notes=settled.notes,
+        notes=(*settled.notes, *((_KEPT,) if keeps_splits(settled, shares) else ())),
     )
 
 
 def plan_of(
     scan: Scan,
     codec: str,
-    shares: Mapping[str, float] | None,
+    shares: Shares | None,
     tables: Sequence[TablePlan],
     index: Sequence[ArrayPlan] = (),
 ) -> Plan:
@@ -108,9 +108,9 @@ def plan_of(
     )
 
 
-def plan_options(scan: Scan, codec: str, shares: Mapping[str, float] | None) -> dict[str, Any]:
+def plan_options(scan: Scan, codec: str, shares: Shares | None) -> dict[str, Any]:
     """Every option that decides a store's content."""
-    return {**scan.options, "codec": codec, "split": None if shares is None else dict(shares)}
+    return {**scan.options, "codec": codec, **({"split": None} if shares is None else shares.to_json())}
 
 
 def versions() -> dict[str, str]:

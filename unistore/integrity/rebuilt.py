@@ -16,6 +16,7 @@ from unistore.conversion.guard import Guard, guard_of
 from unistore.conversion.job import DeriveJob, ShardJob
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
+from unistore.conversion.splits import Shares
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
@@ -98,7 +99,7 @@ def rebuild(
     try:
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
-        codec, shares = options["codec"], options["split"]
+        codec, shares = options["codec"], Shares.recorded(options)
     except (KeyError, TypeError, InputError) as error:
         msg = f"the store's options are not those of a converter of this unistore ({error})"
         raise StoreError(msg) from error
