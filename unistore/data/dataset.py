@@ -259,6 +259,59 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         ]
         return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
 
+    def label_counts(self, key: str) -> dict[int, int]:
+        """How often each value of an integer key occurs in all samples of this epoch, by value.
+
+        Reads that key of every sample. The share of the unlabelled is that of their value.
+
+        Raises
+        ------
+        InputError
+            If the key is not read here, or holds no integers.
+        """
+        from unistore.data.labels import label_counts
+
+        return label_counts(self, key)
+
+    def class_weights(
+        self, key: str, *, classes: int | None = None, unlabelled: int | None = None
+    ) -> torch.Tensor:
+        """Weights of classes that make up for how often they occur: all / (classes that occur · own count).
+
+        Parameters
+        ----------
+        key
+            Key of the labels, 0 and more.
+        classes
+            Number of classes; None: one more than the largest label.
+        unlabelled
+            Value that stands for no class; it is not counted.
+
+        Returns
+        -------
+        (classes,) float32, 0 for classes that do not occur: for ``nn.CrossEntropyLoss(weight=…)``.
+
+        Raises
+        ------
+        InputError
+            As `label_counts`; or if there are no labels, or some that are no class.
+        """
+        from unistore.data.labels import class_weights
+
+        return torch.from_numpy(class_weights(self, key, classes, unlabelled))
+
+    def source_offsets(self) -> NDArray[np.int64]:
+        """Samples of source after source: (sources with samples + 1,) int64, for ``shuffle="sources"``.
+
+        Raises
+        ------
+        InputError
+            If the samples of a source do not follow one another.
+        """
+        bounds = self.store_offsets.tolist()
+        starts = [first + part.source_starts() for part, first in zip(self.parts, bounds, strict=False)]
+        return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
+
     @property
     def open_blocks(self) -> int:
         """How many of these blocks stay in the cache of decoded chunks together."""

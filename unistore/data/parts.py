@@ -31,6 +31,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_BLOCK = 1 << 16
+"""Samples whose sources are looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,29 @@ class Part:
         """Name of the source that a sample comes from."""
         picks = Picks(np.array([index]), np.zeros(1, np.int64))
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
+
+    def source_starts(self) -> NDArray[np.int64]:
+        """First sample of each source that has any.
+
+        Raises
+        ------
+        InputError
+            If the samples of a source do not follow one another.
+        """
+        reader = self.bind((SOURCE,))
+        starts, names = [], [""]
+        for lo in range(0, len(reader), _BLOCK):
+            index = np.arange(lo, min(lo + _BLOCK, len(reader)))
+            found = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
+            new = np.flatnonzero(np.concatenate(([found[0] != names[-1]], found[1:] != found[:-1])))
+            starts.append(new + lo)
+            names += found[new].tolist()
+        if len(set(names)) < len(names):
+            message = (
+                "samples of one source do not follow one another, so that they cannot be taken file by file"
+            )
+            raise InputError(Problem(self.store.path, message, 'shuffle="blocks"', "option"))
+        return np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
 
     def check_splits(self) -> None:
         """Refuse names of splits that the store lacks.

@@ -34,7 +34,8 @@ class Shuffle:
     samples_per_epoch
         Draws an epoch, with weights only; None: as many as there are samples.
     shuffle
-        ``"full"``, ``"blocks"``, or True, which is full but for small samples, as in `unistore.Loader`.
+        ``"full"``, ``"blocks"``, ``"sources"``, or True, which is full but for small samples, as in
+        `unistore.Loader`.
     batch_size
         Of the DataLoader; a block shuffle takes turns by it.
 
@@ -60,7 +61,7 @@ class Shuffle:
             check.whole("data", data, most=EPOCHS)
         check.whole("seed", seed, None)
         check.whole("samples_per_epoch", samples_per_epoch, 1, EPOCHS, none=True)
-        right = shuffle is True or shuffle in ("full", "blocks")
+        right = shuffle is True or shuffle in ("full", "blocks", "sources")
         check.expect("shuffle", shuffle, right, "True, 'full' or 'blocks'")
         check.whole("batch_size", batch_size, 1)
         check.settle()

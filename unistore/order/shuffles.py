@@ -15,7 +15,7 @@ from unistore.order.sequences import EpochSequence, Shuffled, Subset
 
 __all__ = ["ShuffleKind", "shuffled"]
 
-ShuffleKind = Literal[True, "full", "blocks"]
+ShuffleKind = Literal[True, "full", "blocks", "sources"]
 
 PLAIN_BLOCK = 256
 """Samples of a block where a dataset cannot tell which samples share chunks."""
@@ -32,7 +32,8 @@ def shuffled(
         A dataset. One that has ``block_offsets`` tells which samples share chunks, and ``shuffles_in_blocks``
         whether a full shuffle would decode many times what it delivers.
     kind
-        ``"full"``, ``"blocks"``, or True: blocks where the dataset says so, with a warning.
+        ``"full"``, ``"blocks"``, or True: blocks where the dataset says so, with a warning. ``"sources"``:
+        one source file after the other, in random order, the samples of each shuffled.
     seed
         Another seed is another sequence of orders.
     batch_size
@@ -43,7 +44,7 @@ def shuffled(
     Raises
     ------
     InputError
-        Blocks of a subset that is not in ascending order.
+        Blocks or sources of a subset that is not in ascending order, or of a dataset that tells no sources.
     """
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     blocks = kind == "blocks"
@@ -54,15 +55,28 @@ def shuffled(
             'each that it delivers: shuffle="blocks" says so too, shuffle="full" insists on a full one',
             stacklevel=4,
         )
-    if blocks and not ascending:
-        message = "'blocks' needs the subset in ascending order, so that neighbours share chunks"
+    if (blocks or kind == "sources") and not ascending:
+        message = f"{kind!r} needs the subset in ascending order, so that neighbours stay together"
         raise InputError(Problem("shuffle", message, kind="option"))
-    if blocks:
+    if kind == "sources":
+        sequence: EpochSequence = BlockShuffle(
+            _sources(data, chosen), seed, group=1, lanes=1, deal=batch_size
+        )
+    elif blocks:
         together = getattr(data, "open_blocks", GROUP * LANES)
-        sequence: EpochSequence = BlockShuffle.within(_blocks(data, chosen), together, seed, deal=batch_size)
+        sequence = BlockShuffle.within(_blocks(data, chosen), together, seed, deal=batch_size)
     else:
         sequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
     return sequence if chosen is None else Subset(sequence, chosen)
+
+
+def _sources(data: Sized, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Offsets of the samples of each source."""
+    if not hasattr(data, "source_offsets"):
+        message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
+        raise InputError(Problem("shuffle", message, kind="option"))
+    offsets = np.asarray(data.source_offsets(), np.int64)
+    return offsets if chosen is None else np.searchsorted(chosen, offsets).astype(np.int64)
 
 
 def _blocks(data: Sized, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
