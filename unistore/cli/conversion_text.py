@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from unistore.converters.verdicts import counted_scan
 from unistore.report.blocks import count_of
+from unistore.report.measures import noun
 from unistore.report.verdicts import verdicts_line
 from unistore.system.sizes import size
 
@@ -55,7 +56,8 @@ def _memory_line(shown: Preview, memory: str | None) -> str:
 def report_text(report: Report) -> str:
     """What was written."""
     ratio = report.raw_bytes / max(1, report.stored_bytes)
-    samples, sources = count_of(report.samples, "sample"), count_of(report.sources, "source")
+    samples = count_of(report.samples, noun(report.sample_table))
+    sources = count_of(report.sources, "source")
     lines = [
         f"sealed {report.destination}",
         f"  {report.family.replace('_', ' ')}: {samples} from {sources}",

@@ -16,6 +16,7 @@ __all__ = ["convert"]
 COMMON = (
     "codec",
     "split",
+    "split_by",
     "overwrite",
     "restart",
     "work",
@@ -46,7 +47,7 @@ def _convert(family: str | None, **given: Any) -> int:
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
-    paths = source_paths(sources)
+    paths = source_paths([*sources, *given.pop("follow_links_to", ())])
     if family is None:
         found = detect_family(paths)
         family = found.family
@@ -56,7 +57,7 @@ def _convert(family: str | None, **given: Any) -> int:
         from unistore.conversion.splits import parse_shares
         from unistore.system.sizes import parse_bytes
 
-        shares = None if common["split"] is None else parse_shares(common["split"])
+        shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
         limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")
         shown = preview(
             make_converter(family, given),
@@ -95,8 +96,8 @@ def convert() -> None:
     DST is a folder, or a URL in a bucket: s3://bucket/name.zarr, gs://…, az://….
 
     The same command resumes an interrupted conversion. DST appears once it is complete.
-    Every family takes --dry-run, --codec, --split, --overwrite, --restart, --work, --workers, --scheduler,
-    --memory, --on-error, --exclude, --json.
+    Every family takes --dry-run, --codec, --split, --split-by, --overwrite, --restart, --work, --workers,
+    --scheduler, --memory, --on-error, --exclude, --json.
     """
 
 
