@@ -1,12 +1,12 @@
 # Two commands do all their own set-up in .venv:
-#   make demo   convert real samples of every family, inspect them, load batches by DataLoader and by Loader
+#   make demo   convert samples of every family, load batches by DataLoader and by Loader, write a page about each
 #   make test   the whole test suite
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: demo test lint types check browser clean
+.PHONY: demo test lint types check browser docs pictures clean
 
 demo: $(READY)
 	$(BIN)/python examples/demo.py
@@ -33,6 +33,15 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	@touch $@
+
+# The guides as a site in build/site, links checked; it needs the extra `docs`
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/mkdocs build --strict --quiet
+
+# What README.md and the guides show, drawn from the samples in tests/data
+pictures: $(READY)
+	$(BIN)/python examples/pictures.py
 
 clean:
 	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

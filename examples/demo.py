@@ -1,15 +1,15 @@
-"""Convert samples of every family, inspect the stores, load batches by DataLoader and by Loader.
+"""Convert samples of every family, load batches by DataLoader and by Loader, write a page about each store.
 
 Run by ``make demo``; everything it writes goes to ``demo-out/``, which is made anew.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,51 +96,60 @@ def conversions() -> list[Conversion]:
     ]
 
 
-def run(*command: object) -> None:
-    """Show a command and run it."""
-    words = [str(word) for word in command]
+def convert(conversion: Conversion, store: Path) -> None:
+    """Show the command, run it, and say what it wrote."""
+    words = ["convert", conversion.family, *map(str, conversion.sources), str(store), *conversion.options]
     print("$ unistore " + " ".join(word.removeprefix(f"{ROOT}/") for word in words), flush=True)
-    subprocess.run([str(UNISTORE), *words], check=True, cwd=ROOT)
+    done = subprocess.run([str(UNISTORE), *words, "--json"], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        sys.exit(done.stdout.decode() + done.stderr.decode())
+    report = json.loads(done.stdout)
+    kilobytes = [report[name] / 1000 for name in ("source_bytes", "stored_bytes")]
+    print(
+        "  samples: {:,}, {:,.0f} kB of sources → {:,.0f} kB".format(report["samples"], *kilobytes),
+        flush=True,
+    )
 
 
 def load(conversion: Conversion, store: Path) -> None:
-    """Load all batches by torch's DataLoader with 0 and 2 workers and by Loader; compare the first ones."""
+    """Load all batches by torch's DataLoader with 0 and 2 workers and by Loader; compare them."""
     dataset = unistore.Dataset(store, samples=conversion.samples)
     size = min(4, len(dataset))
-    first = [
-        timed("DataLoader, 0 workers", DataLoader(dataset, size, collate_fn=unistore.collate)),
-        timed("DataLoader, 2 workers", DataLoader(dataset, size, num_workers=2, collate_fn=unistore.collate)),
-    ]
     with unistore.Loader(dataset, size, shuffle=False, num_workers=2) as loader:
-        first.append(timed("unistore.Loader, 2 workers", loader))
-    for key, value in first[0].items():
-        if isinstance(value, torch.Tensor):
-            if not all(torch.equal(value, other[key]) for other in first[1:]):
-                sys.exit(f"{store}: {key} differs between loaders")
-            dtype = str(value.dtype).removeprefix("torch.")
-            print(f"  {key}: {tuple(value.shape)} {dtype}, equal in all three")
+        ways = {
+            "DataLoader": DataLoader(dataset, size, collate_fn=unistore.collate),
+            "DataLoader with workers": DataLoader(dataset, size, num_workers=2, collate_fn=unistore.collate),
+            "Loader": loader,
+        }
+        first, *others = [list(batches) for batches in ways.values()]
+    for other in others:
+        for batch, same in zip(first, other, strict=True):
+            differ = [key for key, value in tensors(batch).items() if not torch.equal(value, same[key])]
+            if differ:
+                sys.exit(f"{store}: {', '.join(differ)} differs between loaders")
+    shapes = [f"{key} {tuple(value.shape)}" for key, value in tensors(first[0]).items() if key != "index"]
+    print(f"  batches: {len(first)}, equal from {', '.join(ways)}: {', '.join(shapes[:3])}, …", flush=True)
 
 
-def timed(name: str, batches: Iterable[Any]) -> Any:
-    """Go through all batches, say how long it took, and return the first one."""
-    began = time.perf_counter()
-    loaded = list(batches)
-    plural = "es" if len(loaded) > 1 else ""
-    print(f"{name}: {len(loaded):,} batch{plural} in {time.perf_counter() - began:.2f} s")
-    return loaded[0]
+def tensors(batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What of a batch is no text."""
+    return {key: value for key, value in batch.items() if isinstance(value, torch.Tensor)}
 
 
 def main() -> None:
     """Run the demo."""
     shutil.rmtree(OUT, ignore_errors=True)
     (OUT / "sources").mkdir(parents=True)
+    pages = []
     for conversion in conversions():
         store = OUT / f"{conversion.name}.zarr"
-        print(f"\n=== {conversion.name}: {conversion.about}", flush=True)
-        run("convert", conversion.family, *conversion.sources, store, *conversion.options)
-        run("inspect", store)
+        print(f"\n{conversion.name}: {conversion.about}", flush=True)
+        convert(conversion, store)
         load(conversion, store)
-    print(f"\nThe stores are in {OUT.name}/. Try: .venv/bin/unistore inspect {OUT.name}/clouds.zarr")
+        pages.append(store.with_suffix(".html"))
+        pages[-1].write_text(unistore.inspect(store).to_html(), encoding="utf-8")
+    print("\nPages with pictures of samples, to open in a browser:")
+    print("\n".join(f"  {page.relative_to(ROOT)}" for page in pages))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from unistore.converters.preview import Measure, Preview, parts_of
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
 from unistore.schemas.store_view import StoreView
+from unistore.system.sizes import count_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,7 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         _draw_voxels(store, grid, row, panels[2])
     shown = int((last - first).sum())
     part = "" if shown == hi - lo else f", {shown:,} of them shown"
-    figure.suptitle(f"segment {sample}: {hi - lo:,} points{part}")
+    figure.suptitle(f"segment {sample}: {count_of(hi - lo, 'point')}{part}")
 
 
 def measures(store: StoreView) -> Iterator[Measure]:
@@ -152,7 +153,7 @@ def _draw_voxels(store: StoreView, group: str, row: NDArray[np.int64], axes: Axe
     first, last = parts_of(lo, hi, _SHOWN)
     cells = store.array(f"{group}/coords").read_ranges(first, last)[:, :2]
     counts = store.array(f"{group}/counts").read_ranges(first, last)
-    axes.set_title(f"{hi - lo:,} voxels of {_size(group):g}, from above")
+    axes.set_title(f"{count_of(hi - lo, 'voxel')} of {_size(group):g}, from above")
     axes.set_aspect("equal", adjustable="datalim")
     if not len(cells):
         return

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 import unistore
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
+GUIDES = sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w*)$")
 
 
@@ -34,8 +36,9 @@ def blocks(document: Path, language: str) -> str:
     return "\n".join(lines)
 
 
-def _synthetic() -> Any:
-    spec = importlib.util.spec_from_file_location("synthetic", ROOT / "examples" / "synthetic.py")
+def loaded(path: Path) -> Any:
+    """A module that is in no package."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -53,7 +56,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(path, folder / name)
     (folder / "demos").mkdir()
     shutil.copy(DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5", folder / "demos")
-    synthetic = _synthetic()
+    synthetic = loaded(ROOT / "examples" / "synthetic.py")
     synthetic.spike_sequences(folder / "recordings")
     (folder / "episodes").mkdir()
     synthetic.robot_episodes(folder / "episodes" / "run.hdf5")
@@ -126,7 +129,36 @@ def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
     run(ROOT / name, stores, PREAMBLES.get(name, ""))
 
 
-@pytest.mark.parametrize(("name", "least"), [("converting", 11), ("inspect", 6)])
+@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
+    """Blocks of ``py`` need a framework that is no dependency of the tests."""
+    pytest.importorskip(
+        framework, reason=f"{framework} is not installed: its example in training.md is not run"
+    )
+    found = re.findall(
+        r"^```py\n(.*?)^```$", (ROOT / "docs/training.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    (code,) = [code for code in found if code.startswith(f"import {framework}\n")]
+    shutil.copytree(stores / "arrays.zarr", tmp_path / "arrays.zarr")
+    (tmp_path / "example.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "example.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+FAMILIES = {"rows": 2, "point-cloud": 3, "ct": 2, "spike": 2, "trajectory": 3}
+"""Pages of families, and how many commands each has at least."""
+COMMANDS = {"converting": 5, "inspect": 6} | {f"families/{name}": least for name, least in FAMILIES.items()}
+
+
+@pytest.mark.parametrize(("name", "least"), COMMANDS.items())
 def test_commands_of_a_guide(
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -136,7 +168,7 @@ def test_commands_of_a_guide(
     least: int,
 ) -> None:
     document = ROOT / "docs" / f"{name}.md"
-    given = request.getfixturevalue("sources" if name == "converting" else "stores")
+    given = request.getfixturevalue("stores" if name == "inspect" else "sources")
     shutil.copytree(given, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     commands = [line for line in blocks(document, "console").splitlines() if line]
@@ -150,6 +182,13 @@ def test_commands_of_a_guide(
     run(document, tmp_path)
 
 
+def test_readme_is_short_and_its_picture_light() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
+    picture = (ROOT / "docs" / "images" / "overview.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) < 150_000
+
+
 LINK = re.compile(r"\]\(([^)#\s]+)?(#[^)\s]+)?\)")
 
 
@@ -159,9 +198,7 @@ def anchors(document: Path) -> set[str]:
     return {"#" + re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
 
 
-@pytest.mark.parametrize(
-    "document", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
-)
+@pytest.mark.parametrize("document", [ROOT / "README.md", *GUIDES], ids=lambda p: p.name)
 def test_links_lead_somewhere(document: Path) -> None:
     wrong = []
     for path, anchor in LINK.findall(document.read_text()):
@@ -173,7 +210,28 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.stem)
+def test_the_site_has_every_guide() -> None:
+    def pages(nav: Any) -> list[str]:
+        if isinstance(nav, str):
+            return [nav]
+        return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in pages(part)]
+
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    made = {"api.md", *loaded(ROOT / "mkdocs_pages.py").MOVED.values()}
+    assert sorted(listed) == sorted(made | {path.relative_to(ROOT / "docs").as_posix() for path in GUIDES})
+
+
+def test_links_of_the_site() -> None:
+    moved_links = loaded(ROOT / "mkdocs_pages.py").moved_links
+    readme, index, design = ROOT / "README.md", ROOT / "docs" / "index.md", ROOT / "docs" / "design.md"
+    assert (
+        moved_links("[a](docs/format.md#b) [c](https://d)", readme, index)
+        == "[a](format.md#b) [c](https://d)"
+    )
+    assert moved_links("[a](../benchmarks/RESULTS.md) [b](#c)", design, design) == "[a](results.md) [b](#c)"
+
+
+@pytest.mark.parametrize("document", GUIDES, ids=lambda path: path.stem)
 def test_files_that_a_guide_names_are_there(document: Path) -> None:
     named = re.findall(
         r"`((?:tests|benchmarks|examples|unistore|converters|schemas)/[\w./-]+)`", document.read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from unistore.cli.output import safe, say
+from unistore.cli.output import SHOWN, console, safe, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,23 +22,22 @@ def show(blocks: Sequence[Block], *, every: bool = False) -> None:
     """Print blocks; those that are folded where `every` one is asked for."""
     from unistore.report.blocks import plain, unfolded
 
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() or SHOWN.color == "always":
         _show_on_terminal(unfolded(blocks, every=every))
     else:
         say(plain(blocks, every=every))
 
 
 def _show_on_terminal(blocks: Iterable[Block]) -> None:
-    from rich.console import Console
-
-    console = Console()
+    """Blocks on a terminal: aligned, wrapped to its width, in colour."""
+    out = console()
     for number, block in enumerate(blocks):
         if number:
-            console.print()
-        for part in _renderables(block, console.width):
-            console.print(part)
+            out.print()
+        for part in _renderables(block, out.width):
+            out.print(part)
         if block.code:
-            console.print(_highlighted("\n".join(map(safe, block.code.split("\n")))), soft_wrap=True)
+            out.print(_highlighted("\n".join(map(safe, block.code.split("\n")))), soft_wrap=True)
 
 
 def _renderables(block: Block, width: int) -> Iterable[RenderableType]:

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.verdicts import counted_scan
-from unistore.report.blocks import count_of
 from unistore.report.measures import noun
 from unistore.report.verdicts import verdicts_line
-from unistore.system.sizes import size
+from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
     from unistore.conversion.preview import Preview
@@ -31,7 +30,9 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
     for table in shown.tables:
         about = "about " if table.name in shown.estimated else ""
         shards = count_of(len(list(table.tasks())), "shard")
-        lines.append(f"  {table.name}: {about}{table.rows:,} rows, {shards} of {table.shard_rows:,} rows")
+        lines.append(
+            f"  {table.name}: {about}{count_of(table.rows, 'row')}, {shards} of {table.shard_rows:,} rows"
+        )
         for array in table.arrays:
             lines.append(
                 f"    {array.column}: {array.field.dtype} {array.shape}, chunks {array.chunk}, "
@@ -46,7 +47,7 @@ def preview_text(shown: Preview, destination: str, memory: str | None) -> str:
 def _memory_line(shown: Preview, memory: str | None) -> str:
     """Peak memory of all processes, and whether workers were reduced to fit the limit."""
     peak, step = shown.peak, size(shown.estimate.step)
-    processes = f"{peak.workers} worker(s) and this process" if peak.workers else "one process"
+    processes = f"{count_of(peak.workers, 'worker')} and this process" if peak.workers else "one process"
     if peak.steps > 1:
         processes += " that reads one step while it writes the previous one"
     fewer = f" (of {peak.wanted} requested: no more fit into {memory})" if peak.workers < peak.wanted else ""
@@ -56,14 +57,14 @@ def _memory_line(shown: Preview, memory: str | None) -> str:
 def report_text(report: Report) -> str:
     """What was written."""
     ratio = report.raw_bytes / max(1, report.stored_bytes)
-    samples = count_of(report.samples, noun(report.sample_table))
-    sources = count_of(report.sources, "source")
+    samples, sources = count_of(report.samples, noun(report.sample_table)), count_of(report.sources, "source")
+    sizes, files = (size(report.source_bytes), size(report.stored_bytes)), count_of(report.files, "file")
     lines = [
         f"sealed {report.destination}",
         f"  {report.family.replace('_', ' ')}: {samples} from {sources}",
         (
-            f"  {size(report.source_bytes)} of sources → {size(report.stored_bytes)} in {report.files:,} "
-            f"files ({size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
+            f"  {sizes[0]} of sources → {sizes[1]} in {files} "
+            f"({size(report.raw_bytes)} uncompressed, ratio {ratio:.2f})"
         ),
     ]
     lines.append(f"  {verdicts_line(report.verdicts)}")

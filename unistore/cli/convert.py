@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -9,7 +10,7 @@ import click
 
 from unistore.cli.families import DetectCommand, FamilyGroup
 from unistore.cli.options import add_common_options
-from unistore.cli.output import say, say_json
+from unistore.cli.output import say, say_done, say_json
 
 __all__ = ["convert"]
 
@@ -26,6 +27,7 @@ COMMON = (
     "on_error",
 )
 """Options of every conversion that are not passed to the converter."""
+SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3
 """Exit code of a conversion that left something out because of problems."""
 
@@ -51,7 +53,7 @@ def _convert(family: str | None, **given: Any) -> int:
     if family is None:
         found = detect_family(paths)
         family = found.family
-        say(f"{family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
+        say_done(f"{family.replace('_', ' ')} ({found.layout}): {found.reason}", err=True)
     if dry_run:
         from unistore.conversion.preview import preview
         from unistore.conversion.splits import parse_shares
@@ -73,13 +75,38 @@ def _convert(family: str | None, **given: Any) -> int:
         else:
             say(preview_text(shown, destination, common["memory"]))
         return SKIPPED if shown.scan.options.get("skipped") else 0
+    if _is_up_to_date(family, paths, destination, common, given):
+        if as_json:
+            say_json({"destination": destination, "up_to_date": True})
+        else:
+            say_done(f"{destination}: up to date: {SAME}")
+        return 0
     with ProgressBar() as bar:
         report = run(paths, destination, family, progress=bar, **common, **given)
     if as_json:
         say_json(asdict(report))
     else:
-        say(report_text(report))
+        say_done(report_text(report))
     return SKIPPED if report.skipped else 0
+
+
+def _is_up_to_date(
+    family: str, paths: Any, destination: str, common: Mapping[str, Any], options: Mapping[str, Any]
+) -> bool:
+    """Whether this very command made the store that stands there; what is wrong is told by the conversion."""
+    from unistore.conversion.convert import make_converter
+    from unistore.conversion.finished import is_up_to_date
+    from unistore.conversion.splits import parse_shares
+    from unistore.errors import UnistoreError
+
+    if common["overwrite"] or common["restart"]:
+        return False
+    try:
+        shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
+        converter = make_converter(family, options)
+        return is_up_to_date(converter, paths, destination, codec=common["codec"], shares=shares)
+    except (UnistoreError, OSError):
+        return False
 
 
 @click.group(

@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import click
 
-from unistore.cli.output import say, say_json
+from unistore.cli.output import say_done, say_json
+from unistore.system.sizes import count_of, size
 
 __all__ = ["command"]
 
@@ -34,7 +35,7 @@ def command(store: str, destination: str, as_json: bool) -> None:
     if as_json:
         say_json(asdict(done))
         return
-    say(
-        f"exported {done.destination}: {done.files:,} files, {done.bytes / 1e6:,.1f} MB, "
-        f"from {done.sources:,} sources ({done.family.replace('_', ' ')})"
+    say_done(
+        f"exported {done.destination}: {count_of(done.files, 'file')}, {size(done.bytes)}, "
+        f"from {count_of(done.sources, 'source')} ({done.family.replace('_', ' ')})"
     )

@@ -14,11 +14,12 @@ from typing import Any
 
 import click
 
+from unistore.cli.completion import command as completion
 from unistore.cli.convert import convert
 from unistore.cli.doctor import command as doctor
 from unistore.cli.export import command as export
 from unistore.cli.inspect import command as inspect
-from unistore.cli.output import say, say_json
+from unistore.cli.output import COLOURS, SHOWN, say, say_json
 from unistore.cli.verify import command as verify
 from unistore.errors import InputError, UnistoreError
 
@@ -26,6 +27,7 @@ __all__ = ["cli", "main"]
 
 MAX_PROBLEMS = 50
 """Problems listed without ``--json``."""
+FLAGS = {"-q", "--quiet", "-v", "--verbose", "--debug"}
 EXAMPLES = """\b
 Examples:
   unistore inspect recordings/              what it is, and how to convert it
@@ -38,10 +40,17 @@ Examples:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]}, epilog=EXAMPLES)
-@click.version_option(package_name="unistore")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error (also after a command's name).")
-def cli(debug: bool) -> None:
-    """Turn research data into sealed, sharded Zarr v3 stores that training reads fast."""
+@click.version_option(None, "-V", "--version", package_name="unistore")
+@click.option("-q", "--quiet", is_flag=True, help="Print problems alone, and what was asked for.")
+@click.option("-v", "--verbose", is_flag=True, help="Print how long each stage took.")
+@click.option("--color", type=click.Choice(COLOURS), default="auto", show_default=True, help="Colours.")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: ARG001 - debug: see main
+    """Turn research data into sealed, sharded Zarr v3 stores that training reads fast.
+
+    The options here may also stand behind a command.
+    """
+    SHOWN.quiet, SHOWN.verbose, SHOWN.color = quiet, verbose, color
 
 
 cli.add_command(convert)
@@ -49,19 +58,34 @@ cli.add_command(inspect)
 cli.add_command(verify)
 cli.add_command(export)
 cli.add_command(doctor)
+cli.add_command(completion)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
-    sys.exit(_run(given, debug=debug, as_json="--json" in given))
+    general, given = _general(given)
+    sys.exit(_run(given, general, as_json="--json" in given))
 
 
-def _run(arguments: list[str], *, debug: bool, as_json: bool) -> int:
+def _general(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Options that every command has, wherever they stand, and all other arguments."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    general, others = [], []
+    words = iter(arguments[:end])
+    for word in words:
+        if word in FLAGS or word.startswith("--color="):
+            general.append(word)
+        elif word == "--color":
+            general += [word, *([following] if (following := next(words, None)) is not None else [])]
+        else:
+            others.append(word)
+    return general, others + arguments[end:]
+
+
+def _run(arguments: list[str], general: list[str], *, as_json: bool) -> int:
     try:
-        code: Any = cli.main(args=arguments, prog_name="unistore", standalone_mode=False)
+        code: Any = cli.main(args=[*general, *arguments], prog_name="unistore", standalone_mode=False)
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
@@ -80,7 +104,7 @@ def _run(arguments: list[str], *, debug: bool, as_json: bool) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:  # noqa: BLE001 - printed, and ends the command
-        if debug:
+        if "--debug" in general:
             for problem in error.problems if isinstance(error, InputError) else ():
                 if problem.trace:
                     say(problem.trace.rstrip("\n"), err=True)

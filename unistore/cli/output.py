@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from unistore.errors import printable
 from unistore.remote.redaction import redact_urls
 
-__all__ = ["safe", "say", "say_json"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["COLOURS", "SHOWN", "console", "safe", "say", "say_done", "say_json"]
+
+COLOURS = ("auto", "always", "never")
+
+
+@dataclass(slots=True)
+class Shown:
+    """How much is printed, and in which colours: set once by the options of every command."""
+
+    quiet: bool = False
+    verbose: bool = False
+    color: str = "auto"
+
+
+SHOWN = Shown()
+
+
+def console(*, err: bool = False) -> Console:
+    """A console in the colours that were asked for."""
+    from rich.console import Console
+
+    if SHOWN.color == "always":
+        return Console(stderr=err, color_system="standard")
+    return Console(stderr=err, no_color=True if SHOWN.color == "never" else None)
 
 
 def safe(text: str) -> str:
@@ -20,6 +47,12 @@ def safe(text: str) -> str:
 def say(text: str, *, err: bool = False) -> None:
     """Print text, line by line."""
     click.echo("\n".join(map(safe, text.split("\n"))), err=err)
+
+
+def say_done(text: str, *, err: bool = False) -> None:
+    """Print what was done; nothing with ``--quiet``."""
+    if not SHOWN.quiet:
+        say(text, err=err)
 
 
 def say_json(value: Any, indent: int | None = None) -> None:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from unistore.cli.output import say, say_json
+from unistore.cli.output import say, say_done, say_json
+from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
     from unistore import Verified
@@ -79,6 +80,8 @@ def command(
             found = verify(store, against=sources, sample=sample, workers=workers, progress=bar)
     if as_json:
         say_json(found.to_json())
+    elif found.ok:
+        say_done(_text(found))
     else:
         say(_text(found))
     return 0 if found.ok else 1
@@ -88,14 +91,14 @@ def _text(found: Verified) -> str:
     from unistore import Repaired
 
     repaired = found.repaired if isinstance(found, Repaired) else ()
-    lines = [f"re-made {len(repaired)} file(s)"] if repaired else []
+    lines = [f"re-made {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
     lines += _table(found.problems)
     if found.unchecked:
         lines.append(
             f"not checked, as arrays are damaged or contradict each other: {', '.join(found.unchecked)}"
         )
-    about = f"{found.path}: {found.files:,} files, {found.bytes / 1e6:,.1f} MB"
+    about = f"{found.path}: {count_of(found.files, 'file')}, {size(found.bytes)}"
     if not found.ok:
         lines.append(f"{about}: damaged")
         return "\n".join(lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unistore.errors import printable
 
-__all__ = ["Block", "count_of", "plain", "unfolded"]
+__all__ = ["Block", "plain", "unfolded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,3 @@ def _aligned(block: Block) -> list[str]:
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
     ]
-
-
-def count_of(number: int, noun: str) -> str:
-    """``"1 file"``, ``"1,200 files"``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

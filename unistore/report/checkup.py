@@ -12,14 +12,14 @@ import numpy as np
 
 from unistore.data.kinds.locality import samples_per_chunk
 from unistore.report.advice import Advice, Misfit, StoreFacts, advise, remarks
-from unistore.report.blocks import Block, count_of, plain
+from unistore.report.blocks import Block, plain
 from unistore.report.machine import Machine, look_at_machine
 from unistore.report.place import look_at_place
 from unistore.report.speed import forks_safely, measure
 from unistore.report.suggestions import Suggestion, natural_suggestion, suggestions
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.sizes import size
+from unistore.system.sizes import count_of, size
 
 __all__ = ["Checkup", "doctor"]
 

@@ -13,7 +13,7 @@ from unistore.converters.registry import families
 from unistore.converters.survey import Survey, survey
 from unistore.errors import InputError, Problem
 from unistore.remote.storage import local_path
-from unistore.report.blocks import Block, count_of, plain
+from unistore.report.blocks import Block, plain
 from unistore.report.foreign import describe_zarr, is_store, is_zarr, stores_inside, zarr_blocks
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import store_blocks
@@ -21,6 +21,7 @@ from unistore.report.unfinished import SUFFIX, describe_unfinished, unfinished_b
 from unistore.report.verdicts import verdict_blocks
 from unistore.store.names import REPAIR, build_folder
 from unistore.store.reader import Store
+from unistore.system.sizes import count_of
 
 __all__ = ["Inspection", "inspect"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from unistore.errors import printable
-from unistore.report.blocks import Block, count_of
+from unistore.report.blocks import Block
 from unistore.report.commands import spelled_options
 from unistore.report.measures import noun
 from unistore.report.values import spark
-from unistore.system.sizes import size
+from unistore.system.sizes import count_of, size
 
 __all__ = ["number", "store_blocks"]
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from unistore.converters.registry import get_family
 from unistore.errors import InputError, printable
 from unistore.remote.storage import local_path
-from unistore.report.blocks import count_of
 from unistore.report.suggestions import natural_suggestion, suggestions
 from unistore.store.reader import Store
+from unistore.system.sizes import count_of
 
 __all__ = ["snippet"]
 

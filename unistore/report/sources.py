@@ -13,10 +13,10 @@ from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block, count_of
+from unistore.report.blocks import Block
 from unistore.report.commands import convert_command
 from unistore.report.verdicts import verdict_blocks, verdicts_line
-from unistore.system.sizes import size
+from unistore.system.sizes import count_of, size
 
 __all__ = ["describe_sources", "link_blocks", "problem_blocks", "source_blocks"]
 

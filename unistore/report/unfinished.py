@@ -8,10 +8,11 @@ from typing import Any
 
 from unistore.conversion.lock import owner_of
 from unistore.errors import StoreError
-from unistore.report.blocks import Block, count_of
+from unistore.report.blocks import Block
 from unistore.report.commands import convert_command
 from unistore.store.names import build_folder
 from unistore.store.reader import Store
+from unistore.system.sizes import count_of
 
 __all__ = ["SUFFIX", "describe_unfinished", "unfinished_blocks"]
 

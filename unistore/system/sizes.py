@@ -1,4 +1,4 @@
-"""Sizes in bytes as text: ``"4GB"``, ``"512 MiB"``, ``1_000_000``."""
+"""Numbers as people write them: bytes as ``"4GB"``, ``"512 MiB"``, ``1_000_000``, counts as ``"1 file"``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from unistore.errors import InputError, Problem
 
-__all__ = ["parse_bytes", "size"]
+__all__ = ["count_of", "parse_bytes", "size"]
 
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"([0-9_]*\.?[0-9]+)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -46,3 +46,8 @@ def size(count: float | None) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def count_of(number: int, noun: str) -> str:
+    """``"1 file"``, ``"1,200 files"``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -66,7 +66,7 @@ def test_a_lost_worker_shows_as_our_line_alone(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     stage, *told = errors.splitlines()
-    assert re.fullmatch(r"writing \d+\.\d MB", stage)
+    assert re.fullmatch(r"writing \d+\.\d kB", stage)
     assert 1 <= len(told) <= killed
     assert all(line.startswith("a worker process was lost (killed by SIGKILL: out of mem") for line in told)
 

@@ -1,0 +1,164 @@
+"""Options of every command, completion, repeated commands, and what an interrupt leaves on a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unistore.cli.main import main
+from unistore.system.sizes import count_of, size
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arrays").mkdir()
+    np.savez(tmp_path / "arrays" / "a.npz", data=np.arange(40.0).reshape(20, 2), label=np.arange(20))
+    return tmp_path / "arrays" / "a.npz"
+
+
+@pytest.mark.parametrize("where", ["before", "behind"])
+def test_quiet_prints_problems_alone(source: Path, capfd: pytest.CaptureFixture[str], where: str) -> None:
+    command = ["convert", "arrays", "a.zarr"]
+    assert call(*(["-q", *command] if where == "before" else [*command, "-q"])) == 0
+    assert call("verify", "a.zarr", "--quiet") == 0
+    assert capfd.readouterr() == ("", "")
+    (Path("a.zarr") / "zarr.json").write_text("{}")
+    assert call("-q", "verify", "a.zarr") != 0
+    printed = capfd.readouterr()
+    assert printed.out + printed.err
+
+
+def test_verbose_tells_how_long_stages_took(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("convert", "arrays", "a.zarr") == 0
+    assert " s, " not in capfd.readouterr().err
+    assert call("convert", "arrays", "b.zarr", "-v") == 0
+    assert re.search(r"^writing: \S+ k?B in \d+\.\d\d s, ", capfd.readouterr().err, re.MULTILINE)
+
+
+def test_colour_is_as_asked_for(source: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("convert", "arrays", "a.zarr", "-q") == 0
+    printed = {}
+    for color in ("auto", "always", "never"):
+        assert call("inspect", "a.zarr", "--color", color) == 0
+        printed[color] = capfd.readouterr().out
+    assert "\x1b[" in printed["always"]
+    assert "\x1b[" not in printed["auto"] + printed["never"]
+    assert call("inspect", "a.zarr", "--color", "blue") == 2
+    assert "'always'" in capfd.readouterr().err
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    assert call("-V") == 0
+    assert re.search(r"\d+\.\d+\.\d+", capfd.readouterr().out)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(capfd: pytest.CaptureFixture[str], shell: str) -> None:
+    assert call("completion", shell) == 0
+    script = capfd.readouterr().out
+    assert "_UNISTORE_COMPLETE" in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n", "-c", script], check=True)
+    word = "ins" if shell == "fish" else "1"
+    asked = {"_UNISTORE_COMPLETE": f"{shell}_complete", "COMP_WORDS": "unistore ins", "COMP_CWORD": word}
+    done = subprocess.run(
+        [sys.executable, "-c", "from unistore.cli.main import main; main([])"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "inspect" in done.stdout
+
+
+def test_a_finished_conversion_repeated_is_up_to_date(
+    source: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["convert", "arrays", "a.zarr"]
+    assert call(*command) == 0
+    before = (Path("a.zarr") / "zarr.json").stat()
+    capfd.readouterr()
+    assert call(*command) == 0
+    assert "a.zarr: up to date" in capfd.readouterr().out
+    assert call(*command, "--json") == 0
+    assert json.loads(capfd.readouterr().out) == {"destination": "a.zarr", "up_to_date": True}
+    assert (Path("a.zarr") / "zarr.json").stat() == before
+    assert call(*command, "--codec", "small") == 2
+    assert call(*command, "--split", "train=1.0") == 2
+    os.utime(source, ns=(1, 1))  # the status change time is of now, whatever the modification time says
+    assert call(*command) == 2
+    assert "a finished store stands there; --overwrite replaces it" in capfd.readouterr().err
+
+
+def test_a_list_added_beside_the_sources_is_a_change(source: Path) -> None:
+    assert call("convert", "arrays", "a.zarr") == 0
+    (source.parent / "train_files.txt").write_text("a.npz\n")
+    assert call("convert", "arrays", "a.zarr") == 2
+
+
+def test_other_sources_of_the_same_name_are_not_up_to_date(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "others").mkdir()
+    np.savez(tmp_path / "others" / "a.npz", data=np.ones((30, 2)), label=np.arange(30))
+    assert call("convert", "arrays", "a.zarr") == 0
+    assert call("convert", "others", "a.zarr") == 2
+
+
+def test_sizes_and_counts() -> None:
+    assert [size(0), size(999), size(1000)] == ["0 B", "999 B", "1.0 kB"]
+    assert [count_of(0, "point"), count_of(1, "point"), count_of(1200, "point")] == [
+        "0 points",
+        "1 point",
+        "1,200 points",
+    ]
+
+
+INTERRUPTED = """
+from unistore.cli.progress import ProgressBar
+with ProgressBar() as bar:
+    bar.begin("reading", 10)
+    bar.advance(10)
+    bar.begin("writing", 10)
+    raise KeyboardInterrupt
+"""
+
+
+def test_an_interrupt_leaves_one_bar() -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"try:\n  exec({INTERRUPTED!r})\nexcept KeyboardInterrupt: print('interrupted')",
+        ],
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80"},
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    except OSError:
+        pass
+    process.wait()
+    os.close(ours)
+    last = shown.rpartition(b"\x1b[2K")[2].decode()
+    assert last.count("writing") == 1
+    assert "reading" not in last
+    assert last.rstrip().endswith("interrupted")
