@@ -80,7 +80,7 @@ def test_what_fits_into_the_memory_is_said(tmp_path: Path, capsys: pytest.Captur
     command = ["convert", "rows", str(DATA / "rows"), str(tmp_path / "out"), "--dry-run", "--workers", "3"]
     with pytest.raises(SystemExit):
         main([*command, "--memory", "500MB"])
-    assert "2 worker(s) and this process (of 3 requested: no more fit into 500MB)" in capsys.readouterr().out
+    assert "2 workers and this process (of 3 requested: no more fit into 500MB)" in capsys.readouterr().out
     with pytest.raises(SystemExit) as left:
         main([*command, "--memory", "120MB"])
     assert left.value.code == 2

@@ -211,7 +211,7 @@ class ReplayBuffer:
     def state_dict(self) -> dict[str, Any]:
         """Where the draws stand, as JSON values: the next batch is the same in a buffer that loads it."""
         with self._lock:
-            return {"seed": self._seed, "served": self._served, "digest": self._digest}
+            return {"seed": self._seed, "served": self._next_number, "digest": self._digest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where another buffer stood.
@@ -235,7 +235,7 @@ class ReplayBuffer:
             raise InputError(Problem("state", message, "make the buffer as it was made then", "option"))
         with self._lock:
             self._discard_prefetched()
-            self._served = int(state["served"])
+            self._next_number = int(state["served"])
 
     @cached_property
     def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
