@@ -25,7 +25,7 @@ check: lint types test
 
 # Pages of inspect in headless Chromium, which is installed where apt-get can
 browser: $(READY)
-	@command -v chromium >/dev/null || (apt-get -q update && apt-get -qy install --no-install-recommends chromium) >/dev/null 2>&1 || true
+	@command -v chromium >/dev/null || timeout 180 sh -c "apt-get -q update && apt-get -qy install --no-install-recommends chromium" >/dev/null 2>&1 || true
 	$(BIN)/python -m pytest -p no:xdist -q tests/unistore/report/test_browser.py
 
 $(READY): pyproject.toml constraints.txt

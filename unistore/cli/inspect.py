@@ -19,7 +19,7 @@ DAMAGED, BAD_INPUT = 1, 2
 EXAMPLES = """\b
 Examples:
   unistore inspect train.zarr    a store: its content, code to load it
-  unistore inspect recordings/   sources: problems, the command to convert them
+  unistore inspect recordings/   sources: problems, and the command
   unistore inspect train.zarr --html report.html
   unistore inspect train.zarr --sample 17 --plot sample.png
   unistore inspect train.zarr --json

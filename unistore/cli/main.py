@@ -33,7 +33,7 @@ Examples:
   unistore inspect recordings/              what it is, and how to convert it
   unistore convert recordings/ train.zarr   detect the family, convert, seal
   unistore inspect train.zarr               its content, and code to load it
-  unistore doctor train.zarr                a Loader for this machine, with reasons
+  unistore doctor train.zarr                a Loader for this machine, and why
   unistore verify train.zarr                every byte as it was sealed
   unistore export train.zarr files/         the layout of the sources, exact
 """

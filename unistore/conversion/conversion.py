@@ -125,7 +125,11 @@ class Conversion:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         spill = self._derive(guards, keys)
         settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())
-        choose = lambda plan, spilled: choose_codecs(self._job(guards, plan, spilled, spill))  # noqa: E731
+
+        def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
+            job = self._job(guards, plan, spilled, spill)
+            return choose_codecs(job, bad_sources=self.exhaustive)
+
         return plan_conversion(self.scan, settled, codec, shares, spill, choose), spill
 
     def _job(self, guards: Guards, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:

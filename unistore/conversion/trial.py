@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unistore.conversion.columns import in_planes
 from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
+from unistore.errors import InputError
 from unistore.zarr3.presets import chosen_codec, codec_chain
 from unistore.zarr3.writer import boxes, padded_chunk
 
@@ -27,8 +28,16 @@ FEWEST = 4 << 10
 """Bytes that tell too little: the column is encoded as by ``fast``."""
 
 
-def choose_codecs(job: ShardJob) -> dict[str, str]:
+def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]:
     """Codec of every column of the tables of a plan, by the path of its array.
+
+    Parameters
+    ----------
+    job
+        Reads the rows.
+    bad_sources
+        Whether sources that cannot be read are left to the writers, who find all of them at once: their
+        tables are then as by ``fast``, until they are planned again without them.
 
     Raises
     ------
@@ -37,7 +46,12 @@ def choose_codecs(job: ShardJob) -> dict[str, str]:
     """
     chosen = {}
     for table in job.plan.tables:
-        samples = _samples(job, table)
+        try:
+            samples = _samples(job, table)
+        except InputError:
+            if not bad_sources:
+                raise
+            samples = {}
         for array in table.arrays:
             chosen[array.field.path] = _chosen(array, samples.get(array.column, []))
     return chosen
