@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unistore.errors import Problem
@@ -90,6 +90,10 @@ class SampleKeys:
         A file with any of these keys speaks of such samples: ``("DATA.CLIP_LEN",)``.
     datasets
         What ``dataset.name`` is in a file that speaks of such samples.
+    names
+        What the trainings call keys of samples, see `Dataset`: ``{"voxel": "spike_vox"}``.
+    convert
+        ``convert(keys) -> Mapping[str, Any]``: options that a store is converted with for it.
     draws
         Whether `kind` has an argument ``random``: true for training, false for validation.
     """
@@ -98,4 +102,6 @@ class SampleKeys:
     read: Callable[[Keys], Mapping[str, Any]]
     keys: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    convert: Callable[[Keys], Mapping[str, Any]] = lambda _keys: {}
     draws: bool = False

@@ -36,7 +36,19 @@ from unistore.system.arguments import Arguments, describe_type, matches_type
 
 __all__ = ["RESERVED", "Option", "Options", "declared", "option"]
 
-_FLAGS = ("codec", "split", "overwrite", "restart", "work", "workers", "memory", "scheduler", "on_error")
+_FLAGS = (
+    "codec",
+    "split",
+    "split_by",
+    "overwrite",
+    "restart",
+    "work",
+    "workers",
+    "memory",
+    "scheduler",
+    "on_error",
+    "follow_links_to",
+)
 _PRINTED = ("dry_run", "json", "as_json", "help", "debug", "progress")
 _RECORDED = ("sources", "destination", "family", "found", "skipped")
 RESERVED = frozenset((*_FLAGS, *_PRINTED, *_RECORDED))

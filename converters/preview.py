@@ -30,8 +30,8 @@ class Measure:
         (samples,), or (k,) where `samples` says which were looked at.
     samples
         (k,) numbers of the samples; None: all.
-    few
-        Samples below this are remarked on; 0: none.
+    few, most
+        Samples below and above this are remarked on; 0: none.
     cure
         What to do about these.
     """
@@ -40,6 +40,7 @@ class Measure:
     values: NDArray[Any]
     samples: NDArray[np.int64] | None = None
     few: int = 0
+    most: float = 0
     cure: str = ""
 
 

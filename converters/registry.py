@@ -85,6 +85,8 @@ class Family:
         Suggested by ``inspect``.
     general
         Whether it takes whatever other families do not, so that it is asked last.
+    follows_links
+        Whether links lead it into further sources that are not searched themselves (``--follow-links-to``).
     """
 
     name: str
@@ -104,6 +106,7 @@ class Family:
     config: str = ""
     batch_size: int = 8
     general: bool = False
+    follows_links: bool = False
 
     @property
     def command(self) -> str:

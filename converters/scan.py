@@ -147,9 +147,10 @@ class Settled:
     spilled
         Final form of the spilled tables (dtypes settled); tables dropped here are not written.
     direct
-        Further direct tables whose rows are known only now; rows are fetched with ``read``.
+        Further direct tables whose rows are known only now, and the final form of direct ones of the scan;
+        rows are fetched with ``read``.
     rows
-        Rows a source contributes to each table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
+        Rows a source contributes to each further table of ``direct``: ``{"windows/lung": (812, 0, 97)}``.
     samples
         Number of samples of the natural kind.
     splits
@@ -160,8 +161,12 @@ class Settled:
         Source index a sample, (samples,) int, or a run of samples, (runs,): splits are given by source.
     sample_runs
         Consecutive samples that each entry of ``sample_source`` stands for, (runs,) int; None: one.
+    sample_names
+        Name of every sample inside its source, by which ``--split-by`` deals them out; empty: their numbers.
     groups
         Attributes of groups below the root, by path: ``{"windows/lung": {"width": 1500, …}}`` (JSON).
+    notes
+        One-line remarks for the user about what was found in values.
     """
 
     arrays: Sequence[tuple[Field, NDArray[Any]]]
@@ -173,4 +178,6 @@ class Settled:
     split_names: tuple[str, ...] = ()
     sample_source: NDArray[np.int64]
     sample_runs: NDArray[np.int64] | None = None
+    sample_names: tuple[str, ...] = ()
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Synthetic sources for the demo, where no real file of that kind may be bundled: layouts as in the field."""
+"""Synthetic sources of the examples, where no real file may be bundled: layouts as in the field."""
 
 from __future__ import annotations
 
@@ -8,13 +8,31 @@ import cv2
 import h5py
 import numpy as np
 
-__all__ = ["robot_episodes", "spike_sequences"]
+__all__ = ["point_clouds", "robot_episodes", "spike_sequences"]
 
 SEQUENCES, FRAMES, HEIGHT, WIDTH = 2, 8, 96, 160
 STEPS = 16
 """Spike time steps of a frame."""
 LENGTHS, SIDE = (30, 24, 36), 64
 """Steps of each robot episode, and pixels of its cameras' images a side."""
+CLOUDS, SEGMENTS, POINTS = 4, 16, 2000
+"""Files of point clouds, segments of each, and points of a segment on average."""
+
+
+def point_clouds(root: Path) -> list[Path]:
+    """Clouds in files of one layout: columns ``data/*``, and ``segments/segment_NNNN/indices`` into them."""
+    rng = np.random.default_rng(2)
+    root.mkdir(parents=True)
+    paths = [root / f"cloud_{number}.h5" for number in range(CLOUDS)]
+    for path in paths:
+        with h5py.File(path, "w") as file:
+            for name, scale in (("x", 500.0), ("y", 500.0), ("z", 30.0)):
+                file[f"data/{name}"] = np.round(rng.random(SEGMENTS * POINTS) * scale, 3)
+            file["data/classification"] = rng.integers(0, 6, SEGMENTS * POINTS).astype(np.int32)
+            cuts = np.sort(rng.choice(np.arange(1, SEGMENTS * POINTS), SEGMENTS - 1, replace=False))
+            for number, rows in enumerate(np.split(rng.permutation(SEGMENTS * POINTS), cuts)):
+                file[f"segments/segment_{number:04d}/indices"] = np.sort(rows)
+    return paths
 
 
 def spike_sequences(root: Path) -> Path:

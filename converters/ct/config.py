@@ -18,8 +18,18 @@ def _read(keys: Keys) -> dict[str, Any]:
     return {"window": window, "min_points": least, "max_points": most}
 
 
+def _convert(keys: Keys) -> dict[str, Any]:
+    """Options of the conversion: the window to compute, and which of several volumes of a case to take."""
+    window = keys.take("dataset.args.window_type", str)
+    return {
+        "window": None if window is None else (window,),
+        "resolution": keys.take("dataset.args.resolution", int, least=1),
+    }
+
+
 CONFIG = SampleKeys(
     kind="unistore.data.kinds:SparsePoints",
     read=_read,
+    convert=_convert,
     datasets=("CTWindowSparseSDF",),
 )

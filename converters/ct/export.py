@@ -184,7 +184,8 @@ def files(store: StoreView) -> Iterator[File]:
             if family not in (WINDOWS, MASKS, LABELS, SDF) or not name or not volume.has(group):
                 continue
             if family == MASKS:
-                yield _file(volume, f"masks/{_mask_name(volume, name)}", "npy", {"": volume.mask(group)})
+                values = volume.label(group) if store.has(f"{group}/label") else volume.mask(group)
+                yield _file(volume, f"masks/{_mask_name(volume, name)}", "npy", {"": values})
             elif family == LABELS:
                 yield _file(volume, f"labels/{name}.npy", "npy", {"": volume.label(group)})
             elif family == SDF:

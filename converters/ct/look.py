@@ -170,8 +170,8 @@ def _file_of(bare: Path, roots: Sequence[Path]) -> Path | None:
 
 
 def _in_case_labels(path: Path, roots: Sequence[Path]) -> bool:
-    """Whether a file lies in the folder ``labels/`` of a case."""
-    return path.parent.name == "labels" and _in_case(path.parent.parent, roots)
+    """Whether a file lies in the folder ``labels/`` or ``masks/`` of a case."""
+    return path.parent.name in ("labels", "masks") and _in_case(path.parent.parent, roots)
 
 
 def _as_mask(path: Path, roots: Sequence[Path]) -> Verdict | None:

@@ -45,16 +45,16 @@ class Originals:
             original = _opened(source.files[detail["image"]])
             found = blocks_difference(image, lambda lo, hi: original[lo:hi])
             yield compared(detail["image"], prod(image.shape), _shapes(image, original) or found)
-        for family, kind in ((WINDOWS, "windows"), (MASKS, "masks")):
-            for name, file in detail[kind].items():
-                mask = volume.mask(f"{family}/{name}")
-                ones = _opened(source.files[file])
-                found = _shapes(mask, ones) or _mask_difference(mask, ones)
-                yield compared(file, prod(mask.shape), found)
-        for name, file in detail["labels"].items():
-            label, given = volume.stored_label(f"{LABELS}/{name}"), _opened(source.files[file])
-            found = _shapes(label, given) or blocks_difference(label, partial(_planes, given))
-            yield compared(file, prod(label.shape), found)
+        for name, file in detail["windows"].items():
+            mask = volume.mask(f"{WINDOWS}/{name}")
+            ones = _opened(source.files[file])
+            found = _shapes(mask, ones) or _mask_difference(mask, ones)
+            yield compared(file, prod(mask.shape), found)
+        for family in (MASKS, LABELS):
+            for name, file in detail[family].items():
+                label, given = volume.stored_label(f"{family}/{name}"), _opened(source.files[file])
+                found = _shapes(label, given) or blocks_difference(label, partial(_planes, given))
+                yield compared(file, prod(label.shape), found)
         for name, file in detail["sparse"].items():
             coords, values = _points(source.files[file], "indices", "values")
             order = np.lexsort(coords.T[::-1])

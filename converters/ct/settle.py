@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.converters.common.columns import promote
+from unistore.converters.ct.agreement import sorted_names
 from unistore.converters.ct.layouts import without_suffix
 from unistore.converters.ct.tables import points_table
 from unistore.converters.ct.voxels import bit_shape
 from unistore.converters.protocol import Facts, Scan, Settled
+from unistore.errors import InputError, Problem
 from unistore.schemas.ct import fields as schema
 from unistore.schemas.ct.windows import Window
 from unistore.schemas.tables import Field, Table, own_axes
@@ -62,13 +65,20 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
     if masks:
         direct.append(Table(name=schema.WINDOWS, fields=tuple(masks)))
         rows[schema.WINDOWS] = (1,) * len(scan.sources)
-    if labels := _label_table(scan, facts, extents):
-        direct.append(labels)
-        rows[schema.LABELS] = (1,) * len(scan.sources)
-    arrays += _label_arrays(scan) + _mask_arrays(scan) + _sdf_arrays(scan)
+    classes = [_class_table(scan, family, facts, extents) for family in (schema.MASKS, schema.LABELS)]
+    direct += [table for table in classes if table.fields]
+    rows[schema.LABELS] = (1,) * len(scan.sources)
+    arrays += _class_arrays(scan, schema.LABELS) + _class_arrays(scan, schema.MASKS) + _sdf_arrays(scan)
+    notes = [
+        f"{field.path.removesuffix('/label')}: holds more than 0 and 1, so classes, stored as {field.dtype}"
+        for field in classes[0].fields
+        if field.path.endswith("/label")
+    ]
     nan = int(sum(int(fact["nan"]) for fact in facts))
     if nan:
         groups[schema.VOLUMES] = {"nan_voxels": nan}
+        volumes = sum(bool(fact["nan"]) for fact in facts)
+        notes.append(f"{nan:,} voxels in {volumes} volumes are NaN: kept as they are, in no window")
     return Settled(
         arrays=arrays,
         direct=tuple(direct),
@@ -76,6 +86,7 @@ def settle(scan: Scan, facts: Sequence[Facts]) -> Settled:
         samples=len(scan.sources),
         sample_source=np.arange(len(scan.sources), dtype=np.int64),
         groups=groups,
+        notes=tuple(notes),
     )
 
 
@@ -164,33 +175,39 @@ def _column(
     )
 
 
-def _mask_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
-    fields = [field for table in scan.tables if table.name == schema.MASKS for field in table.fields]
-    groups = [field.path.removesuffix("/mask") for field in fields]
-    return [
-        array
-        for group in groups
-        for array in _present(group, [group.split("/", 1)[1] in s.detail["masks"] for s in scan.sources])
-    ]
-
-
-def _label_table(scan: Scan, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Table | None:
-    """Labels as bits where no volume has one that is neither 0 nor 1, else as they are."""
+def _class_table(scan: Scan, family: str, facts: Sequence[Facts], extents: NDArray[np.int32]) -> Table:
+    """Masks or labels: as bits where no volume has one that is neither 0 nor 1, else as they are."""
     fields = []
     depth, height, width = extents.max(axis=0).tolist()
     tile = tuple(scan.options["tile"])
-    for name, dtype in scan.options["found"].get("labels", {}).items():
-        group = f"{schema.LABELS}/{name}"
-        dtypes = {
-            "source_dtype": _by_dtype([source.detail["label_dtypes"].get(name) for source in scan.sources])
-        }
-        if any(int(fact.get(f"others/{name}", 0)) for fact in facts):
-            fields.append(schema.label_field(name, dtype, (depth, height, width), tile, dtypes))
-        else:
-            description = f"label {name!r} of the sources, 0 and 1, as bits"
-            field = schema.mask_field(group, (depth, height, width), tile, description)
-            fields.append(replace(field, attributes={**field.attributes, **dtypes}))
-    return Table(name=schema.LABELS, fields=tuple(fields)) if fields else None
+    for name in _names_of(scan, family):
+        group = f"{family}/{name}"
+        given = [source.detail[f"{family[:-1]}_dtypes"].get(name) for source in scan.sources]
+        dtypes = {"source_dtype": _by_dtype(given)}
+        if any(int(fact.get(f"others/{group}", 0)) for fact in facts):
+            dtype = promote([np.dtype(each if np.dtype(each).kind != "f" else "?") for each in given if each])
+            if dtype is None:
+                message = (
+                    f"no dtype holds the classes of all of them exactly: {', '.join(filter(None, given))}"
+                )
+                raise InputError(Problem(group, message, "save them in one dtype", "dtype"))
+            fields.append(schema.label_field(group, dtype.name, (depth, height, width), tile, dtypes))
+            continue
+        what = (
+            f"label {name!r} of the sources, 0 and 1"
+            if family == schema.LABELS
+            else f"mask {name!r} of the sources"
+        )
+        field = schema.mask_field(group, (depth, height, width), tile, f"{what}, as bits")
+        if family == schema.LABELS:
+            field = replace(field, attributes={**field.attributes, **dtypes})
+        fields.append(field)
+    return Table(name=family, fields=tuple(fields))
+
+
+def _names_of(scan: Scan, family: str) -> list[str]:
+    """Masks or labels of all volumes."""
+    return sorted_names(name for source in scan.sources for name in source.detail[family])
 
 
 def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
@@ -201,11 +218,11 @@ def _by_dtype(dtypes: Sequence[str | None]) -> str | dict[str, list[int]]:
     return {kind: [at for at, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds}
 
 
-def _label_arrays(scan: Scan) -> list[tuple[Field, NDArray[Any]]]:
+def _class_arrays(scan: Scan, family: str) -> list[tuple[Field, NDArray[Any]]]:
     return [
         array
-        for name in scan.options["found"].get("labels", {})
-        for array in _present(f"{schema.LABELS}/{name}", [name in s.detail["labels"] for s in scan.sources])
+        for name in _names_of(scan, family)
+        for array in _present(f"{family}/{name}", [name in s.detail[family] for s in scan.sources])
     ]
 
 

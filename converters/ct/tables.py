@@ -30,8 +30,8 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
     """Source of one volume, with all that reading it needs to know again.
 
     ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
-    ``masks``, ``labels`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file, and
-    ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``.
+    ``masks``, ``labels`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file,
+    ``mask_dtypes`` and ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``.
     """
     files: list[Path] = []
 
@@ -49,6 +49,7 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         "windows": {n: at(window.path) for n, window in volume.windows.items() if n in wanted},
         "sparse": {n: at(points.path) for n, points in sparse.items()},
         "masks": {n: at(mask.path) for n, mask in volume.masks.items()},
+        "mask_dtypes": {n: mask.dtype.str for n, mask in volume.masks.items()},
         "labels": {n: at(label.path) for n, label in volume.labels.items()},
         "label_dtypes": {n: label.dtype.str for n, label in volume.labels.items()},
         "sdf": {n: at(points.path) for n, points in volume.sdf.items()},
@@ -102,7 +103,7 @@ def _split_of(path: Path, roots: Sequence[Path]) -> str | None:
 def make_tables(
     volumes: Sequence[ScannedVolume], agreement: Agreement, tile: tuple[int, int, int]
 ) -> tuple[Table, ...]:
-    """Tables whose rows are known from headers: volumes, masks, distance fields."""
+    """Tables whose rows are known from headers: volumes, distance fields; masks, unless they hold classes."""
     fields: tuple[Field, ...] = (schema.extent_field(),)
     if agreement.image is not None:
         fields = (schema.image_field(agreement.image, agreement.shape, tile),)
@@ -139,12 +140,13 @@ def points_table(group: str, edge: int, dtype: str, run: int, description: str) 
 def possible_tables(
     volumes: Sequence[ScannedVolume], agreement: Agreement, tile: tuple[int, int, int], sparse: str
 ) -> tuple[tuple[Table, int], ...]:
-    """Tables of the windows, which are points or masks once they are counted, with their most rows."""
+    """Tables of windows and labels, which are settled once they are counted, with their most rows."""
     names = [window.name for window in agreement.windows]
     found: list[tuple[Table, int]] = []
     if agreement.labels:
         labels = [
-            schema.label_field(name, dtype, agreement.shape, tile) for name, dtype in agreement.labels.items()
+            schema.label_field(f"{schema.LABELS}/{name}", dtype, agreement.shape, tile)
+            for name, dtype in agreement.labels.items()
         ]
         found.append((Table(name=schema.LABELS, fields=tuple(labels)), len(volumes)))
     for name in names:

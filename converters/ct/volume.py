@@ -65,7 +65,7 @@ class VolumeReader:
         -------
         Facts
             ``points/<window>`` (), ``nan`` (), ``extent`` (3,), and of each label how many voxels
-            are neither 0 nor 1, ``others/<label>`` (); all i8.
+            are neither 0 nor 1, ``others/labels/<label>`` (), and of each mask; all i8.
 
         Raises
         ------
@@ -87,9 +87,11 @@ class VolumeReader:
             counts |= {name: int(planes.sum()) for name, planes in found.counts.items()}
             for name, agreed in found.masks.items():
                 self._check_window(name, image, agreed, counts[name], problems)
-        for _, file in self._files("masks"):
-            self._check_mask(file, problems)
-        others = {name: self._check_label(file, problems) for name, file in self._files("labels")}
+        others = {
+            f"{family}/{name}": self._check_classes(family, file, problems)
+            for family in (MASKS, LABELS)
+            for name, file in self._files(family)
+        }
         for name, file in self._files("sdf"):
             index = (index for index, _ in point_blocks(self._path(file), SDF_MEMBERS, self._place(file)))
             self._collect(problems, check_range, index, self._cube(name), self._place(file))
@@ -130,16 +132,16 @@ class VolumeReader:
         hi = depth if hi is None else min(hi, depth)
         if hi <= lo:
             return
-        if table == LABELS:
-            self._read_labels(lo, hi, out)
+        if table in (LABELS, MASKS):
+            self._read_classes(table, lo, hi, out)
             return
         blocks = {column.removesuffix("/mask"): block[0] for column, block in out.items()}
-        image = None if table == MASKS else self._image
+        image = self._image
         if table == VOLUMES:
             assert image is not None
             read_image(image, blocks["image"], lo, hi)
             return
-        for name, file in self._files("masks" if table == MASKS else "windows"):
+        for name, file in self._files("windows"):
             if name in blocks:
                 mask = self._file(file)
                 read_bits(mask, {name: inside(None, mask.dtype)}, {name: blocks.pop(name)}, lo, hi)
@@ -147,8 +149,8 @@ class VolumeReader:
             tests = {name: inside(self.windows[name], image.dtype) for name in blocks}
             read_bits(image, tests, blocks, lo, hi)
 
-    def _read_labels(self, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
-        for name, file in self._files("labels"):
+    def _read_classes(self, family: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> None:
+        for name, file in self._files(family):
             if f"{name}/label" in out:
                 read_image(self._file(file), out[f"{name}/label"][0], lo, hi)
             if f"{name}/mask" in out:
@@ -209,11 +211,13 @@ class VolumeReader:
             problems.append(_no_mask(found.others, self._place(file)))
         return int(found.counts.sum())
 
-    def _check_label(self, file: int, problems: list[Problem]) -> int:
-        """How many voxels of a label are neither 0 nor 1; a Problem if these are floats."""
+    def _check_classes(self, family: str, file: int, problems: list[Problem]) -> int:
+        """How many voxels of a label or mask are neither 0 nor 1; a Problem if these are floats."""
         label = self._file(file)
         others = kept_ones(label, state_of([label.path])).others
-        if others and label.dtype.kind == "f":
+        if others and label.dtype.kind == "f" and family == MASKS:
+            problems.append(_no_mask(others, self._place(file)))
+        elif others and label.dtype.kind == "f":
             message = f"is taken for a label by its name, but is {label.dtype} and no mask of 0 and 1"
             cure = "save classes as integers: labels.astype(np.uint8); rename it if it is a volume"
             problems.append(Problem(self._place(file), message, cure, "dtype"))

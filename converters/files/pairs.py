@@ -26,6 +26,7 @@ _LABELS = {
     "labels": "label",
     "lbl": "label",
     "gt": "label",
+    "organs": "organs",
 }
 """Field name for each word in a file or folder name."""
 _IMAGE_WORDS = (

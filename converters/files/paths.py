@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ __all__ = [
     "PathListing",
     "common_root",
     "expand",
+    "folders_of_targets",
     "is_inside",
     "is_special_file",
     "is_store",
@@ -241,6 +242,25 @@ def _is_hidden(entry: os.DirEntry[str], found: _FolderListing) -> bool:
 def is_store(folder: Path) -> bool:
     """Whether a folder is Zarr or an unfinished conversion, so that its files are not sources."""
     return folder.name.endswith(_BUILD) or any((folder / name).exists() for name in _ZARR)
+
+
+def folders_of_targets(links: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
+    """The fewest folders that hold what links lead to, and none of the given paths."""
+    given = [real_path(root) for root in roots]
+    targets = {real_path(link) for link in links}
+    return _covering({each if each.is_dir() else each.parent for each in targets}, given)
+
+
+def _covering(folders: set[Path], apart: Sequence[Path]) -> list[Path]:
+    if not folders:
+        return []
+    top = Path(os.path.commonpath(folders))
+    if top in folders or not any(each.is_relative_to(top) for each in apart):
+        return [top]
+    groups: dict[str, set[Path]] = {}
+    for folder in folders:
+        groups.setdefault(folder.relative_to(top).parts[0], set()).add(folder)
+    return [each for name in sorted(groups) for each in _covering(groups[name], apart)]
 
 
 def _outside_problem(path: Path) -> Problem:

@@ -28,4 +28,5 @@ FAMILY = Family(
     other_kinds=("unistore.Clips(length=5, crop=256)",),
     config="unistore.converters.spike.config:CONFIG",
     batch_size=4,
+    follows_links=True,
 )

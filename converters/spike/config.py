@@ -17,6 +17,14 @@ def _read(keys: Keys) -> dict[str, Any]:
     }
 
 
+def _convert(keys: Keys) -> dict[str, Any]:
+    """Voxels that exist are stored as they are; else they are counted from the spikes on reading."""
+    folders = {"spike_dir": keys.take("DATA.SPIKE_DIR", str)}
+    voxels = keys.take("DATA.VOXEL_CACHE_DIRNAME", str)
+    stored = keys.take("DATA.USE_PRECOMPUTED_VOXELS", bool, default=voxels is not None)
+    return {**folders, "voxel_dir": voxels if stored else "none"}
+
+
 CONFIG = SampleKeys(
     kind="unistore.data.kinds:Clips",
     read=_read,
@@ -27,5 +35,7 @@ CONFIG = SampleKeys(
         "DATA.USE_PRECOMPUTED_VOXELS",
         "DATA.SPIKE_DIR",
     ),
+    names={"voxel": "spike_vox"},
+    convert=_convert,
     draws=True,
 )

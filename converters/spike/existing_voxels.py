@@ -1,4 +1,4 @@
-"""Voxel grids that exist as files: their orientation, and whether they fit the spikes."""
+"""Voxel grids that exist as files: their orientation, and whether they fit the spikes or were misread."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from unistore.converters.spike.frames import file_name
 from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.source import Extent, FrameSource
 from unistore.errors import Problem
-from unistore.schemas.spike.bits import row_bytes, voxelize
+from unistore.schemas.spike.bits import bin_edges, row_bytes, voxelize
 
-__all__ = ["compare_with_spikes", "detect_orientation"]
+__all__ = ["compare_with_spikes", "detect_orientation", "misread_note"]
 
 _CHECKED_RECORDINGS = 8
 """Recordings of which the first frame is compared."""
+_SAME = 0.999
+"""Least correlation of a grid with sums of bytes; scaled grids are recognised, too."""
 
 
 def detect_orientation(
@@ -89,14 +91,15 @@ def compare_with_spikes(frames: Sequence[ScannedFrame], extents: Mapping[str, Ex
             message = (
                 f"is {voxel.height} x {voxel.width}, but its spikes are {extent.height} x {extent.width}"
             )
-            cure = "were they made from packed bytes read as pixels? remove them and use --voxel-bins"
+            cure = f"count them from the spikes: --voxel-dir none --voxel-bins {voxel.bins}"
             problems.append(Problem(name, message, cure, "shape", each.frame.name))
     if len(by_bins) > 1:
         listed = "; ".join(
             f"{bins} in {names[0]} and {len(names) - 1} more" for bins, names in by_bins.items()
         )
         message = f"have different numbers of bins: {listed}"
-        problems.append(Problem("existing voxels", message, "remove them and use --voxel-bins", "shape"))
+        cure = "count them from the spikes: --voxel-dir none --voxel-bins 5"
+        problems.append(Problem("existing voxels", message, cure, "shape"))
     return problems
 
 
@@ -105,3 +108,58 @@ def _compare_orientation(found: NDArray[Any], counted: NDArray[Any]) -> str:
     if upright and flipped:
         return "either way"
     return "top first" if upright else "bottom first" if flipped else "other"
+
+
+def misread_note(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str | None:
+    """A note if grids of other pixels than their spikes were counted from packed bytes taken for pixels.
+
+    Parameters
+    ----------
+    frames
+        All frames.
+    extents
+        Extent of each frame's spikes by its name, if known.
+
+    Returns
+    -------
+    str or None
+        None if no grid has other pixels, or one was made in another way.
+    """
+    firsts: dict[str, ScannedFrame] = {}
+    for each in frames:
+        voxel, extent = each.voxel, extents.get(each.frame.name)
+        if voxel is None or extent is None or (voxel.height, voxel.width) == (extent.height, extent.width):
+            continue
+        if each.stream is None or each.stream.size % (voxel.height * voxel.width):
+            return None
+        firsts.setdefault(each.info.sequence, each)
+    compared = list(firsts.values())[:_CHECKED_RECORDINGS]
+    if not compared or not all(map(_is_sum_of_bytes, compared)):
+        return None
+    first, voxel = compared[0], compared[0].voxel
+    assert voxel is not None
+    name = file_name(first.frame, "voxel")
+    grid, extent = f"{voxel.bins} x {voxel.height} x {voxel.width}", extents[first.frame.name]
+    return (
+        f"careful: existing voxels ({name}: {grid}) were counted from packed bytes "
+        f"taken for pixels; sets of {voxel.bins} bins are counted from the spikes instead, "
+        f"{extent.height} x {extent.width}"
+    )
+
+
+def _is_sum_of_bytes(frame: ScannedFrame) -> bool:
+    """Whether a grid is a sum over bytes of its stream, either way up."""
+    voxel, stream = frame.voxel, frame.stream
+    assert voxel is not None
+    assert stream is not None
+    with stream.open() as read:
+        pixels = read(stream.size).reshape(-1, voxel.height, voxel.width)
+    if len(pixels) < voxel.bins:
+        return False
+    counted = np.add.reduceat(pixels, bin_edges(len(pixels), voxel.bins)[:-1], axis=0, dtype=np.float64)
+    found = voxel.values().astype(np.float64)
+    if not found.std() or not counted.std():
+        return not found.any() and not counted.any()
+    return any(
+        float(np.corrcoef(each.ravel(), counted.ravel())[0, 1]) >= _SAME for each in (found, found[:, ::-1])
+    )

@@ -11,12 +11,13 @@ once.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unistore.converters.common.exclusion import Exclusion
-from unistore.converters.files.paths import natural_key, real_path
+from unistore.converters.files.paths import folders_of_targets, natural_key, real_path
 from unistore.converters.spike.frames import Recording, suffixes_of
 from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
@@ -78,7 +79,10 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
         notes.append(f"left out, since other recordings hold the same files: {', '.join(doubles)}")
     files = (file for each in recordings for frame in each.frames for file in frame.files.values())
     used = {real.parent for real in resolve_files(files)}
-    problems = [problem for search in taken for problem in search.problems]
+    problems = _with_cure(
+        [problem for search in taken for problem in search.problems],
+        folders_of_targets((link for search in taken for link in search.leaving), roots),
+    )
     problems += [p for search in taken for p, holding in search.without_spikes if not holding & used]
     if not recordings and not problems and exclusion:
         problems.append(Problem(f"{len(roots)} path(s)", "everything in them is left out", kind="empty"))
@@ -108,6 +112,12 @@ def resolve_files(files: Iterable[Path]) -> list[Path]:
             folders[path.parent] = real_path(path.parent)
         found.append(folders[path.parent] / path.name)
     return found
+
+
+def _with_cure(problems: Sequence[Problem], targets: Sequence[Path]) -> list[Problem]:
+    """Problems, those of links that leave the given paths with what reads them all."""
+    cure = shlex.join(word for target in targets for word in ("--follow-links-to", str(target)))
+    return [replace(each, cure=cure) if each.kind == "link" else each for each in problems]
 
 
 def _common_base(roots: Sequence[Path]) -> Path:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from unistore.converters.protocol import Scan, Source, Sources
-from unistore.converters.spike.existing_voxels import compare_with_spikes, detect_orientation
+from unistore.converters.spike.existing_voxels import compare_with_spikes, detect_orientation, misread_note
+from unistore.converters.spike.firing import firing_notes
 from unistore.converters.spike.frames import ROLES
 from unistore.converters.spike.options import SpikeOptions
 from unistore.converters.spike.resolve_streams import ResolvedStreams, resolve_streams
@@ -48,7 +50,9 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     resolved = _resolve(frames, options)
     spikes = _spikes(frames, resolved, options.flip)
     extents = {name: each.extent for name, each in spikes.items()}
-    problems = [*resolved.problems, *compare_with_spikes(frames, extents)]
+    misread = None if resolved.problems else misread_note(frames, extents)
+    shaped = [replace(each, voxel=None) for each in frames] if misread else frames
+    problems = [*resolved.problems, *compare_with_spikes(shaped, extents)]
     if options.voxel_bins and "spike" not in roles:
         message = "cannot be counted: there are no spikes, only existing voxels"
         problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
@@ -56,8 +60,11 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         raise InputError(problems)
     if any(each.problems for each in frames):
         return Scan(family=FAMILY_NAME, sources=Sources(), tables=(), sample_table=FRAMES, main_table=FRAMES)
-    upside_down, notes = False, list[str]()
-    if "voxel" in roles:
+    counted, upside_down, notes = options.voxel_bins, False, list[str]()
+    if misread:
+        held = {each.voxel.bins for each in frames if each.voxel is not None}
+        counted, notes = tuple(sorted({*counted, *held})), [misread]
+    elif "voxel" in roles:
         upside_down, notes = _existing(frames, spikes, options)
     sources = Sources(
         Source(
@@ -67,12 +74,13 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             rows=source_rows(each, roles, options.frames),
             split=each.info.split,
             reading=reading_memory(each),
-            detail=source_detail(each, roles, spikes.get(each.frame.name), upside_down),
+            detail=source_detail(each, roles, spikes.get(each.frame.name), upside_down)
+            | ({"counted": list(counted)} if misread else {}),
         )
         for each in frames
     )
-    sizes = frame_sizes(frames, extents)
-    sets = voxel_sets(options.voxel_bins, frames, sizes.length)
+    sizes = frame_sizes(shaped, extents)
+    sets = voxel_sets(counted, shaped, sizes.length)
     return Scan(
         family=FAMILY_NAME,
         sources=sources,
@@ -83,6 +91,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
         notes=(
             _what(frames, extents),
             *resolved.notes,
+            *firing_notes(frames, spikes),
             *notes,
             *padding_note(extents),
             *_image_size_note(frames, options),

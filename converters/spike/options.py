@@ -36,7 +36,7 @@ class SpikeOptions(Options):
         What to do with folders (blur, sharp, …) that only some sequences have: ``"exact"`` refuses,
         ``"intersection"`` leaves them out.
     spike_dir, voxel_dir, blur_dir, sharp_dir
-        Names of the folders inside a sequence's folder.
+        Names of the folders inside a sequence's folder. ``voxel_dir="none"``: voxels that exist are left out.
     exclude
         Names of frames (of their first file), sequences or folders to leave out. A sequence with a gap goes
         on behind it under a name of its own (``"seq~2"``).
@@ -59,7 +59,7 @@ class SpikeOptions(Options):
         "exact", "What to do with folders that only some sequences have: refuse, leave out."
     )
     spike_dir: str = option("spike", "Folder of a sequence's spikes.")
-    voxel_dir: str = option("spike_vox", "Folder of voxels that exist.")
+    voxel_dir: str = option("spike_vox", "Folder of voxels that exist; none: leave them out.")
     blur_dir: str = option("blur", "Folder of blurred frames.")
     sharp_dir: str = option("sharp", "Folder of sharp frames.")
 

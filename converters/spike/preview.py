@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.preview import Measure, Preview, bare, evenly
 from unistore.converters.spike.export import Frame
+from unistore.converters.spike.firing import SATURATED, firing_rate
 from unistore.errors import StoreError
 from unistore.schemas.indices import whole
 from unistore.schemas.spike.bits import row_bytes, unpack, voxelize
@@ -84,7 +85,13 @@ def measures(store: StoreView) -> Iterator[Measure]:
     yield Measure(name="time steps", values=whole(store, SPIKE_LENGTH))
     samples = evenly(0, store.sample_count, _MEASURED)
     rates = [_rate(store, sample) for sample in samples.tolist()]
-    yield Measure(name="spikes a pixel and step", values=np.array(rates), samples=samples)
+    yield Measure(
+        name="spikes a pixel and step",
+        values=np.array(rates),
+        samples=samples,
+        most=SATURATED,
+        cure="look at the recordings",
+    )
 
 
 PREVIEW = Preview(draw=draw, measures=measures)
@@ -93,8 +100,7 @@ PREVIEW = Preview(draw=draw, measures=measures)
 def _rate(store: StoreView, sample: int) -> float:
     packed = _spikes(store, sample, _MEASURED_BITS)
     width = int(whole(store, SPIKE_EXTENT)[sample][1])
-    pixels = max(1, packed.shape[0] * packed.shape[1] * width)
-    return float(np.bitwise_count(packed).sum() / pixels)
+    return firing_rate(packed, width)
 
 
 def _spikes(store: StoreView, sample: int, most: int) -> NDArray[np.uint8]:

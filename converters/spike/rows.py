@@ -60,13 +60,15 @@ def read_frame(source: Source, counted: Sequence[int], flip: bool, out: Mapping[
     source
         As made by `SpikeConverter.gather`.
     counted
-        Bins of the voxel sets to count from spikes; another set is read from its file.
+        Bins of the voxel sets to count from spikes, unless the source names them; another set is read from
+        its file.
     flip
         Whether headerless streams hold their bottom row first.
     out
         Columns of ``frames``, each (1, …), filled with zeros.
     """
     frame, detail = _frame_of(source), source.detail
+    counted = detail.get("counted", counted)
     if "spike" in out:
         length, height, width = detail["spike"]["extent"]
         packed = out["spike"][0, :length, :height, : row_bytes(width)]

@@ -63,6 +63,7 @@ class Search:
         self.problems: list[Problem] = []
         self.without_spikes: list[tuple[Problem, set[Path]]] = []
         self.targets: set[int] = set()
+        self.leaving: list[Path] = []
         self._root = roots[number]
         self._base = base
         self._folders = folders
@@ -132,7 +133,8 @@ class Search:
         holding = {number for number, root in enumerate(self._real_roots) if real.is_relative_to(root)}
         if not holding:
             message = f"is a link to {printable(str(real))}, outside the given paths"
-            self._problem(link, message, "give the folder of the target too", "link")
+            self._problem(link, message, "", "link")
+            self.leaving.append(link)
         elif self.number not in holding:
             self.targets |= holding
         return bool(holding)

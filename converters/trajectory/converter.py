@@ -76,7 +76,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         layout, differences = merge_columns(
             ((part.name, each.index) for part, each in kept),
             self.columns,
-            keep=self.images == "keep",
+            images=self.images,
             image_size=self.image_size,
         )
         problems = _mixed_layouts(kept) + differences
@@ -189,13 +189,13 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         """Read rows ``lo:hi`` of a source; see `Converter.read`."""
         origin = scan.sources[source]
         index = EpisodeIndex.from_json(origin.detail)
-        resized = resized_columns(scan.tables, table, out)
+        resized = resized_columns(scan.tables, table, out, alone=self.images == "resized")
         with index.episodes_in_problems(origin.name):
             Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 
     def _layout(self, scan: Scan) -> MergedColumns:
         found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
-        layout, _ = merge_columns(found, self.columns, keep=self.images == "keep", image_size=self.image_size)
+        layout, _ = merge_columns(found, self.columns, images=self.images, image_size=self.image_size)
         return layout
 
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from unistore.converters.common.options import COLUMNS, MAP, Columns
 from unistore.converters.options import Options, option
+from unistore.errors import InputError, Problem
 
 __all__ = ["Colour", "TrajectoryOptions"]
 
@@ -23,7 +24,8 @@ class TrajectoryOptions(Options):
     image_size
         Side of a resized copy of every image set (``observation/<key>_224``), or None.
     images
-        ``"raw"`` decodes compressed frames; ``"keep"`` stores them bit for bit, decoded on read.
+        ``"raw"`` decodes compressed frames; ``"keep"`` stores them bit for bit, decoded on read;
+        ``"resized"`` stores the resized copy of `image_size` alone.
     colour
         ``"standard"``: compressed frames show true colours. ``"swapped"``: red and blue are exchanged,
         because the recorder gave OpenCV's encoder RGB arrays.
@@ -43,10 +45,17 @@ class TrajectoryOptions(Options):
     image_size: int | None = option(
         None, "Store a copy of every camera resized to N × N.", metavar="N", least=1
     )
-    images: Literal["raw", "keep"] = option(
-        "raw", "Decode compressed frames, or keep them bit for bit and decode on read."
+    images: Literal["raw", "keep", "resized"] = option(
+        "raw",
+        "Decode compressed frames, keep them bit for bit and decode on read, or store --image-size alone.",
     )
     colour: Colour = option("standard", "swapped: the recorder encoded RGB as if it were BGR.")
     map: Mapping[str, str] = option({}, MAP, metavar="NAME=DATASET")
     ignore: tuple[str, ...] = option((), "Leave datasets out: 'obs/depth_*'.", metavar="PATTERN")
     columns: Columns = option("exact", COLUMNS)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.images == "resized" and self.image_size is None:
+            message, cure = "is resized, but to no size", "as in --images resized --image-size 224"
+            raise InputError(Problem("--images", message, cure, "option"))

@@ -66,6 +66,7 @@ def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -
         splits=codes,
         split_names=names,
         sample_source=owner,
+        sample_names=tuple(episodes.names),
         groups=_groups(layout, episodes.layout, summaries, masks),
     )
 

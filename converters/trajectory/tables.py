@@ -52,6 +52,8 @@ class MergedColumns:
         Columns whose compressed frames are stored as they are.
     image_size
         Side of resized images, or None.
+    alone
+        Whether images are stored as resized sets alone.
     datasets, forms
         Source datasets of each column, and their kinds, see `Feature`.
     empty
@@ -61,6 +63,7 @@ class MergedColumns:
     merged: Mapping[str, Merged]
     kept: tuple[str, ...]
     image_size: int | None
+    alone: bool
     datasets: Mapping[str, tuple[str, ...]]
     forms: Mapping[str, tuple[str, ...]]
     empty: Mapping[str, str]
@@ -72,7 +75,10 @@ class MergedColumns:
             if column in _FLAGS or column.startswith("next_observation/"):
                 continue
             field = self.field(column)
-            if column in self.kept:
+            resized = self.image_size is not None and is_image(field) and column.startswith("observation/")
+            if resized and self.alone:
+                pass
+            elif column in self.kept:
                 key = column.removeprefix("observation/")
                 shape = list(form.row_shape)
                 origin = self._origin(column)
@@ -82,8 +88,8 @@ class MergedColumns:
                 large.append(field)
             else:
                 small.append(field)
-            if self.image_size is not None and is_image(field) and column.startswith("observation/"):
-                large.append(_resized(field, self.image_size))
+            if resized:
+                large.append(_resized(field, self.image_size or 0, alone=self.alone))
         small += [self.field(flag) for flag in _FLAGS]
         tables = [Table(name=STEPS, fields=tuple(small))]
         if large:
@@ -112,7 +118,8 @@ class MergedColumns:
         field = replace(field, attributes={**field.attributes, **self._origin(f"next_observation/{key}")})
         if self.image_size is None or not is_image(field):
             return [field]
-        return [field, _resized(field, self.image_size)]
+        small = _resized(field, self.image_size, alone=self.alone)
+        return [small] if self.alone else [field, small]
 
 
 def _dtypes(form: Merged) -> dict[str, Any]:
@@ -120,18 +127,24 @@ def _dtypes(form: Merged) -> dict[str, Any]:
     return {"source_dtype": found if isinstance(found, str) else sorted(found or [])}
 
 
-def _resized(field: Field, size: int) -> Field:
+def _resized(field: Field, size: int, *, alone: bool) -> Field:
     return Field(
         path=f"{field.path}_{size}",
         dtype=field.dtype,
         row_shape=(size, size, 3),
         axes=(field.axes[0], *image_axes(f"{field.path}_{size}")),
         description=f"{field.description}, resized to {size} × {size} (OpenCV, INTER_LINEAR)",
-        attributes={"channels": field.attributes["channels"], "resized_from": field.path},
+        attributes={
+            "channels": field.attributes["channels"],
+            "resized_from": field.path,
+            **(dict(field.attributes) if alone else {}),
+        },
     )
 
 
-def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArray[Any]]) -> dict[str, str]:
+def resized_columns(
+    tables: Sequence[Table], table: str, out: Mapping[str, NDArray[Any]], *, alone: bool
+) -> dict[str, str]:
     """Original column by resized column, for the columns of ``out``.
 
     Parameters
@@ -142,6 +155,8 @@ def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArr
         Name of the table that is read; if not in `tables`, it has next or final observations.
     out
         Columns that are read.
+    alone
+        Whether images are stored as resized sets alone.
     """
     known = next((each for each in tables if each.name == table), None)
     if known is not None:
@@ -154,12 +169,14 @@ def resized_columns(tables: Sequence[Table], table: str, out: Mapping[str, NDArr
         column: base
         for column, values in out.items()
         for base in [column.rpartition("_")[0]]
-        if values.ndim == 4 and column == f"{base}_{values.shape[1]}" and base in out and out[base].ndim == 4
+        if values.ndim == 4 and column == f"{base}_{values.shape[1]}"
+        if values.dtype == np.uint8 and values.shape[1:] == (values.shape[1], values.shape[1], 3)
+        if alone or (base in out and out[base].ndim == 4)
     }
 
 
 def merge_columns(
-    found: Iterable[tuple[str, EpisodeIndex]], columns: Columns, *, keep: bool, image_size: int | None
+    found: Iterable[tuple[str, EpisodeIndex]], columns: Columns, *, images: str, image_size: int | None
 ) -> tuple[MergedColumns, list[Problem]]:
     """Merge the columns of all episodes.
 
@@ -169,11 +186,10 @@ def merge_columns(
         Name and index of every source.
     columns
         What to do with columns that some episodes lack.
-    keep
-        Keep compressed frames as they are.
-    image_size
-        Side of resized images, or None.
+    images, image_size
+        As in `TrajectoryOptions`.
     """
+    keep = images == "keep"
     datasets: dict[str, dict[str, None]] = {}
     kinds: dict[str, dict[str, None]] = {}
     encoded: dict[str, set[bool]] = {}
@@ -202,6 +218,7 @@ def merge_columns(
         merged=merged,
         kept=tuple(kept),
         image_size=image_size,
+        alone=images == "resized",
         datasets={column: tuple(names) for column, names in datasets.items()},
         forms={column: tuple(found) for column, found in kinds.items()},
         empty=empty,

@@ -10,6 +10,7 @@
     windows/<name>/{coords, values}  points in C order of their volume, as np.argwhere gives them
     windows/<name>/mask              the same points as bits, instead of coords and values
     masks/<id>/mask                  masks that came with the volumes, as bits
+    masks/<id>/label                 those that hold more than 0 and 1, (V, D, H, W)
     labels/<name>/mask               label volumes of 0 and 1 that are paired with images by name, as bits
     labels/<name>/label              label volumes of several classes, (V, D, H, W)
     sdf/<name>/{coords, values, offsets}            distance fields at sparse voxels, in the source's order
@@ -82,19 +83,21 @@ def extent_field() -> Field:
 
 
 def label_field(
-    name: str,
+    group: str,
     dtype: str,
     row_shape: tuple[int, ...],
     tile: tuple[int, int, int],
     attributes: Mapping[str, Any] | None = None,
 ) -> Field:
-    """Field of ``labels/<name>/label``, (V, D, H, W)."""
+    """Field of ``<group>/label``, (V, D, H, W), for ``labels/<name>`` or ``masks/<id>``."""
+    family, _, name = group.partition("/")
+    what = f"{family[:-1]} {name!r}"
     return Field(
-        path=f"{LABELS}/{name}/label",
+        path=f"{group}/label",
         dtype=dtype,
         row_shape=row_shape,
         axes=("volume", "depth", "height", "width"),
-        description=f"label {name!r} of each voxel, as in the source; beyond volumes/extent lies padding",
+        description=f"{what} of each voxel, as in the source; beyond volumes/extent lies padding",
         tile=tile,
         attributes=attributes or {},
     )
@@ -204,13 +207,11 @@ def _check_group(
     if family == WINDOWS and (coords is None) == (mask is None):
         found = "neither coords nor mask" if coords is None else "both coords and mask"
         problems.append(Problem(group, f"holds {found}, expected one of them", kind="missing"))
-    label = arrays.get(f"{group}/label") if family == LABELS else None
-    if family == LABELS and (label is None) == (mask is None):
+    label = arrays.get(f"{group}/label") if family in (LABELS, MASKS) else None
+    if family in (LABELS, MASKS) and (label is None) == (mask is None):
         found = "neither label nor mask" if label is None else "both label and mask"
         problems.append(Problem(group, f"holds {found}, expected one of them", kind="missing"))
-    wanted = {MASKS: ("mask",), LABELS: (), SDF: ("coords", "values", "offsets"), WINDOWS: ("offsets",)}[
-        family
-    ]
+    wanted = {MASKS: (), LABELS: (), SDF: ("coords", "values", "offsets"), WINDOWS: ("offsets",)}[family]
     problems += [
         Problem(f"{group}/{name}", "is missing", kind="missing")
         for name in wanted

@@ -47,7 +47,7 @@ def _is_mask(path: str) -> bool:
 
 
 def _is_label(path: str) -> bool:
-    return path.endswith("/label") and path.startswith(f"{LABELS}/")
+    return path.endswith("/label") and path.startswith((f"{MASKS}/", f"{LABELS}/"))
 
 
 FORMS = Forms(own=_form, main_rows=SAMPLES, text={VOLUMES: (SAMPLES, 1)})

@@ -118,7 +118,10 @@ PREAMBLES = {
 """What a guide leaves to its reader."""
 
 
-RUN = ("README.md", *(f"docs/{name}.md" for name in ("loader", "loading", "training", "verify-and-export")))
+RUN = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("loader", "loading", "migrate", "training", "verify-and-export")),
+)
 
 
 @pytest.mark.parametrize("name", RUN)

@@ -47,6 +47,7 @@ AT_TOP: dict[str, set[str]] = {
     "unistore.data.collate": {"torch"},
     "unistore.data.dataset": {"torch"},
     "unistore.data.kinds.replay": {"torch"},
+    "unistore.data.kinds.flat": {"torch"},
     "unistore.data.sample": {"torch"},
     "unistore.data.tensors": {"torch"},
 }

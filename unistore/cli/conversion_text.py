@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unistore.converters.verdicts import counted_scan
+from unistore.report.measures import noun
 from unistore.report.verdicts import verdicts_line
 from unistore.system.sizes import count_of, size
 
@@ -56,7 +57,7 @@ def _memory_line(shown: Preview, memory: str | None) -> str:
 def report_text(report: Report) -> str:
     """What was written."""
     ratio = report.raw_bytes / max(1, report.stored_bytes)
-    samples, sources = count_of(report.samples, "sample"), count_of(report.sources, "source")
+    samples, sources = count_of(report.samples, noun(report.sample_table)), count_of(report.sources, "source")
     sizes, files = (size(report.source_bytes), size(report.stored_bytes)), count_of(report.files, "file")
     lines = [
         f"sealed {report.destination}",

@@ -17,6 +17,7 @@ __all__ = ["convert"]
 COMMON = (
     "codec",
     "split",
+    "split_by",
     "overwrite",
     "restart",
     "work",
@@ -48,7 +49,7 @@ def _convert(family: str | None, **given: Any) -> int:
     sources, destination = given.pop("sources"), given.pop("destination")
     as_json, dry_run = given.pop("as_json"), given.pop("dry_run")
     common = {name: given.pop(name) for name in COMMON}
-    paths = source_paths(sources)
+    paths = source_paths([*sources, *given.pop("follow_links_to", ())])
     if family is None:
         found = detect_family(paths)
         family = found.family
@@ -58,7 +59,7 @@ def _convert(family: str | None, **given: Any) -> int:
         from unistore.conversion.splits import parse_shares
         from unistore.system.sizes import parse_bytes
 
-        shares = None if common["split"] is None else parse_shares(common["split"])
+        shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
         limit = None if common["memory"] is None else parse_bytes(common["memory"], "--memory")
         shown = preview(
             make_converter(family, given),
@@ -101,7 +102,7 @@ def _is_up_to_date(
     if common["overwrite"] or common["restart"]:
         return False
     try:
-        shares = None if common["split"] is None else parse_shares(common["split"])
+        shares = None if common["split"] is None else parse_shares(common["split"], common["split_by"])
         converter = make_converter(family, options)
         return is_up_to_date(converter, paths, destination, codec=common["codec"], shares=shares)
     except (UnistoreError, OSError):
@@ -122,8 +123,8 @@ def convert() -> None:
     DST is a folder, or a URL in a bucket: s3://bucket/name.zarr, gs://…, az://….
 
     The same command resumes an interrupted conversion. DST appears once it is complete.
-    Every family takes --dry-run, --codec, --split, --overwrite, --restart, --work, --workers, --scheduler,
-    --memory, --on-error, --exclude, --json.
+    Every family takes --dry-run, --codec, --split, --split-by, --overwrite, --restart, --work, --workers,
+    --scheduler, --memory, --on-error, --exclude, --json.
     """
 
 

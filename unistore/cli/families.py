@@ -19,6 +19,15 @@ DETECT = "detect"
 """Name of the hidden command that detects the family."""
 
 
+_FOLLOW = click.option(
+    "--follow-links-to",
+    multiple=True,
+    type=click.Path(),
+    metavar="DIR",
+    help="Follow links out of SRC into this folder, too (several allowed).",
+)
+
+
 class ConvertCommand(click.Command):
     """A conversion. Its help lists the family's own options apart from the common ones."""
 
@@ -101,6 +110,7 @@ class FamilyGroup(click.Group):
         run = add_family_options(
             family.part("options"), add_common_options(partial(self._convert, family.name))
         )
+        run = _FOLLOW(run) if family.follows_links else run
         epilog = "\n".join(["\b\nExamples:", *(f"  {each}" for each in family.examples)])
         return click.command(
             family.command,

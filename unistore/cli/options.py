@@ -67,6 +67,13 @@ _COMMON = (
     _shared(
         "--split", metavar="SHARES", help="Assign whole sources to splits: train=0.8,val=0.2 (of samples)."
     ),
+    _shared(
+        "--split-by",
+        metavar="WHAT",
+        default="source",
+        show_default=True,
+        help="Deal out single samples instead: episode, segment, volume; masks of the files win.",
+    ),
     _shared("--overwrite", is_flag=True, help="Replace a finished store, once the new one is sealed."),
     _shared("--restart", is_flag=True, help="Discard an unfinished conversion instead of resuming it."),
     _shared(

@@ -62,6 +62,8 @@ class Config:
         Numbers of workers, and their reason.
     seed
         Seed of datasets and loaders.
+    conversion
+        Options to convert the store with: ``unistore.convert(sources, store, "spike", **config.conversion)``.
     unused
         Dotted keys without effect, in the file's order: those of the training itself, and those that a store
         makes needless (caches of converted voxels, precomputing).
@@ -71,6 +73,7 @@ class Config:
     validation: Side | None
     workers: WorkerPlan
     seed: int
+    conversion: Mapping[str, Any] = field(default_factory=dict)
     unused: tuple[str, ...] = ()
 
 
@@ -83,6 +86,7 @@ class _Settings:
     """Kind of samples; None if the file does not name one."""
     arguments: dict[str, Any] = field(default_factory=dict)
     """Arguments of the kind of samples."""
+    conversion: dict[str, Any] = field(default_factory=dict)
     seed: int = 0
     split: str | None = None
     validation_split: str | None = None
@@ -90,8 +94,10 @@ class _Settings:
     batch: int = 1
     validation_batch: int = 1
     workers: str | int = "auto"
-    train_workers: int | None = None
-    validation_workers: int | None = None
+    most_workers: int | None = None
+    """Training workers of a rank that the file's own trainer never exceeds by itself."""
+    train_workers: str | int | None = None
+    validation_workers: str | int | None = None
     prefetch: int = 4
     validation_prefetch: int = 2
     pin_memory: bool = False
@@ -146,6 +152,7 @@ def load(
         validation=_side(settings, workers.validation, train=False) if settings.validates else None,
         workers=workers,
         seed=settings.seed,
+        conversion=settings.conversion,
         unused=keys.unused,
     )
 
@@ -182,8 +189,10 @@ def _take_samples(settings: _Settings, found: Mapping[str, SampleKeys], keys: Ke
     if len(found) > 1:
         keys.refuse(key, f"the file describes samples of {' and of '.join(found)}")
     settings.samples = next(iter(found.values()))
-    given = settings.samples.read(keys)
-    settings.arguments = {name: value for name, value in given.items() if value is not None}
+    settings.arguments, settings.conversion = (
+        {name: value for name, value in read(keys).items() if value is not None}
+        for read in (settings.samples.read, settings.samples.convert)
+    )
 
 
 def _sample_keys() -> dict[str, SampleKeys]:
@@ -202,19 +211,19 @@ def _sample_keys() -> dict[str, SampleKeys]:
 
 def _read_workers(settings: _Settings, keys: Keys) -> None:
     old, total = keys.workers("DATALOADER.NUM_WORKERS"), keys.workers("DATALOADER.TOTAL_WORKERS")
-    settings.train_workers = keys.take("DATALOADER.TRAIN_WORKERS", int, least=0)
-    settings.validation_workers = keys.take("DATALOADER.VAL_WORKERS", int, least=0)
+    settings.train_workers = keys.workers("DATALOADER.TRAIN_WORKERS")
+    settings.validation_workers = keys.workers("DATALOADER.VAL_WORKERS")
     if old is not None and (total is not None or settings.train_workers is not None):
         keys.refuse("DATALOADER.NUM_WORKERS", "is given together with newer keys for the number of workers")
-    elif isinstance(old, int):
+    elif old is not None:
         settings.train_workers = old
     settings.workers = "auto" if total is None else total
-    if settings.persistent and settings.train_workers == 0:
+    if settings.persistent and str(settings.train_workers).strip() == "0":
         keys.refuse("DATALOADER.PERSISTENT_WORKERS", "is true, but there are no training workers to persist")
 
 
 def _read_json(keys: Keys) -> _Settings:
-    settings = _Settings()
+    settings = _Settings(most_workers=8)
     name = keys.take("dataset.name", str, "")
     known = _sample_keys()
     found = {family: each for family, each in known.items() if name in each.datasets}
@@ -233,33 +242,34 @@ def _read_json(keys: Keys) -> _Settings:
 def _plan_workers(
     settings: _Settings, keys: Keys, ranks: int, samples: int | None, cores: float | None
 ) -> WorkerPlan | None:
-    """Workers of this rank; numbers given for training or validation are taken unchanged."""
+    """Workers of this rank; the file's number for a side goes before its share of the total."""
     try:
-        found = plan(
-            settings.workers,
-            ranks,
-            samples,
-            validation=settings.validates and settings.validation_workers is None,
-            cores=cores,
-            quiet=True,
-        )
+        found = plan(settings.workers, ranks, samples, validation=settings.validates, cores=cores, quiet=True)
+        train = _side_workers(settings.train_workers, ranks, cores)
+        validation = _side_workers(settings.validation_workers, ranks, cores)
     except InputError as error:
         keys.problems += error.problems
         return None
-    train = found.train if settings.train_workers is None else settings.train_workers
-    validation = found.validation if settings.validation_workers is None else settings.validation_workers
-    fixed = settings.train_workers is not None or settings.validation_workers is not None
-    if (
-        isinstance(settings.workers, int)
-        and fixed
-        and (train + validation) * ranks > max(settings.workers, ranks)
-    ):
-        needed = f"{ranks} × ({train} training + {validation} validation)"
-        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {settings.workers}, less than {needed} workers")
-    if fixed:
-        reason = f"loader workers of each rank, from the file: {train} train + {validation} validation"
-        found = replace(found, train=train, validation=validation, reason=reason)
-    return found
+    if settings.most_workers is not None and found.train > settings.most_workers:
+        most = settings.most_workers
+        found = replace(found, train=most, reason=f"{found.reason}, of which {most} are enough")
+    if train is None and validation is None:
+        return found
+    train = found.train if train is None else train
+    validation = found.validation if validation is None else validation
+    if isinstance(settings.workers, int) and train * ranks > max(settings.workers, ranks):
+        needed = f"{ranks} × {train} training workers"
+        keys.refuse("DATALOADER.TOTAL_WORKERS", f"is {settings.workers}, less than {needed}")
+    reason = f"loader workers of each rank, from the file: {train} train + {validation} validation"
+    return replace(found, train=train, validation=validation, reason=reason)
+
+
+def _side_workers(asked: str | int | None, ranks: int, cores: float | None) -> int | None:
+    """Workers of one rank: a number is each rank's, a part of the cores is shared; None: not given."""
+    text = str(asked).strip().lower()
+    if asked is None or text == "auto":
+        return None
+    return plan(asked, 1 if text.isdigit() else ranks, cores=cores, quiet=True).train
 
 
 def _side(settings: _Settings, workers: int, *, train: bool) -> Side:
@@ -269,6 +279,8 @@ def _side(settings: _Settings, workers: int, *, train: bool) -> Side:
     if settings.samples is not None:
         random = {"random": train} if settings.samples.draws else {}
         dataset["samples"] = resolve(settings.samples.kind)(**settings.arguments, **random)
+        if settings.samples.names:
+            dataset["names"] = settings.samples.names
     split = settings.split if train else settings.validation_split
     if split is not None:
         dataset["split"] = split

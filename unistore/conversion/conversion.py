@@ -22,6 +22,7 @@ from unistore.conversion.planning import Planned, plan_conversion
 from unistore.conversion.report import Report
 from unistore.conversion.space import check_space
 from unistore.conversion.spill import Lot, Spill
+from unistore.conversion.splits import Shares
 from unistore.conversion.target import Folder
 from unistore.conversion.trial import choose_codecs
 from unistore.converters.protocol import Converter, Scan
@@ -70,7 +71,7 @@ class Conversion:
     round: int = 0
     exhaustive: bool = False
 
-    def execute(self, codec: str, shares: Mapping[str, float] | None) -> Report:
+    def execute(self, codec: str, shares: Shares | None) -> Report:
         """Derive, settle, write every shard, seal, move into place.
 
         Raises
@@ -102,6 +103,7 @@ class Conversion:
             destination=self.build.destination,
             family=plan.family,
             samples=int(planned.attributes["samples"]["count"]),
+            sample_table=plan.sample_table,
             sources=len(self.scan.sources),
             source_bytes=int(sizes_of(guards).sum()),
             raw_bytes=plan.raw_bytes,
@@ -110,7 +112,7 @@ class Conversion:
             tasks=len(plan.tasks()),
             resumed=resumed,
             digest=sealed["digest"],
-            notes=self.scan.notes,
+            notes=(*self.scan.notes, *planned.notes),
             skipped=self.scan.options.get("skipped", ()),
             verdicts=tuple(each.to_json() for each in counted_scan(self.scan)),
         )
@@ -119,9 +121,7 @@ class Conversion:
         self.build.remove()
         return report
 
-    def _plan(
-        self, guards: Guards, keys: Keys, codec: str, shares: Mapping[str, float] | None
-    ) -> tuple[Planned, Spill]:
+    def _plan(self, guards: Guards, keys: Keys, codec: str, shares: Shares | None) -> tuple[Planned, Spill]:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
         spill = self._derive(guards, keys)
         settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())

@@ -43,6 +43,7 @@ def convert(
     *,
     codec: str = "auto",
     split: str | Mapping[str, float] | None = None,
+    split_by: str = "source",
     overwrite: bool = False,
     restart: bool = False,
     work: PathLike | None = None,
@@ -72,6 +73,9 @@ def convert(
         ``"none"`` insist on one for all columns.
     split
         Shares of the samples, dealt out by whole sources: ``"train=0.8,val=0.2"``. None: from the sources.
+    split_by
+        What `split` deals out whole: ``"source"``, or what a sample is called: ``"episode"``. Samples keep
+        the splits that the sources name (masks).
     overwrite
         Replace a finished store; it stays in place until the new one is sealed.
     restart
@@ -125,8 +129,9 @@ def convert(
     check.expect(
         "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
     )
+    check.text("--split-by", split_by)
     check.raise_problems()
-    shares = None if split is None else parse_shares(split)
+    shares = None if split is None else parse_shares(split, split_by)
     limit = None if memory is None else parse_bytes(memory, "--memory")
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
@@ -285,5 +290,5 @@ def recorded_converter(family: str, options: Mapping[str, Any]) -> Converter:
     InputError
         If the options are not those of the family's converter.
     """
-    beside = ("codec", "split", "found", "skipped")
+    beside = ("codec", "split", "split_by", "found", "skipped")
     return make_converter(family, {name: value for name, value in options.items() if name not in beside})

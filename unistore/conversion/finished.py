@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from unistore.conversion.guard import guard_of
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.skipping import scan_sound
+from unistore.conversion.splits import Shares
 from unistore.converters.protocol import Converter
 from unistore.errors import StoreError
 from unistore.remote.storage import local_path
@@ -25,7 +26,7 @@ def is_up_to_date(
     destination: str,
     *,
     codec: str,
-    shares: Mapping[str, float] | None,
+    shares: Shares | None,
 ) -> bool:
     """Whether the store in a folder was made of these sources, with these options and versions.
 

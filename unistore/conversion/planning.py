@@ -14,12 +14,14 @@ from unistore.conversion.dimensions import with_own_names
 from unistore.conversion.finish import IndexArrays, file_bytes, root_attributes, shared_index
 from unistore.conversion.plan import ArrayPlan, Plan, TablePlan, plan_table
 from unistore.conversion.spill import Spill
-from unistore.conversion.splits import Codes, assign_splits
+from unistore.conversion.splits import Codes, Shares, assign_splits, keeps_splits
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import ConversionError
 from unistore.schemas.tables import Field, Table
 
 __all__ = ["Planned", "plan_conversion", "plan_of", "plan_options", "versions"]
+
+_KEPT = "the sources say which split samples belong to: taken as they say, --split is not"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,8 @@ class Planned:
         The converter's own index arrays.
     spilled
         Final form of the spilled tables, by name.
+    notes
+        Remarks on the plan, and about what was found in values.
     """
 
     scan: Scan
@@ -52,6 +56,7 @@ class Planned:
     sizes: NDArray[np.int64]
     arrays: IndexArrays
     spilled: Mapping[str, Table]
+    notes: tuple[str, ...] = ()
 
     def index(self, digests: NDArray[np.uint8]) -> IndexArrays:
         """Every index array; `digests` are the content digests of the sources, (F, 16) u1."""
@@ -63,7 +68,7 @@ def plan_conversion(
     scan: Scan,
     settled: Settled,
     codec: str,
-    shares: Mapping[str, float] | None,
+    shares: Shares | None,
     spill: Spill,
     choose: Callable[[Plan, Mapping[str, Table]], Mapping[str, str]],
 ) -> Planned:
@@ -97,13 +102,14 @@ def plan_conversion(
         sizes=sizes,
         arrays=settled.arrays,
         spilled=spilled,
+        notes=(*settled.notes, *((_KEPT,) if keeps_splits(settled, shares) else ())),
     )
 
 
 def plan_of(
     scan: Scan,
     codec: str,
-    shares: Mapping[str, float] | None,
+    shares: Shares | None,
     tables: Sequence[TablePlan],
     index: Sequence[ArrayPlan] = (),
 ) -> Plan:
@@ -132,9 +138,9 @@ def _with_codecs(plan: Plan, codecs: Mapping[str, str]) -> Plan:
     return replace(plan, tables=tables, options={**plan.options, "found": found})
 
 
-def plan_options(scan: Scan, codec: str, shares: Mapping[str, float] | None) -> dict[str, Any]:
+def plan_options(scan: Scan, codec: str, shares: Shares | None) -> dict[str, Any]:
     """Every option that decides a store's content."""
-    return {**scan.options, "codec": codec, "split": None if shares is None else dict(shares)}
+    return {**scan.options, "codec": codec, **({"split": None} if shares is None else shares.to_json())}
 
 
 def versions() -> dict[str, str]:
@@ -144,9 +150,14 @@ def versions() -> dict[str, str]:
 
 def _tables(scan: Scan, settled: Settled, spill: Spill) -> tuple[TablePlan, ...]:
     """Plan of every table: direct ones from the scan, spilled ones from what was spilled, counted ones."""
-    direct = [plan_table(table, scan.sources.rows(table.name)) for table in scan.tables if not table.spilled]
+    final = {table.name: table for table in settled.direct}
+    direct = [
+        plan_table(final.pop(table.name, table), scan.sources.rows(table.name))
+        for table in scan.tables
+        if not table.spilled
+    ]
     spilled = [plan_table(table, list(spill.rows(table.name))) for table in settled.spilled]
-    counted = [plan_table(table, settled.rows[table.name]) for table in settled.direct]
+    counted = [plan_table(table, settled.rows[table.name]) for table in final.values()]
     return (*direct, *spilled, *counted)
 
 

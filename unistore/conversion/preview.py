@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from unistore.conversion.memory import room
 from unistore.conversion.plan import Plan, TablePlan
 from unistore.conversion.planning import plan_of
 from unistore.conversion.skipping import check_mode, entry_of, scan_sound, with_skipped
+from unistore.conversion.splits import Shares
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.verdicts import counted_scan
 
@@ -98,7 +99,7 @@ def preview(
     paths: Sequence[Path],
     *,
     codec: str = "auto",
-    shares: Mapping[str, float] | None = None,
+    shares: Shares | None = None,
     on_error: str = "fail",
     workers: int | None = 0,
     memory: int | None = None,

@@ -13,11 +13,13 @@ __all__ = ["Report"]
 class Report:
     """What a conversion did.
 
-    ``source_bytes`` are the sizes of the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the
-    stored sizes of all arrays; ``resumed`` counts the tasks that an earlier run had finished; ``skipped``
-    holds what was left out because of its problems (see `unistore.conversion.skipping`). ``verdicts`` counts
-    the files under the given paths: ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``,
-    ``files``, and the names of the first as ``examples``.
+    ``samples`` counts the rows of ``sample_table``: frames, episodes, volumes, segments. A `Dataset` may make
+    more or fewer samples of them: clips of frames, transitions of episodes. ``source_bytes`` are the sizes of
+    the files read, ``raw_bytes`` the uncompressed and ``stored_bytes`` the stored sizes of all arrays;
+    ``resumed`` counts the tasks that an earlier run had finished; ``skipped`` holds what was left out because
+    of its problems (see `unistore.conversion.skipping`). ``verdicts`` counts the files under the given paths:
+    ``verdict`` (``"taken"``, ``"left out"``, ``"refused"``), ``why``, ``files``, and the names of the first
+    as ``examples``.
     """
 
     destination: str
@@ -31,6 +33,7 @@ class Report:
     tasks: int
     resumed: int
     digest: str
+    sample_table: str = "samples"
     notes: tuple[str, ...] = ()
     skipped: tuple[Mapping[str, Any], ...] = ()
     verdicts: tuple[Mapping[str, Any], ...] = ()

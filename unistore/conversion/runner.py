@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from unistore.conversion.memory import PROCESS, ROOM
 from unistore.conversion.planning import plan_options, versions
 from unistore.conversion.report import Report
 from unistore.conversion.skipping import Skipping, check_mode, check_resumed, scan_sound
+from unistore.conversion.splits import Shares
 from unistore.converters.files.paths import real_path
 from unistore.converters.protocol import Converter, Scan
 from unistore.converters.scanning import LookAtAll, scan_here
@@ -35,7 +36,7 @@ def run(
     destination: str | os.PathLike[str],
     *,
     codec: str = "auto",
-    shares: Mapping[str, float] | None = None,
+    shares: Shares | None = None,
     overwrite: bool = False,
     restart: bool = False,
     work: Path | None = None,
@@ -83,7 +84,8 @@ def run(
     _check_apart(paths, opened)
     check_mode(on_error)
     first = scan_sound(converter, paths, skip=on_error == "skip", scan_all=scan_all)
-    _check_shares(first[1], shares)
+    if shares is not None:
+        shares.check(first[1])
     guards = guards_of(first[1])
     try:
         with opened as build:
@@ -97,7 +99,8 @@ def run(
             skipping = Skipping(first, paths, build.journal, scan_all)
             while True:
                 chosen, scan = skipping.scan()
-                _check_shares(scan, shares)
+                if shares is not None:
+                    shares.check(scan)
                 conversion = Conversion(
                     converter=chosen,
                     scan=scan,
@@ -120,21 +123,11 @@ def run(
         raise writing_failed(error, opened.ground) from error
 
 
-def _check_shares(scan: Scan, shares: Mapping[str, float] | None) -> None:
-    """Refuse more splits than sources: whole sources are dealt out, so that some split would stay empty."""
-    if shares is not None and len(scan.sources) < len(shares):
-        msg = (
-            f"--split: {len(shares)} splits ({', '.join(shares)}) of {len(scan.sources)} source(s): a source "
-            "is never cut in two, so give at least one source a split"
-        )
-        raise InputError(msg)
-
-
 def _identity(
     converter: Converter,
     first: tuple[Converter, Scan, list[Problem]],
     codec: str,
-    shares: Mapping[str, float] | None,
+    shares: Shares | None,
 ) -> dict[str, Any]:
     """What must stay the same for a run to be continued."""
     _, scan, problems = first

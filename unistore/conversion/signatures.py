@@ -22,6 +22,7 @@ Sources = PathLike | Iterable[PathLike]
 class _Shared(TypedDict, total=False):
     codec: str
     split: str | Mapping[str, float] | None
+    split_by: str
     overwrite: bool
     restart: bool
     work: PathLike | None
@@ -124,7 +125,7 @@ class _Spike(_Shared, total=False):
     spike_dir
         Folder of a sequence's spikes. Default: 'spike'.
     voxel_dir
-        Folder of voxels that exist. Default: 'spike_vox'.
+        Folder of voxels that exist; none: leave them out. Default: 'spike_vox'.
     blur_dir
         Folder of blurred frames. Default: 'blur'.
     sharp_dir
@@ -153,7 +154,8 @@ class _Trajectory(_Shared, total=False):
     image_size
         Store a copy of every camera resized to N × N.
     images
-        Decode compressed frames, or keep them bit for bit and decode on read. Default: 'raw'.
+        Decode compressed frames, keep them bit for bit and decode on read, or store --image-size alone.
+        Default: 'raw'.
     colour
         swapped: the recorder encoded RGB as if it were BGR. Default: 'standard'.
     map
@@ -165,7 +167,7 @@ class _Trajectory(_Shared, total=False):
     """
 
     image_size: int | None
-    images: Literal["raw", "keep"]
+    images: Literal["raw", "keep", "resized"]
     colour: Literal["standard", "swapped"]
     map: Mapping[str, str]
     ignore: str | Sequence[str]

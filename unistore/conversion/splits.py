@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import xxhash
@@ -13,16 +13,62 @@ from unistore.conversion.repeated import Repeated
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import InputError
 
-__all__ = ["Codes", "assign_splits", "parse_shares"]
+__all__ = ["Codes", "Shares", "assign_splits", "keeps_splits", "parse_shares"]
 
 Codes: TypeAlias = NDArray[np.uint8] | Repeated
 """Split code a sample, (samples,) u1."""
 
+SOURCE = "source"
 OTHER = "other"
 """Split of the sources that name none, where others do."""
 
 
-def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
+class Shares(dict[str, float]):
+    """Shares of the samples by split.
+
+    Attributes
+    ----------
+    by
+        What is dealt out whole: ``"source"``, or what a row of the sample table is called: ``"episode"``.
+    """
+
+    by: str = SOURCE
+
+    def check(self, scan: Scan) -> None:
+        """Refuse what is not there to be dealt out, and more splits than there are sources.
+
+        Raises
+        ------
+        InputError
+            Naming what there is.
+        """
+        single = scan.sample_table.rpartition("/")[2].removesuffix("s")
+        if self.by not in (SOURCE, single):
+            msg = f"--split-by {self.by}: samples are dealt out by {SOURCE} or by {single} here"
+            raise InputError(msg)
+        if self.by == SOURCE and len(scan.sources) < len(self):
+            msg = (
+                f"--split: {len(self)} splits ({', '.join(self)}) of {len(scan.sources)} source(s): a source "
+                f"is never cut in two, so give at least one source a split, or take --split-by {single}"
+            )
+            raise InputError(msg)
+
+    @classmethod
+    def recorded(cls, options: Mapping[str, Any]) -> Shares | None:
+        """Shares that a store's options tell."""
+        found = options["split"]
+        if found is None:
+            return None
+        shares = cls(found)
+        shares.by = options.get("split_by", SOURCE)
+        return shares
+
+    def to_json(self) -> dict[str, Any]:
+        """What a store's options tell."""
+        return {"split": dict(self), **({} if self.by == SOURCE else {"split_by": self.by})}
+
+
+def parse_shares(split: str | Mapping[str, float], by: str = SOURCE) -> Shares:
     """Read ``"train=0.8,val=0.2"``, or a mapping of the same.
 
     Raises
@@ -31,7 +77,8 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
         If a share is not a number above 0, a name comes twice, or they do not add up to 1.
     """
     text = split if isinstance(split, str) else ",".join(f"{name}={share}" for name, share in split.items())
-    shares: dict[str, float] = {}
+    shares = Shares()
+    shares.by = by
     for part in text.split(","):
         name, _, share = part.partition("=")
         try:
@@ -46,17 +93,16 @@ def parse_shares(split: str | Mapping[str, float]) -> dict[str, float]:
     return shares
 
 
-def assign_splits(
-    scan: Scan, settled: Settled, shares: Mapping[str, float] | None
-) -> tuple[Codes, tuple[str, ...]]:
+def assign_splits(scan: Scan, settled: Settled, shares: Shares | None) -> tuple[Codes, tuple[str, ...]]:
     """Split code a sample, (samples,) u1, and the names by code; no names: the store has no splits.
 
     With `shares`, whole sources are dealt out: sources in the order of the xxh3-64 of their names are given,
     one after the other, to the split whose share of the samples so far is furthest below what it asked for.
-    So no source straddles two splits, and adding a source moves few others.
+    So no source straddles two splits, and adding a source moves few others. Dealt out by sample, samples are
+    taken in the order of the hashes of source and name; what the sources themselves say of samples wins.
     """
-    if shares is not None:
-        return _dealt(scan, settled, shares)
+    if shares is not None and not keeps_splits(settled, shares):
+        return _dealt_samples(scan, settled, shares) if shares.by != SOURCE else _dealt(scan, settled, shares)
     if settled.splits is not None:
         return settled.splits, settled.split_names
     splits = scan.sources.splits
@@ -69,23 +115,48 @@ def assign_splits(
     return _of_samples(code, settled), names
 
 
+def keeps_splits(settled: Settled, shares: Shares | None) -> bool:
+    """Whether splits that the sources tell of samples win over shares."""
+    return shares is not None and shares.by != SOURCE and settled.splits is not None
+
+
 def _of_samples(code: NDArray[np.uint8], settled: Settled) -> Codes:
     """Codes of the samples, from those of their sources."""
     codes = code[settled.sample_source]
     return codes if settled.sample_runs is None else Repeated(codes, settled.sample_runs)
 
 
-def _dealt(scan: Scan, settled: Settled, shares: Mapping[str, float]) -> tuple[Codes, tuple[str, ...]]:
-    names = tuple(shares)
+def _dealt(scan: Scan, settled: Settled, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
     sizes = np.zeros(len(scan.sources), np.int64)
     np.add.at(sizes, settled.sample_source, 1 if settled.sample_runs is None else settled.sample_runs)
-    names_hashed = [xxhash.xxh3_64_intdigest(name.encode()) for name in scan.sources.names]
-    order = sorted(range(len(scan.sources)), key=lambda source: (names_hashed[source], source))
-    wanted = np.array([shares[name] for name in names])
-    given = np.zeros(len(names))
-    code = np.zeros(len(scan.sources), np.uint8)
-    for source in order:
-        missing = wanted * (given.sum() + sizes[source]) - given
-        code[source] = int(np.argmax(missing))
-        given[code[source]] += sizes[source]
-    return _of_samples(code, settled), names
+    code = _deal(scan.sources.names, sizes, shares)
+    return _of_samples(code, settled), tuple(shares)
+
+
+def _dealt_samples(scan: Scan, settled: Settled, shares: Shares) -> tuple[Codes, tuple[str, ...]]:
+    owner = settled.sample_source
+    if settled.sample_runs is not None:
+        owner = np.repeat(owner, settled.sample_runs)
+    own = settled.sample_names
+    if not own:
+        order = np.argsort(owner, kind="stable")
+        first = np.searchsorted(owner[order], owner[order])
+        numbers = np.empty(len(owner), np.int64)
+        numbers[order] = np.arange(len(owner)) - first
+        own = tuple(map(str, numbers.tolist()))
+    sources = scan.sources.names
+    names = [f"{sources[at]}: {name}" for at, name in zip(owner.tolist(), own, strict=True)]
+    return _deal(names, np.ones(len(names), np.int64), shares), tuple(shares)
+
+
+def _deal(names: Sequence[str], sizes: NDArray[np.int64], shares: Shares) -> NDArray[np.uint8]:
+    """Split code of each name, (n,) u1."""
+    hashed = [xxhash.xxh3_64_intdigest(name.encode()) for name in names]
+    wanted = np.array(list(shares.values()))
+    given = np.zeros(len(shares))
+    code = np.zeros(len(names), np.uint8)
+    for at in sorted(range(len(names)), key=lambda at: (hashed[at], at)):
+        missing = wanted * (given.sum() + sizes[at]) - given
+        code[at] = int(np.argmax(missing))
+        given[code[at]] += sizes[at]
+    return code

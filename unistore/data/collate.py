@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import default_collate
 
-from unistore.data.sample import Ragged, Samples
+from unistore.data.sample import Ragged, Sample, Samples
 from unistore.data.tensors import empty_tensor
 from unistore.system.arguments import Arguments
 
@@ -31,6 +31,9 @@ class Collate:
     - ``"padded"``: (B, longest, …) with zeros after each sample, and ``lengths`` (B,) int64 (volumes:
       ``shapes``) for the main group, ``voxel_lengths`` for the group ``voxel``.
 
+    Samples that a transform has made tuples are batched item by item, as keys ``"0"``, ``"1"``, … or those of
+    `as_tuple`, and the batch is a tuple. With ``"list"`` each of their tensors goes into a list of B.
+
     Parameters
     ----------
     ragged
@@ -38,6 +41,12 @@ class Collate:
     groups
         Group of each ragged key that a transform adds: ``{"points": ""}``. Keys of the dataset need not be
         given.
+    coords
+        ``"batch-first"``: packed voxel coordinates (``coords``, ``voxel_coords``) become (sum N, 4), the
+        number of the sample in its batch before depth, height and width, as sparse convolutions take them.
+    as_tuple
+        Keys of the batch that form a tuple, in this order: ``("xyz", "classification")``; None: a dict of all
+        keys.
 
     Raises
     ------
@@ -47,18 +56,28 @@ class Collate:
 
     ragged: Literal["packed", "list", "padded"] = "packed"
     groups: Mapping[str, str] = field(default_factory=dict)
+    coords: Literal["batch-first"] | None = None
+    as_tuple: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         check = Arguments()
         check.one_of("ragged", self.ragged, ("packed", "list", "padded"))
+        if self.coords is not None:
+            check.one_of("coords", self.coords, ("batch-first",))
+            if self.ragged != "packed":
+                check.refuse("coords", f"number the samples of packed batches, got ragged={self.ragged!r}")
         texts = isinstance(self.groups, Mapping) and all(
             isinstance(text, str) for pair in self.groups.items() for text in pair
         )
         if not texts:
             check.refuse("groups", f"must map keys to groups, got {self.groups!r}", "as in {'points': ''}")
+        check.names("as_tuple", self.as_tuple)
         check.raise_problems()
+        if self.as_tuple is not None:
+            names = (self.as_tuple,) if isinstance(self.as_tuple, str) else tuple(self.as_tuple)
+            object.__setattr__(self, "as_tuple", names)
 
-    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def __call__(self, samples: Sequence[Any]) -> Any:
         """Batch of samples.
 
         Parameters
@@ -66,21 +85,39 @@ class Collate:
         samples
             What a Dataset's ``__getitems__`` returns, or any sequence of samples (``[ds[0], ds[1]]``).
 
+        Returns
+        -------
+        dict or tuple
+
         Raises
         ------
         ValueError
             If samples have different keys, ragged keys of one group different lengths, or other keys
-            different shapes.
+            different shapes; if there are no coordinates to number, or the batch lacks a key of `as_tuple`.
         """
+        wanted = self.as_tuple
+        if not isinstance(samples, Samples) and isinstance(samples[0], tuple):
+            named = wanted or [str(number) for number in range(len(samples[0]))]
+            batch = self._collate_list(_named(samples, named), listed=True)
+            return tuple(batch[name] for name in [*named, *(key for key in batch if key not in named)])
+        batch = self._batch(samples)
+        if wanted is None:
+            return batch
+        if missing := [key for key in wanted if key not in batch]:
+            msg = f"the batch has no {', '.join(missing)} for as_tuple; it has {', '.join(batch)}"
+            raise ValueError(msg)
+        return tuple(batch[key] for key in wanted)
+
+    def _batch(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if not isinstance(samples, Samples):
             return self._collate_list(samples)
         if self.ragged == "packed":
-            return _collate_packed(samples)
+            return self._numbered(_collate_packed(samples), samples.ragged)
         dense = {key: values for key, values in samples.values().items() if key not in samples.ragged}
         parts = {key: [samples.part(key, i) for i in range(len(samples))] for key in samples.ragged}
         return dense | self._collate_ragged(parts, samples.ragged)
 
-    def _collate_list(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def _collate_list(self, samples: Sequence[Mapping[str, Any]], *, listed: bool = False) -> dict[str, Any]:
         keys = samples[0].keys()
         uncommon = sorted({str(key) for sample in samples for key in sample.keys() ^ keys})
         if uncommon:
@@ -88,10 +125,29 @@ class Collate:
             raise ValueError(msg)
         known: dict[str, Ragged] = dict(getattr(samples[0], "ragged", {}))
         known |= {key: Ragged(group) for key, group in self.groups.items()}
+        if listed and self.ragged == "list":
+            known |= {key: Ragged() for key, value in samples[0].items() if isinstance(value, torch.Tensor)}
         ragged = {key: kind for key, kind in known.items() if key in keys}
         dense = {key: _stacked(key, [sample[key] for sample in samples]) for key in keys if key not in ragged}
         parts = {key: [torch.as_tensor(sample[key]) for sample in samples] for key in ragged}
-        return dense | self._collate_ragged(parts, ragged)
+        return dense | self._numbered(self._collate_ragged(parts, ragged), ragged)
+
+    def _numbered(self, batch: dict[str, Any], ragged: Mapping[str, Ragged]) -> dict[str, Any]:
+        """Packed coordinates with the number of their sample in front, if asked for."""
+        if self.coords is None:
+            return batch
+        found = [key for key in ragged if key == "coords" or key.endswith("_coords")]
+        if not found:
+            msg = f"coords={self.coords!r}: samples have no coords or voxel_coords, but {', '.join(batch)}"
+            raise ValueError(msg)
+        for key in found:
+            group, coords = ragged[key].group, batch[key]
+            lengths = batch[f"{group}_offsets" if group else "offsets"].diff()
+            rows = empty_tensor((len(coords), coords.shape[1] + 1), coords.dtype)
+            rows[:, 0] = torch.repeat_interleave(torch.arange(len(lengths), dtype=coords.dtype), lengths)
+            rows[:, 1:] = coords
+            batch[key] = rows
+        return batch
 
     def _collate_ragged(
         self, parts: Mapping[str, list[torch.Tensor]], ragged: Mapping[str, Ragged]
@@ -131,7 +187,17 @@ def collate(
 
     >>> loader = DataLoader(dataset, batch_size=8, collate_fn=unistore.collate)  # doctest: +SKIP
     """
-    return Collate(ragged)(samples)
+    batch: dict[str, Any] = Collate(ragged)(samples)
+    return batch
+
+
+def _named(samples: Sequence[tuple[Any, ...]], names: Sequence[str]) -> list[Sample]:
+    """Samples that are tuples as samples by name."""
+    odd = {len(sample) for sample in samples} - {len(names)}
+    if odd:
+        msg = f"samples are tuples of {', '.join(map(str, sorted(odd)))} items, expected {len(names)}"
+        raise ValueError(msg)
+    return [Sample(dict(zip(names, sample, strict=True))) for sample in samples]
 
 
 def _collate_packed(samples: Samples) -> dict[str, Any]:

@@ -20,7 +20,14 @@ from unistore.data.kinds.joined import JoinedReader
 from unistore.data.kinds.locality import block_offsets, open_blocks, shuffles_in_blocks
 from unistore.data.kinds.protocol import INDEX, Picks, SampleKind, SampleReader
 from unistore.data.packed import Allocate, Batch, packed_copy
-from unistore.data.parts import bind_parts, check_drawable, checked_weights, common_fields, open_parts
+from unistore.data.parts import (
+    bind_parts,
+    check_drawable,
+    checked_names,
+    checked_weights,
+    common_fields,
+    open_parts,
+)
 from unistore.data.sample import Sample, Samples
 from unistore.data.tensors import Memory
 from unistore.errors import InputError, StoreError
@@ -66,6 +73,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Called with every sample, a dict of tensors; its result replaces the sample.
     seed
         Seed of random parts of samples.
+    names
+        Other names of keys in samples: ``{"voxel": "spike_vox"}``.
     weights
         With several stores, one weight per store: `unistore.Shuffle` and ``unistore.Loader`` draw stores by
         weight and samples of a store uniformly, with replacement, by default as many per epoch as there are
@@ -95,6 +104,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         transform: Callable[[Sample], Any] | None = None,
         seed: int = 0,
         *,
+        names: Mapping[str, str] | None = None,
         weights: Sequence[float] | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: str | int = CACHE_LIMIT,
@@ -115,6 +125,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         self.parts = open_parts([os.fspath(each) for each in paths], samples, self.splits, cache)
         self.samples = self.parts[0].kind
         self.fields = common_fields(self.parts, fields)
+        self.names = checked_names(names, self.fields)
         self.transform = transform
         self.seed = int(seed)
         self.epoch = 0
@@ -211,7 +222,7 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         Returns
         -------
         dict of str to Packed
-            ``index`` and the keys of `fields`.
+            ``index`` and the keys of `fields`, under their names in samples.
 
         Raises
         ------
@@ -229,7 +240,9 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             stores = ", ".join(part.store.path for part in self.parts)
             msg = f"{stores}: a batch of {len(picks.index)} samples does not fit into memory: {error}"
             raise StoreError(msg) from error
-        return {INDEX: packed_copy(picks.index, allocate)} | {key: batch[key] for key in self.fields}
+        return {INDEX: packed_copy(picks.index, allocate)} | {
+            self.names.get(key, key): batch[key] for key in self.fields
+        }
 
     def arrays(self) -> list[Array]:
         """Arrays of all its stores, each opened once."""
@@ -243,6 +256,59 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
             for part, (first, last) in zip(self.parts, pairwise(bounds), strict=True)
         ]
         return np.concatenate([*blocks, bounds[-1:]]).astype(np.int64)
+
+    def label_counts(self, key: str) -> dict[int, int]:
+        """How often each value of an integer key occurs in all samples of this epoch, by value.
+
+        Reads that key of every sample. The share of the unlabelled is that of their value.
+
+        Raises
+        ------
+        InputError
+            If the key is not read here, or holds no integers.
+        """
+        from unistore.data.labels import label_counts
+
+        return label_counts(self, key)
+
+    def class_weights(
+        self, key: str, *, classes: int | None = None, unlabelled: int | None = None
+    ) -> torch.Tensor:
+        """Weights of classes that make up for how often they occur: all / (classes that occur · own count).
+
+        Parameters
+        ----------
+        key
+            Key of the labels, 0 and more.
+        classes
+            Number of classes; None: one more than the largest label.
+        unlabelled
+            Value that stands for no class; it is not counted.
+
+        Returns
+        -------
+        (classes,) float32, 0 for classes that do not occur: for ``nn.CrossEntropyLoss(weight=…)``.
+
+        Raises
+        ------
+        InputError
+            As `label_counts`; or if there are no labels, or some that are no class.
+        """
+        from unistore.data.labels import class_weights
+
+        return torch.from_numpy(class_weights(self, key, classes, unlabelled))
+
+    def source_offsets(self) -> NDArray[np.int64]:
+        """Samples of source after source: (sources with samples + 1,) int64, for ``shuffle="sources"``.
+
+        Raises
+        ------
+        InputError
+            If the samples of a source do not follow one another.
+        """
+        bounds = self.store_offsets.tolist()
+        starts = [first + part.source_starts() for part, first in zip(self.parts, bounds, strict=False)]
+        return np.concatenate([*starts, bounds[-1:]]).astype(np.int64)
 
     @property
     def open_blocks(self) -> int:

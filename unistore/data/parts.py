@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
 from unistore.data.kinds.joined import JoinedReader
-from unistore.data.kinds.protocol import SOURCE, Picks, SampleKind, SampleReader
+from unistore.data.kinds.protocol import INDEX, SOURCE, Picks, SampleKind, SampleReader
 from unistore.data.kinds.reach import check_reach
 from unistore.errors import InputError, Problem
 from unistore.store.reader import Store
+from unistore.system.arguments import matches_type
 from unistore.zarr3.storage import AbsentError
 
 __all__ = [
     "Part",
     "bind_parts",
     "check_drawable",
+    "checked_names",
     "checked_weights",
     "common_fields",
     "default_kind",
@@ -29,6 +31,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_BLOCK = 1 << 16
+"""Samples whose sources are looked at together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,29 @@ class Part:
         """Name of the source that a sample comes from."""
         picks = Picks(np.array([index]), np.zeros(1, np.int64))
         return str(self.bind((SOURCE,)).read(picks, np.empty)[SOURCE].values[0])
+
+    def source_starts(self) -> NDArray[np.int64]:
+        """First sample of each source that has any.
+
+        Raises
+        ------
+        InputError
+            If the samples of a source do not follow one another.
+        """
+        reader = self.bind((SOURCE,))
+        starts, names = [], [""]
+        for lo in range(0, len(reader), _BLOCK):
+            index = np.arange(lo, min(lo + _BLOCK, len(reader)))
+            found = reader.read(Picks(index, np.zeros_like(index)), np.empty)[SOURCE].values
+            new = np.flatnonzero(np.concatenate(([found[0] != names[-1]], found[1:] != found[:-1])))
+            starts.append(new + lo)
+            names += found[new].tolist()
+        if len(set(names)) < len(names):
+            message = (
+                "samples of one source do not follow one another, so that they cannot be taken file by file"
+            )
+            raise InputError(Problem(self.store.path, message, 'shuffle="blocks"', "option"))
+        return np.concatenate(starts).astype(np.int64) if starts else np.empty(0, np.int64)
 
     def check_splits(self) -> None:
         """Raise an InputError if the store lacks one of the splits; the message lists those that it has."""
@@ -196,6 +223,29 @@ def bind_parts(parts: Sequence[Part], fields: Sequence[str]) -> SampleReader:
     readers = [part.bind(fields) for part in parts]
     check_reach(readers, [part.store.path for part in parts])
     return readers[0] if len(parts) == 1 else JoinedReader(readers, [part.name for part in parts])
+
+
+def checked_names(names: Mapping[str, str] | None, fields: Sequence[str]) -> dict[str, str]:
+    """Other names of fields in samples.
+
+    Raises
+    ------
+    InputError
+        If they name what is not read, or two keys would have one name.
+    """
+    found: Mapping[str, str] = {} if names is None else names
+    message = ""
+    if not matches_type(found, Mapping[str, str]):
+        message = f"must map keys to names, got {names!r}"
+    elif unknown := [key for key in found if key not in fields]:
+        message = f"{', '.join(unknown)}: no such field is read; there are {', '.join(fields)}"
+    else:
+        named = [INDEX, *(found.get(key, key) for key in fields if key != INDEX)]
+        twice = sorted({name for name in named if named.count(name) > 1})
+        message = f"several keys would be called {', '.join(twice)}" if twice else ""
+    if message:
+        raise InputError(Problem("names", message, "as in {'voxel': 'spike_vox'}", kind="option"))
+    return dict(found)
 
 
 def checked_weights(weights: Sequence[float], parts: Sequence[Part]) -> tuple[float, ...]:

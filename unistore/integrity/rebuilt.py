@@ -16,6 +16,7 @@ from unistore.conversion.guard import Guards, guards_of, sizes_of
 from unistore.conversion.job import DeriveJob, ShardJob, lots
 from unistore.conversion.planning import Planned, plan_conversion, versions
 from unistore.conversion.spill import Spill
+from unistore.conversion.splits import Shares
 from unistore.conversion.target import Folder
 from unistore.converters.protocol import Converter
 from unistore.converters.scanning import scan_sources
@@ -99,7 +100,7 @@ def rebuild(
     try:
         options: Mapping[str, Any] = attributes["options"]
         converter = recorded_converter(attributes["family"], options)
-        codec, shares = options["codec"], options["split"]
+        codec, shares = options["codec"], Shares.recorded(options)
         codecs = dict(options["found"]["codecs"]) if codec == "auto" else {}
         for chosen in codecs.values():
             codec_chain(str(chosen), np.dtype(np.uint8))

@@ -50,7 +50,8 @@ class Loader:
     shuffle
         False: in order. ``"full"``: any order is as likely. ``"blocks"``: groups of samples that share chunks
         are shuffled, see `unistore.order.blocks`. True: blocks where a full shuffle would decode more than 8
-        samples for each that it delivers, which a warning says; else full.
+        samples for each that it delivers, which a warning says; else full. ``"sources"``: one source file
+        after the other, in random order, the samples of each shuffled.
     sampler
         Which samples an epoch has, and their order: a sequence (`unistore.order.sequences.EpochSequence`),
         `unistore.Shuffle`, sample indices, or torch's ``RandomSampler``, ``SequentialSampler``,
@@ -117,7 +118,7 @@ class Loader:
         self,
         dataset: Any,
         batch_size: int = 1,
-        shuffle: bool | Literal["full", "blocks"] | None = False,
+        shuffle: bool | Literal["full", "blocks", "sources"] | None = False,
         sampler: Any = None,
         batch_sampler: None = None,
         num_workers: int | str = "auto",
@@ -149,7 +150,7 @@ class Loader:
         check.function("collate_fn", collate_fn)
         check.function("worker_init_fn", worker_init_fn)
         check.integer("log_every", log_every)
-        right = shuffle is None or isinstance(shuffle, bool) or shuffle in ("full", "blocks")
+        right = shuffle is None or isinstance(shuffle, bool) or shuffle in ("full", "blocks", "sources")
         check.expect(
             "shuffle", shuffle, right, "True, False, 'full' or 'blocks' (an order of your own is a sampler)"
         )

@@ -33,7 +33,8 @@ class Shuffle:
     samples_per_epoch
         Draws per epoch, with weights only; None: the number of samples.
     shuffle
-        ``"full"``, ``"blocks"``, or True: blocks if samples are small, else full, as in `unistore.Loader`.
+        ``"full"``, ``"blocks"``, ``"sources"``, or True: blocks if samples are small, else full, as in
+        `unistore.Loader`.
     batch_size
         Of the DataLoader; the turn length of a block shuffle.
 
@@ -59,7 +60,7 @@ class Shuffle:
             check.integer("data", data, most=MAX_EPOCH)
         check.integer("seed", seed, None)
         check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
-        right = shuffle is True or shuffle in ("full", "blocks")
+        right = shuffle is True or shuffle in ("full", "blocks", "sources")
         check.expect("shuffle", shuffle, right, "True, 'full' or 'blocks'")
         check.integer("batch_size", batch_size, 1)
         check.raise_problems()

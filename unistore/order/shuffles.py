@@ -15,7 +15,7 @@ from unistore.order.sequences import EpochSequence, Shuffled, Subset
 
 __all__ = ["ShuffleKind", "shuffled"]
 
-ShuffleKind = Literal[True, "full", "blocks"]
+ShuffleKind = Literal[True, "full", "blocks", "sources"]
 
 DEFAULT_BLOCK = 256
 """Samples per block for a dataset without ``block_offsets``."""
@@ -33,6 +33,7 @@ def shuffled(
         whether a full shuffle would decode many times what it delivers.
     kind
         ``"full"``, ``"blocks"``, or True: blocks if ``shuffles_in_blocks``, with a warning, else full.
+        ``"sources"``: one source file after the other, in random order, the samples of each shuffled.
     seed
         Seed of the orders.
     batch_size
@@ -43,7 +44,8 @@ def shuffled(
     Raises
     ------
     InputError
-        If a block shuffle is given a subset that is not ascending.
+        If a shuffle of blocks or sources is given a subset that is not ascending, or the dataset has no
+        sources.
     """
     ascending = chosen is None or not np.any(np.diff(chosen) < 0)
     blocks = kind == "blocks"
@@ -54,17 +56,28 @@ def shuffled(
             'each that it delivers: shuffle="blocks" says so too, shuffle="full" insists on a full one',
             stacklevel=4,
         )
-    if blocks and not ascending:
-        message = "'blocks' needs the subset in ascending order, so that neighbours share chunks"
+    if (blocks or kind == "sources") and not ascending:
+        message = f"{kind!r} needs the subset in ascending order, so that neighbours stay together"
         raise InputError(Problem("shuffle", message, kind="option"))
-    if blocks:
-        open_blocks = getattr(data, "open_blocks", GROUP * LANES)
-        sequence: EpochSequence = BlockShuffle.within(
-            _blocks(data, chosen), open_blocks, seed, deal=batch_size
+    if kind == "sources":
+        sequence: EpochSequence = BlockShuffle(
+            _sources(data, chosen), seed, group=1, lanes=1, deal=batch_size
         )
+    elif blocks:
+        open_blocks = getattr(data, "open_blocks", GROUP * LANES)
+        sequence = BlockShuffle.within(_blocks(data, chosen), open_blocks, seed, deal=batch_size)
     else:
         sequence = Shuffled(len(data) if chosen is None else len(chosen), seed)
     return sequence if chosen is None else Subset(sequence, chosen)
+
+
+def _sources(data: Sized, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """Offsets of the samples of each source."""
+    if not hasattr(data, "source_offsets"):
+        message = f"'sources' needs a dataset with source_offsets(), got {type(data).__name__}"
+        raise InputError(Problem("shuffle", message, kind="option"))
+    offsets = np.asarray(data.source_offsets(), np.int64)
+    return offsets if chosen is None else np.searchsorted(chosen, offsets).astype(np.int64)
 
 
 def _blocks(data: Sized, chosen: NDArray[np.int64] | None) -> NDArray[np.int64]:

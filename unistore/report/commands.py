@@ -55,6 +55,8 @@ def _words(family: str, options: Mapping[str, Any]) -> list[str]:
         words += ["--codec", str(options["codec"])]
     if split := options.get("split"):
         words += ["--split", ",".join(_pairs(split)) if isinstance(split, Mapping) else str(split)]
+    if split_by := options.get("split_by"):
+        words += ["--split-by", str(split_by)]
     return words
 
 

@@ -140,7 +140,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         raise InputError(Problem(shown, "no such file or folder", "check the path", "missing"))
     if target.is_dir() and is_zarr(target):
         return _zarr(shown, target)
-    from unistore.report.sources import describe_sources, problem_blocks, source_blocks
+    from unistore.report.sources import describe_sources, link_blocks, problem_blocks, source_blocks
 
     surveyed = survey([target])
     if surveyed.detected():
@@ -149,7 +149,7 @@ def inspect(path: str | os.PathLike[str]) -> Inspection:
         return Inspection(kind="source", path=shown, details=details, problems=problems, blocks=tuple(blocks))
     if refused := tuple(surveyed.refused()):
         details = {"verdicts": [each.to_json() for each in surveyed.verdicts()]}
-        blocks = problem_blocks([("source", shown)], refused)
+        blocks = [*problem_blocks([("source", shown)], refused), *link_blocks(target, refused)]
         return Inspection(kind="source", path=shown, details=details, problems=refused, blocks=tuple(blocks))
     return _unknown(shown, target, surveyed)
 

@@ -59,13 +59,14 @@ def measure_remarks(store: Store, measures: Sequence[Measure]) -> list[str]:
     """``"half of the segments have fewer than 16 points"``, with a cure."""
     remarks, what = [], noun(store.sample_table)
     for measure in measures:
-        share = float((measure.values < measure.few).mean())
-        if share >= _REMARKED:
-            told = "all" if share == 1 else "half" if abs(share - 0.5) < _HALF else f"{100 * share:.2g} %"
-            remarks.append(
-                f"{told} of the {what}s have fewer than {measure.few} {measure.name} ({measure.cure})"
-            )
-        empty = int((measure.values == 0).sum()) if measure.few else 0
+        beyond = [(measure.values < measure.few, f"fewer than {measure.few}")]
+        beyond += [(measure.values > measure.most, f"more than {measure.most}")] if measure.most else []
+        for wrong, bound in beyond:
+            share = float(wrong.mean())
+            if share >= _REMARKED:
+                told = "all" if share == 1 else "half" if abs(share - 0.5) < _HALF else f"{100 * share:.2g} %"
+                remarks.append(f"{told} of the {what}s have {bound} {measure.name} ({measure.cure})")
+        empty = int((measure.values == 0).sum()) if measure.few or measure.most else 0
         if empty:
             remarks.append(f"{empty:,} {what}{'s have' if empty > 1 else ' has'} no {measure.name}")
     return remarks

@@ -31,7 +31,7 @@ def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
     facts = [
         ("store", path),
         ("family", about["family"].replace("_", " ")),
-        ("samples", f"{about['samples']['count']:,} ({about['samples']['table']})"),
+        (about["samples"]["table"].rpartition("/")[2], f"{about['samples']['count']:,}"),
         ("splits", splits or "none"),
         ("sources", f"{count_of(sources['count'], 'source')}, {size(sources['bytes'])}: {named}{more}"),
         ("attributes", _attributes_text(sources["attributes"])),

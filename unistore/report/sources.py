@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from unistore.conversion.convert import make_converter
 from unistore.conversion.preview import preview
+from unistore.converters.files.paths import folders_of_targets
+from unistore.converters.registry import families
 from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
 from unistore.report.blocks import Block
@@ -15,7 +18,7 @@ from unistore.report.commands import convert_command
 from unistore.report.verdicts import verdict_blocks, verdicts_line
 from unistore.system.sizes import count_of, size
 
-__all__ = ["describe_sources", "problem_blocks", "source_blocks"]
+__all__ = ["describe_sources", "link_blocks", "problem_blocks", "source_blocks"]
 
 SHOWN_SOURCES = 5
 SHOWN_PROBLEMS = 50
@@ -72,6 +75,18 @@ def problem_blocks(facts: Sequence[tuple[str, str]], problems: Sequence[Problem]
     return [Block(facts=facts), Block(title=title, lines=lines)]
 
 
+def link_blocks(path: Path, problems: Sequence[Problem]) -> list[Block]:
+    """The commands that follow the links out of a path, for problems that are of such links alone."""
+    if any(each.kind != "link" for each in problems):
+        return []
+    folders = [str(each) for each in folders_of_targets((Path(each.location) for each in problems), [path])]
+    more = [word for folder in folders for word in ("--follow-links-to", folder)]
+    following = [each.name for each in families().values() if each.follows_links]
+    commands = [(f"files of {name.replace('_', ' ')}", _command(name, path, more=more)) for name in following]
+    commands.append(("others", f"unistore inspect {shlex.join(folders[:1])}"))
+    return [Block(title=f"then convert it: {title}", code=code) for title, code in commands]
+
+
 def _families(
     path: str, families: Sequence[Mapping[str, Any]], verdicts: Sequence[Mapping[str, Any]]
 ) -> list[Block]:
@@ -96,7 +111,7 @@ def _families(
     ]
 
 
-def _command(family: str, path: Path, *, alone: bool) -> str:
+def _command(family: str, path: Path, *, alone: bool = True, more: Sequence[str] = ()) -> str:
     """Convert into a store beside the working directory's files, never among the sources.
 
     Stores of several families have names of their own.
@@ -106,7 +121,7 @@ def _command(family: str, path: Path, *, alone: bool) -> str:
     destination = Path(f"{stem}.zarr" if alone else f"{stem}-{family.replace('_', '-')}.zarr")
     if real.is_dir() and (here == real or real in here.parents):
         destination = real.parent / destination
-    return convert_command(family, [str(path)], str(destination))
+    return convert_command(family, [str(path)], str(destination), more=more)
 
 
 def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...]) -> list[Block]:

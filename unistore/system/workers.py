@@ -25,7 +25,7 @@ MAX_WORKERS = 4096
 SHARE = 0.8
 """Share of the usable cores that ``"auto"`` takes; the rest is for training itself."""
 VALIDATION_SHARE = 0.2
-FEW_SAMPLES = ((50, 2), (200, 4))
+FEW_SAMPLES = ((50, 2), (201, 4))
 """(samples, workers): with fewer samples, at most so many workers per rank."""
 
 _FRACTION = re.compile(r"\s*cpu\s*\*\s*([0-9]*\.?[0-9]+)\s*")
@@ -43,7 +43,7 @@ class WorkerPlan:
     ranks
         Training processes on this machine that share the total.
     total
-        Workers of all ranks together.
+        Training workers of all ranks together.
     cores
         Usable cores; fractional with a CPU quota.
     reason
@@ -56,11 +56,6 @@ class WorkerPlan:
     total: int
     cores: float
     reason: str
-
-    @property
-    def per_rank(self) -> int:
-        """Workers of one rank, training and validation together."""
-        return self.train + self.validation
 
     def __str__(self) -> str:
         return self.reason
@@ -92,10 +87,11 @@ def plan(
     ranks
         Training processes on this machine; the total is split evenly between them.
     samples
-        Samples of the dataset, if known: below 50 at most 2 workers per rank, below 200 at most 4, never
+        Samples of the dataset, if known: below 50 at most 2 workers per rank, up to 200 at most 4, never
         more than samples (a number given for `workers` is not reduced).
     validation
-        Whether there is a validation loader: it gets a fifth of a rank's workers, none if the rank has one.
+        Whether there is a validation loader: it gets a fifth as many workers, none if the rank has one. They
+        are started beside those of training, which wait while it reads.
     cores
         Usable cores; None: detect them.
     quiet
@@ -125,11 +121,11 @@ def plan(
             per_rank = most
             steps.append(f"{most} because there are only {samples} samples")
     validating = max(1, round(per_rank * VALIDATION_SHARE)) if validation and per_rank > 1 else 0
-    parts = f"{per_rank - validating} train"
+    parts = f"{per_rank} train"
     if validation:
         parts += f" + {validating} validation" if validating else " (validation reads in its own process)"
     result = WorkerPlan(
-        train=per_rank - validating,
+        train=per_rank,
         validation=validating,
         ranks=ranks,
         total=total,

@@ -2,8 +2,9 @@
 
 A case is a folder that holds ``ct_original[_N].npy`` or a folder ``windows/`` (or one ``.npy`` file,
 ``info.json`` and a folder ``masks/``). It has ``windows/{name}_w{W}_l{L}.npy``, ``windows/*.npz``,
-``masks/{id}_binary.npy``, ``labels/{name}.npy``, files called like labels beside ``ct_original``, and
-``info.json``. Where ``.npy`` stands here, the ending of every format of volumes will do.
+``masks/{id}_binary.npy``, classes as ``masks/{name}.npy`` and ``labels/{name}.npy``, files called like labels
+beside ``ct_original``, and ``info.json``. Where ``.npy`` stands here, the ending of every format of volumes
+will do.
 """
 
 from __future__ import annotations
@@ -67,10 +68,9 @@ def add_case(
                 volume.add_label(file, name)
             else:
                 others.append(file)
-        elif file.parent.name == "masks":
-            if not volume.add_mask(file):
-                grouped.left_out.append((file, "is not called {id}_binary, as masks are"))
-        elif file.parent.name == "labels":
+        elif file.parent.name in ("masks", "labels"):
+            if file.parent.name == "masks" and volume.add_mask(file):
+                continue
             if format_of(file):
                 volume.add_label(file, stem_of(file))
             else:

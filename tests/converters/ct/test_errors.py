@@ -281,7 +281,7 @@ def test_problems_and_contradictions_are_told_together(tmp_path: Path) -> None:
 
 def test_masks_beside_files_are_named_with_their_folder(tmp_path: Path) -> None:
     save(tmp_path / "set" / "a.npy", GOOD)
-    save(tmp_path / "set" / "masks" / "a_binary.npy", GOOD)
+    save(tmp_path / "set" / "masks" / "a_binary.npy", GOOD / 4)
     save(tmp_path / "b.npy", GOOD)
     converter = CtConverter()
     scan = scan_sources(converter, [tmp_path])

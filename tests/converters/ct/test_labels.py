@@ -260,3 +260,39 @@ def test_a_label_of_no_image_is_said_to_be_a_volume(tmp_path: Path) -> None:
     save(tmp_path, scan=image(), organ_seg_final=classes(dtype="i2"))
     notes = " | ".join(scan_sources(CtConverter(), [tmp_path]).notes)
     assert "called like labels, but of no image that is there, so volumes: organ_seg_final.npy" in notes
+
+
+def test_classes_under_names_of_masks(tmp_path: Path) -> None:
+    made = save(
+        tmp_path / "a",
+        p__ct_original=image(),
+        p__organs=classes(dtype="i4"),
+        p__masks__liver_binary=classes(most=2),
+        p__masks__bones_binary=classes(most=1),
+        p__masks__vessels=classes(most=3),
+        q__ct_original=image(),
+        q__masks__liver_binary=classes(most=1, dtype="u2"),
+    )
+    report = unistore.convert(tmp_path / "a", tmp_path / "a.zarr")
+    assert "masks/liver: holds more than 0 and 1, so classes, stored as uint16" in report.notes
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "a"]).problems == ()
+    p, q = unistore.Dataset(tmp_path / "a.zarr")[0], unistore.Dataset(tmp_path / "a.zarr")[1]
+    for key, name in (("organs", "p__organs"), ("vessels", "p__masks__vessels")):
+        np.testing.assert_array_equal(p[key], made[name])
+        assert (p[f"{key}_present"], q[f"{key}_present"]) == (True, False)
+    np.testing.assert_array_equal(p["liver"], made["p__masks__liver_binary"])
+    np.testing.assert_array_equal(q["liver"], made["q__masks__liver_binary"])
+    np.testing.assert_array_equal(p["bones"], made["p__masks__bones_binary"])
+    unistore.export(tmp_path / "a.zarr", tmp_path / "out")
+    for name in ("p__masks__liver_binary", "q__masks__liver_binary", "p__masks__bones_binary"):
+        back = np.load(tmp_path / "out" / f"{name.replace('__', '/')}.npy")
+        np.testing.assert_array_equal(back, made[name])
+        assert back.dtype == made[name].dtype
+
+
+def test_voxels_that_are_no_number_are_told(tmp_path: Path) -> None:
+    values = image(dtype="f4")
+    values[0, 0, :3] = np.nan
+    save(tmp_path / "a", p__ct_original=values, q__ct_original=image(dtype="f4"))
+    report = unistore.convert(tmp_path / "a", tmp_path / "a.zarr")
+    assert "3 voxels in 1 volumes are NaN: kept as they are, in no window" in report.notes

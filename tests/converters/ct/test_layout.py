@@ -163,7 +163,6 @@ def test_every_file_that_is_left_out_has_its_reason(tmp_path: Path) -> None:
     assert {path.relative_to(tmp_path.resolve()).as_posix(): why for path, why in found.left_out} == {
         "a.nii.gz": "is NIfTI, which this version does not read",
         "b.dcm": "is DICOM, which this version does not read",
-        "case/masks/odd.npy": "is not called {id}_binary, as masks are",
         "case/notes.npy": "lies beside the volume of a case folder",
         "case/windows/odd.npy": "does not say its window, as lung_w1500_l-600 does",
         "files/info.json": "lies in no case folder",

@@ -117,4 +117,51 @@ def test_grids_of_another_shape(tmp_path: Path, sequences: Callable[..., Any]) -
     found = {problem.location: problem for problem in problems(tmp_path)}
     assert set(found) == {"a/spike_vox/001.npy", "a/spike_vox/003.npy", "existing voxels"}
     assert "is 26 x 40, but its spikes are 24 x 40" in found["a/spike_vox/001.npy"].message
-    assert "packed bytes read as pixels" in found["a/spike_vox/001.npy"].cure
+    assert "--voxel-dir none --voxel-bins 5" in found["a/spike_vox/001.npy"].cure
+
+
+def misread(made: Any, change: Callable[[np.ndarray], np.ndarray] = lambda v: v) -> None:
+    """Write spike_vox/ as a loader does that takes packed bytes for pixels: (T', 10, 12) of uint8."""
+    for name in made.spikes:
+        pixels = np.fromfile(made.root / name, np.uint8).reshape(-1, 10, 12)
+        steps = len(pixels) // 4
+        voxel = np.stack([pixels[b * steps : (b + 1) * steps].sum(0, np.float32) for b in range(4)])
+        file = made.root / name.replace("/spike/", "/spike_vox/").replace(".dat", ".npy")
+        file.parent.mkdir(exist_ok=True)
+        np.save(file, change(voxel))
+
+
+@pytest.mark.parametrize("change", [lambda v: v, lambda v: v[:, ::-1] / 7])
+def test_grids_counted_from_packed_bytes_are_counted_again(
+    tmp_path: Path, sequences: Callable[..., Any], check_contract: Callable[..., Any], change: Any
+) -> None:
+    made = sequences(tmp_path, {"a": (16, 16), "b": (8,)}, images=None)
+    right = grids(made, 4)
+    misread(made, change)
+    converted = check_contract(
+        SpikeConverter(**SIZE, voxel_bins=(2,)), [tmp_path], {"frames/voxel/4": np.stack(right)}
+    )
+    assert converted.fields["frames/voxel/4"].attributes == {"bins": 4, "counted": True}
+    assert converted.arrays["frames/voxel/2"].shape[2:] == (24, 40)
+    (note,) = [note for note in converted.scan.notes if "packed bytes" in note]
+    assert "a/spike_vox/000.npy: 4 x 10 x 12" in note
+    assert "24 x 40" in note
+
+
+def test_grids_of_other_pixels_made_in_another_way_are_refused(
+    tmp_path: Path, sequences: Callable[..., Any]
+) -> None:
+    made = sequences(tmp_path, {"a": (16,)}, images=None)
+    misread(made, lambda voxel: np.random.default_rng(1).random(voxel.shape))
+    (problem,) = problems(tmp_path)
+    assert "is 10 x 12, but its spikes are 24 x 40" in problem.message
+
+
+def test_existing_voxels_are_left_out_by_name(
+    tmp_path: Path, sequences: Callable[..., Any], convert_in_memory: Callable[..., Any]
+) -> None:
+    made = sequences(tmp_path, {"a": (16,)}, images=None)
+    misread(made, lambda voxel: voxel[:, :, :5])
+    converted = convert_in_memory(SpikeConverter(**SIZE, voxel_dir="none"), [tmp_path])
+    assert not [path for path in converted.arrays if "voxel" in path]
+    assert any("spike_vox" in str(path) for path, _ in converted.scan.left_out)

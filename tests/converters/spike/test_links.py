@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import unistore
+from unistore.cli.main import main
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.errors import InputError, Problem
@@ -44,7 +47,45 @@ def test_links_that_leave_are_refused_with_the_cure(tmp_path: Path, raw: Path) -
     assert {problem.location for problem in found} == {f"train/a/{r}" for r in ("spike", "blur", "sharp")}
     assert {problem.kind for problem in found} == {"link"}
     assert all(f"{raw}/a/" in problem.message for problem in found)
-    assert found[0].cure == "give the folder of the target too"
+    assert {problem.cure for problem in found} == {f"--follow-links-to {raw}/a"}
+
+
+def test_the_cure_of_links_names_no_folder_with_the_given_paths_in_it(tmp_path: Path, raw: Path) -> None:
+    (tmp_path / "data").mkdir()
+    raw = raw.rename(tmp_path / "data/raw")
+    (raw / "b").rename(tmp_path / "data/b")
+    link_sequence(tmp_path / "data/unified/a", raw / "a")
+    link_sequence(tmp_path / "data/unified/b", tmp_path / "data/b")
+    found = problems(tmp_path / "data/unified")
+    folders = [tmp_path / "data/b", raw / "a"]
+    assert {problem.cure for problem in found} == {" ".join(f"--follow-links-to {each}" for each in folders)}
+    assert len(names(tmp_path / "data/unified", *folders)) == 3
+
+
+def test_the_command_that_inspect_prints(
+    tmp_path: Path, raw: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link_sequence(tmp_path / "unified/train/a", raw / "a")
+    link_sequence(tmp_path / "unified/test/b", raw / "b")
+    monkeypatch.chdir(tmp_path)
+    printed = str(unistore.inspect("unified"))
+    command = next(line for line in printed.splitlines() if "--follow-links-to" in line)
+    assert shlex.split(command)[:2] == ["unistore", "convert"]
+    with pytest.raises(SystemExit) as ended:
+        main([*shlex.split(command)[1:], "--height", "24", "--width", "40"])
+    assert not ended.value.code
+    assert len(unistore.Dataset("unified.zarr", unistore.Clips(1, crop=None), split="train")) == 2
+    capsys.readouterr()
+
+
+def test_links_are_followed_into_the_named_folder_alone(tmp_path: Path, raw: Path) -> None:
+    link_sequence(tmp_path / "unified/a", raw / "a")
+    (raw / "b").rename(tmp_path / "b")
+    (raw / "a/spike/001.dat").unlink()
+    (raw / "a/spike/001.dat").symlink_to(tmp_path / "b/spike/000.dat")
+    (problem,) = [each for each in problems(tmp_path / "unified", raw) if each.kind == "link"]
+    assert problem.location == "unified/a/spike/001.dat"
+    assert problem.cure == f"--follow-links-to {tmp_path}/b/spike"
 
 
 def test_a_given_target_is_followed_and_not_searched(tmp_path: Path, raw: Path) -> None:

@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
+import unistore
 from unistore.converters.scanning import scan_sources
 from unistore.converters.spike.converter import SpikeConverter
 from unistore.errors import InputError
@@ -276,10 +277,31 @@ def test_one_long_recording_among_short_ones_is_remarked(tmp_path: Path) -> None
     for name, steps in (("a", 4), ("b", 4), ("c", 4), ("huge", 120)):
         np.save(tmp_path / f"{name}.npy", np.ones((steps, 8, 16), np.uint8))
     (note,) = [
-        note for note in scan_sources(SpikeConverter(), [tmp_path]).notes if note.startswith("careful")
+        note for note in scan_sources(SpikeConverter(), [tmp_path]).notes if "padded to the largest" in note
     ]
     assert "huge.npy has 120 time steps" in note
     assert f"{4 * 120 / 132:.1f} times" in note
     assert "--exclude huge.npy" in note
     alike = scan_sources(SpikeConverter(exclude=("huge.npy",)), [tmp_path])
-    assert not any(note.startswith("careful") for note in alike.notes)
+    assert not any("padded to the largest" in note for note in alike.notes)
+
+
+def test_dark_and_saturated_sequences_are_remarked(tmp_path: Path, sequences: Callable[..., Any]) -> None:
+    made = sequences(tmp_path / "s", {"a": (16,), "dark": (16,), "full": (8,)}, images=None)
+    for name, byte in (("dark", 0), ("full", 255)):
+        (file,) = (tmp_path / "s" / name / "spike").iterdir()
+        file.write_bytes(bytes([byte]) * file.stat().st_size)
+    report = unistore.convert(tmp_path / "s", tmp_path / "s.zarr", "spike", height=24, width=40)
+    rate = made.spikes["a/spike/000.dat"].mean()
+    assert 0 < rate < 0.9
+    assert "spikes a pixel and step: 0 to 1, in the first frames of 3 sequence(s)" in report.notes
+    for said in ("no spike at all in dark:", "nearly every pixel firing at every step in full:"):
+        assert sum(said in note for note in report.notes) == 1
+    found = unistore.inspect(tmp_path / "s.zarr").details
+    (measure,) = [each for each in found["measures"] if each["name"] == "spikes a pixel and step"]
+    assert (measure["min"], measure["median"], measure["max"]) == pytest.approx((0, rate, 1))
+    assert "1 frame has no spikes a pixel and step" in found["remarks"]
+    assert (
+        "33 % of the frames have more than 0.9 spikes a pixel and step (look at the recordings)"
+        in found["remarks"]
+    )

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 
+import unistore
 from unistore.converters.scanning import scan_sources
 from unistore.converters.trajectory.converter import TrajectoryConverter
 from unistore.errors import InputError
@@ -165,6 +166,57 @@ def test_224_set_beside_originals_and_final_observations(tmp_path: Path, check_c
     assert "steps/observation/depth_224" not in converted.arrays
     axes = converted.fields["steps/observation/image_224"].axes
     assert axes == ("step", "image_224_y", "image_224_x", "channel")
+
+
+@pytest.mark.parametrize("following", [True, False])
+def test_resized_sets_alone(tmp_path: Path, check_contract, following: bool) -> None:
+    image = np.stack([picture() for _ in range(11)])
+    depth = RANDOM.random((5, 20, 20, 1), np.float32)
+    now, after = (image[:5], image[1:6]) if following else (image[:5], image[5:10])
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        file["data/demo_0/actions"] = np.zeros((5, 2))
+        file["data/demo_0/obs/image"], file["data/demo_0/next_obs/image"] = now, after
+        file["data/demo_0/obs/depth_20"] = file["data/demo_0/next_obs/depth_20"] = depth
+    small = np.stack([cv2.resize(one, (20, 20), interpolation=cv2.INTER_LINEAR) for one in image])
+    oracle = {"steps/observation/image_20": small[:5]}
+    if following:
+        oracle["episodes/final_observation/image_20"] = small[5:6]
+    else:
+        oracle["steps/next_observation/image_20"] = small[5:10]
+    converted = check_contract(TrajectoryConverter(image_size=20, images="resized"), [tmp_path], oracle)
+    assert not [path for path in converted.arrays if path.endswith("/image")]
+    np.testing.assert_array_equal(converted.arrays["steps/observation/depth_20"], depth)
+    if following:
+        np.testing.assert_array_equal(converted.arrays["steps/next_observation/depth_20"], depth)
+    store = tmp_path / "a.zarr"
+    report = unistore.convert(tmp_path / "a.hdf5", store, image_size=20, images="resized")
+    both = unistore.convert(tmp_path / "a.hdf5", tmp_path / "both.zarr", image_size=20)
+    assert both.raw_bytes - report.raw_bytes >= image[:5].nbytes
+    found = unistore.verify(store, against=tmp_path / "a.hdf5")
+    assert found.ok
+    assert found.receipt is not None
+    after = unistore.Dataset(store)[4]["next.observation.image_20"].permute(1, 2, 0).numpy()
+    assert np.array_equal(after, small[5 if following else 9])
+    unistore.export(store, tmp_path / "back")
+    with h5py.File(tmp_path / "back/a.hdf5") as file:
+        assert "image" not in file["data/demo_0/obs"]
+        assert "actions" in file["data/demo_0"]
+
+
+def test_compressed_frames_resized_alone(tmp_path: Path, check_contract) -> None:
+    frames = act(tmp_path / "episode_0.hdf5", 4)
+    small = [
+        cv2.resize(np.ascontiguousarray(decoded(f)), (32, 32), interpolation=cv2.INTER_LINEAR)
+        for f in frames["cam_high"]
+    ]
+    oracle = {"steps/observation/images/cam_high_32": np.stack(small)}
+    converted = check_contract(TrajectoryConverter(image_size=32, images="resized"), [tmp_path], oracle)
+    assert "steps/observation/images/cam_high" not in converted.arrays
+
+
+def test_resized_alone_needs_a_size() -> None:
+    with pytest.raises(InputError, match="as in --images resized --image-size 224"):
+        TrajectoryConverter(images="resized")
 
 
 def test_resized_next_observations(tmp_path: Path, check_contract) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import zarr
 
+import unistore
 from unistore.conversion.convert import convert
 from unistore.store.reader import Store
 
@@ -93,3 +94,25 @@ def test_kept_frames(tmp_path: Path) -> None:
     path = "steps/observation/images/top_jpeg"
     np.testing.assert_array_equal(found[f"{path}/data"], np.concatenate(frames))
     np.testing.assert_array_equal(np.diff(found[f"{path}/offsets"]), [frame.size for frame in frames])
+
+
+def test_episodes_of_one_file_are_dealt_out_by_name_and_masks_win(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
+        for number in range(20):
+            file[f"data/demo_{number}/actions"] = RANDOM.normal(size=(3, 2))
+            file[f"data/demo_{number}/obs/state"] = RANDOM.normal(size=(3, 4))
+    shares = {"split": "train=0.9,val=0.1", "split_by": "episode"}
+    convert(tmp_path / "a.hdf5", tmp_path / "a.zarr", **shares)
+    store = Store(tmp_path / "a.zarr")
+    codes, names = store.splits()
+    assert (names, np.bincount(codes).tolist()) == (["train", "val"], [18, 2])
+    assert store.attributes["options"]["split_by"] == "episode"
+    assert "--split train=0.9,val=0.1 --split-by episode" in str(unistore.inspect(store.path))
+    assert unistore.verify(store.path, against=[tmp_path / "a.hdf5"]).receipt
+    held_out = {name for name, code in zip(store.text("episodes/name"), codes, strict=True) if code}
+    with h5py.File(tmp_path / "a.hdf5", "r+") as file:
+        file["mask/train"] = np.array(sorted(held_out), "S")
+    report = convert(tmp_path / "a.hdf5", tmp_path / "masks.zarr", **shares)
+    codes, names = Store(tmp_path / "masks.zarr").splits()
+    assert (list(names), np.bincount(codes).tolist()) == (["train", "other"], [2, 18])
+    assert any("taken as they say, --split is not" in note for note in report.notes)

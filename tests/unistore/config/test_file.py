@@ -104,6 +104,7 @@ def test_the_spike_document_in_full(read) -> None:
     assert config.train.dataset == {
         "path": "data/processed/gopro_spike_unified",
         "samples": Clips(5, 256, 5, random=True),
+        "names": {"voxel": "spike_vox"},
         "split": "train",
         "seed": 123,
     }
@@ -114,7 +115,7 @@ def test_the_spike_document_in_full(read) -> None:
         "batch_size": 1,
         "shuffle": True,
         "pin_memory": True,
-        "num_workers": 8,
+        "num_workers": 10,
         "prefetch_factor": 4,
         "persistent_workers": True,
     }
@@ -123,17 +124,16 @@ def test_the_spike_document_in_full(read) -> None:
         "shuffle": True,
         "pin_memory": True,
         "seed": 123,
-        "num_workers": 8,
+        "num_workers": 10,
         "prefetch_factor": 4,
         "cache": 4 << 30,
     }
     assert config.validation.dataloader["prefetch_factor"] == 2
     assert config.validation.loader["shuffle"] is False
-    assert (config.workers.train, config.workers.validation) == (8, 2)
+    assert (config.workers.train, config.workers.validation) == (10, 2)
+    assert config.conversion == {"spike_dir": "spike", "voxel_dir": "none"}
     assert config.unused == (
         "DATA.K",
-        "DATA.USE_PRECOMPUTED_VOXELS",
-        "DATA.SPIKE_DIR",
         "TRAIN.EPOCHS",
         "TRAIN.GRADIENT_ACCUMULATION_STEPS",
         "TRAIN.MAX_GRAD_NORM",
@@ -157,8 +157,14 @@ def test_precomputed_voxels(read) -> None:
     config = read(
         "DATA:\n  USE_PRECOMPUTED_VOXELS: true\n  VOXEL_CACHE_DIRNAME: spike_vox\n", store="gopro.zarr"
     )
-    assert config.train.dataset == {"path": "gopro.zarr", "samples": Clips(), "seed": 0}
-    assert config.unused == ("DATA.USE_PRECOMPUTED_VOXELS", "DATA.VOXEL_CACHE_DIRNAME")
+    assert config.train.dataset == {
+        "path": "gopro.zarr",
+        "samples": Clips(),
+        "names": {"voxel": "spike_vox"},
+        "seed": 0,
+    }
+    assert config.conversion == {"voxel_dir": "spike_vox"}
+    assert config.unused == ()
 
 
 @pytest.mark.parametrize("text", [CT, f"{{{CT}}}", f"/* stage 1 */ {CT.replace('100000', '500000')}"])
@@ -172,7 +178,8 @@ def test_the_ct_document(read, text: str) -> None:
     }
     assert config.train.loader["cache"] == "all"
     assert config.train.loader["num_workers"] == 2
-    assert config.unused == ("dataset.args.resolution", "dataset.args.precompute_sparse")
+    assert config.conversion == {"window": ("lung",), "resolution": 512}
+    assert config.unused == ("dataset.args.precompute_sparse",)
 
 
 def test_marks_inside_strings_are_no_comments(read) -> None:
@@ -180,6 +187,12 @@ def test_marks_inside_strings_are_no_comments(read) -> None:
     config = read(text, "c.json")
     assert config.train.dataset["path"] == "s3://a//b /* c */"
     assert config.unused == ("x",)
+
+
+@pytest.mark.parametrize(("samples", "workers"), [(20, 2), (49, 2), (50, 4), (200, 4), (201, 8), (5000, 8)])
+def test_workers_by_the_size_of_a_ct_set(read, samples: int, workers: int) -> None:
+    config = read(CT, "c.json", samples=samples)
+    assert config.train.loader["num_workers"] == config.workers.train == workers
 
 
 def test_workers_of_each_side(read) -> None:
@@ -196,9 +209,29 @@ def test_workers_of_each_side(read) -> None:
 
 
 @pytest.mark.parametrize(
+    ("train", "validation", "workers"),
+    [
+        ('"auto"', '"auto"', (10, 2)),
+        ('"cpu*0.9"', "2", (12, 2)),
+        ('"6"', '"cpu*0.3"', (6, 4)),
+        ("10", '"0"', (10, 0)),
+    ],
+)
+def test_workers_of_a_side_in_words(read, train: str, validation: str, workers: tuple[int, int]) -> None:
+    text = f"DATALOADER:\n  TOTAL_WORKERS: 32\n  TRAIN_WORKERS: {train}\n  VAL_WORKERS: {validation}\n"
+    if "0.9" in train:
+        text = text.replace("TOTAL_WORKERS: 32", "TOTAL_WORKERS: auto")
+    config = read(text, ranks=3)
+    assert (config.workers.train, config.workers.validation) == workers
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("DATALOADER: {TOTAL_WORKERS: 4, TRAIN_WORKERS: 4, VAL_WORKERS: 2}", "less than 1 × (4 training"),
+        ("DATALOADER: {TOTAL_WORKERS: 4, TRAIN_WORKERS: 6, VAL_WORKERS: 2}", "less than 1 × 6 training"),
+        ("DATALOADER: {VAL_WORKERS: few}", "is 'few', expected 'auto', 'cpu*0.9' or a number"),
+        ("DATALOADER: {TRAIN_WORKERS: -1}", "at least 0, got -1"),
+        ("DATALOADER: {TRAIN_WORKERS: true}", "is True, expected 'auto', 'cpu*0.9' or a number"),
         (
             "DATALOADER: {NUM_WORKERS: 8, TOTAL_WORKERS: auto}",
             "NUM_WORKERS: is given together with newer keys",

@@ -102,7 +102,7 @@ def write_volumes(folder: Path) -> list[str]:
         np.save(case / f"masks/case{number}_binary.npy", RNG.integers(0, 2, (6, 8, 9), "u1"))
     whole = (folder / "case1/ct_original.npy").read_bytes()
     (folder / "case1/ct_original.npy").write_bytes(whole[:-7])
-    np.save(folder / "case3/masks/case3_binary.npy", np.full((6, 8, 9), 2, "u1"))
+    np.save(folder / "case3/masks/case3_binary.npy", np.full((6, 8, 9), 0.5, "f4"))
     return ["case1", "case3"]
 
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unistore.conversion.splits import assign_splits, parse_shares
+from unistore.conversion.splits import Shares, assign_splits, parse_shares
 from unistore.converters.protocol import Scan, Settled, Source, Sources
 from unistore.errors import InputError
 
 SHARES = st.lists(st.integers(1, 10), min_size=1, max_size=4).map(
-    lambda parts: {f"part{i}": part / sum(parts) for i, part in enumerate(parts)}
+    lambda parts: Shares({f"part{i}": part / sum(parts) for i, part in enumerate(parts)})
 )
 
 
@@ -71,7 +71,7 @@ def test_dealt_shares_are_met_to_within_a_source(shares: dict[str, float], sourc
 
 def test_dealing_depends_on_names_alone() -> None:
     """The same in every run; the order in which sources are found plays no part."""
-    shares = {"train": 0.8, "val": 0.2}
+    shares = Shares({"train": 0.8, "val": 0.2})
     scan, settled = make([10] * 20)
     code, _ = assign_splits(scan, settled, shares)
     again, _ = assign_splits(scan, settled, shares)
@@ -85,6 +85,48 @@ def test_dealing_depends_on_names_alone() -> None:
     )
     reverse, _ = assign_splits(backwards, settled, shares)
     np.testing.assert_array_equal(code[::10], reverse[::10][::-1])
+
+
+def by(what: str) -> Shares:
+    return parse_shares("train=0.9,val=0.1", what)
+
+
+def test_samples_are_dealt_out_by_their_names() -> None:
+    names = tuple(f"demo_{number}" for number in range(100))
+    scan, settled = make([100], sample_names=names)
+    code, splits = assign_splits(scan, settled, by("row"))
+    assert (splits, np.bincount(code).tolist()) == (("train", "val"), [90, 10])
+    assert sorted(code.tolist()) != code.tolist()
+    order = np.random.default_rng(1).permutation(100)
+    shuffled = replace(settled, sample_names=tuple(names[at] for at in order))
+    np.testing.assert_array_equal(assign_splits(scan, shuffled, by("row"))[0], code[order])
+    runs = replace(settled, sample_source=np.array([0]), sample_runs=np.array([100]))
+    np.testing.assert_array_equal(assign_splits(scan, runs, by("row"))[0], code)
+
+
+def test_samples_without_names_are_dealt_out_by_their_numbers() -> None:
+    scan, settled = make([30, 20])
+    code, _ = assign_splits(scan, settled, by("row"))
+    named = replace(settled, sample_names=tuple(map(str, [*range(30), *range(20)])))
+    np.testing.assert_array_equal(assign_splits(scan, named, by("row"))[0], code)
+    mixed = np.random.default_rng(1).permutation(50)  # rows of a source may stand anywhere
+    other = replace(settled, sample_source=settled.sample_source[mixed])
+    assert np.bincount(assign_splits(scan, other, by("row"))[0]).tolist() == [45, 5]
+
+
+def test_what_is_dealt_out_is_checked() -> None:
+    scan, _ = make([10])
+    by("row").check(scan)
+    with pytest.raises(InputError, match="samples are dealt out by source or by row here"):
+        by("episode").check(scan)
+    with pytest.raises(InputError, match=r"of 1 source\(s\): .*or take --split-by row"):
+        by("source").check(scan)
+
+
+def test_splits_that_sources_tell_of_samples_win_over_shares_by_sample() -> None:
+    scan, settled = make([4], splits=np.array([0, 1, 0, 1], np.uint8), split_names=("a", "b"))
+    code, names = assign_splits(scan, settled, by("row"))
+    assert (code.tolist(), names) == ([0, 1, 0, 1], ("a", "b"))
 
 
 def test_splits_of_the_sources() -> None:
@@ -117,7 +159,7 @@ def test_splits_of_the_converter_win_over_the_sources() -> None:
 
 def test_dealing_wins_over_all() -> None:
     scan, settled = make([2, 2], ["train", "val"], splits=np.zeros(4, np.uint8), split_names=("x",))
-    _, names = assign_splits(scan, settled, {"a": 0.5, "b": 0.5})
+    _, names = assign_splits(scan, settled, Shares({"a": 0.5, "b": 0.5}))
     assert names == ("a", "b")
 
 

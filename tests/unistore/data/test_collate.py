@@ -66,6 +66,27 @@ def test_padded(dataset: unistore.Dataset) -> None:
     assert batch["voxel_lengths"].tolist() == [len(dataset[i]["voxel_coords"]) for i in (1, 0)]
 
 
+@pytest.mark.parametrize("as_read", [True, False])
+def test_coordinates_with_the_sample_in_front(dataset: unistore.Dataset, as_read: bool) -> None:
+    indices = [3, 0, 1]
+    samples = dataset.__getitems__(indices) if as_read else [dataset[i] for i in indices]
+    batch = unistore.Collate(coords="batch-first")(samples)
+    expected = [[at, *row] for at, i in enumerate(indices) for row in dataset[i]["voxel_coords"].tolist()]
+    assert batch["voxel_coords"].dtype == torch.int32
+    assert batch["voxel_coords"].tolist() == expected
+    assert equal(batch["xyz"], unistore.collate(samples)["xyz"])
+
+
+def test_coordinates_need_a_packed_batch_that_has_some(dataset: unistore.Dataset) -> None:
+    with pytest.raises(InputError, match=r"coords: number the samples of packed batches, got ragged='list'"):
+        unistore.Collate("list", coords="batch-first")
+    with pytest.raises(InputError, match="coords"):
+        unistore.Collate(coords="xyz")  # type: ignore[arg-type]
+    plain = unistore.Dataset(dataset.path, fields=["xyz"])
+    with pytest.raises(ValueError, match="no coords or voxel_coords, but index, xyz"):
+        unistore.Collate(coords="batch-first")(plain.__getitems__([0]))
+
+
 @pytest.mark.parametrize("ragged", ["packed", "list", "padded"])
 @pytest.mark.parametrize("indices", [[0, 3, 1], [2], [1, 1]])
 def test_lists_of_samples_give_the_same(dataset: unistore.Dataset, ragged: Any, indices: list[int]) -> None:
@@ -157,3 +178,47 @@ def test_without_a_collate_fn_unlike_samples_are_refused_in_words(tmp_path: Path
         next(iter(DataLoader(dataset, 2, num_workers=workers)))
     alike = next(iter(DataLoader(dataset, 2, sampler=[0, 2], num_workers=workers)))
     assert alike["xyz"].shape == (2, 5, 3)
+
+
+def collate_fn(batch: list[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """As trainings on many point-cloud files have it."""
+    xyz, labels = zip(*batch, strict=True)
+    return list(xyz), list(labels)
+
+
+def as_pair(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return sample["xyz"], sample["classification"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tuples_of_lists_as_a_collate_fn_of_its_own_gives(make_cloud: Any, workers: int) -> None:
+    path = make_cloud(LENGTHS).path
+    pairs = unistore.Dataset(path, transform=as_pair)
+    expected = list(DataLoader(pairs, batch_size=3, collate_fn=collate_fn))
+    of_dicts = unistore.Collate(ragged="list", as_tuple=("xyz", "classification"))
+    for dataset, collate in (
+        (unistore.Dataset(path), of_dicts),
+        (pairs, of_dicts),
+        (pairs, unistore.Collate(ragged="list")),
+    ):
+        with unistore.Loader(
+            dataset, batch_size=3, shuffle=False, num_workers=workers, collate_fn=collate
+        ) as loader:
+            assert equal(list(map(tuple, loader)), expected)
+
+
+def test_tuple_samples(dataset: unistore.Dataset) -> None:
+    pairs = [as_pair(dataset[at]) for at in (0, 1)]
+    grouped = unistore.Collate(groups={"xyz": "", "label": ""}, as_tuple=("xyz", "label"))
+    xyz, label, offsets = grouped(pairs)
+    assert torch.equal(xyz, torch.cat([pair[0] for pair in pairs]))
+    assert torch.equal(label, torch.cat([pair[1] for pair in pairs]))
+    assert offsets.tolist() == [0, 5, 7]
+    numbers = unistore.collate([(torch.ones(2), 1), (torch.zeros(2), 2)])
+    assert equal(numbers, (torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([1, 2])))
+    with pytest.raises(ValueError, match="samples are tuples of 1 items, expected 2"):
+        grouped([pairs[0], pairs[1][:1]])
+    with pytest.raises(ValueError, match="the batch has no label for as_tuple; it has index"):
+        grouped(dataset.__getitems__([0]))
+    with pytest.raises(InputError, match="as_tuple: must be a name, or several"):
+        unistore.Collate(as_tuple=(1, 2))  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import pickle
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,49 @@ def test_damage_is_an_error(rows: Path, make_cloud: Callable[..., Any]) -> None:
     shard.write_bytes(content)
     with pytest.raises(StoreError, match="rows/data"):
         list(unistore.Dataset(rows))
+
+
+@pytest.mark.parametrize("stores", [1, 2])
+def test_one_source_after_the_other(make_cloud: Any, stores: int) -> None:
+    paths = [make_cloud((3, 4, 5, 6, 2, 7, 8, 9, 3, 1)).path for _ in range(stores)]
+    dataset = unistore.Dataset(paths if stores > 1 else paths[0], fields=["source"])
+    assert dataset.source_offsets().tolist() == list(range(0, 8 * stores + 1, 4))
+    loader = unistore.Loader(dataset, batch_size=1, shuffle="sources", seed=3, num_workers=0)
+    orders, firsts = set(), set()
+    for _ in range(6):
+        seen = [(batch["source"][0], int(batch["index"])) for batch in loader]
+        names = [name for name, _ in seen]
+        assert sorted(index for _, index in seen) == list(range(8 * stores))
+        assert sum(a != b for a, b in pairwise(names)) == 2 * stores - 1
+        orders.add(tuple(index for _, index in seen))
+        firsts.add(names[0])
+    assert len(orders) == 6
+    assert len(firsts) > 1
+    shuffled = list(unistore.Shuffle(dataset, seed=3, shuffle="sources"))
+    assert len({at.index // 4 for at in shuffled[:4]}) == 1
+    loader = unistore.Loader(dataset, shuffle="sources", subset=[0, 2, 5, 6], num_workers=0, batch_size=2)
+    assert {tuple(sorted(batch["index"].tolist())) for batch in loader} == {(0, 2), (5, 6)}
+    with pytest.raises(InputError, match=r"needs a dataset with source_offsets\(\), got list"):
+        unistore.Loader([1, 2, 3], shuffle="sources", num_workers=0)
+
+
+def test_labels_and_weights_of_classes(make_cloud: Any) -> None:
+    dataset = unistore.Dataset(make_cloud().path, names={"classification": "label"})
+    labels = np.concatenate([dataset[at]["label"].numpy() for at in range(len(dataset))])
+    values, counts = np.unique(labels, return_counts=True)
+    assert dataset.label_counts("classification") == dict(zip(values.tolist(), counts.tolist(), strict=True))
+    weights = dataset.class_weights("classification", classes=25)
+    assert (weights.shape, weights.dtype) == ((25,), torch.float32)
+    assert np.allclose(weights[values].numpy(), len(labels) / (len(values) * counts))
+    assert not weights[20:].any()
+    kept = labels[labels != 0]
+    rest = dataset.class_weights("classification", unlabelled=0)
+    assert rest[0] == 0
+    assert rest[1] == pytest.approx(len(kept) / (19 * (kept == 1).sum()))
+    for ask, said in (
+        (lambda: dataset.class_weights("classification", classes=19), "has labels 19, outside of 19 classes"),
+        (lambda: dataset.label_counts("xyz"), "xyz is float32, and labels are integers"),
+        (lambda: dataset.label_counts("height"), "height is not read; there are"),
+    ):
+        with pytest.raises(InputError, match=said):
+            ask()

@@ -30,11 +30,10 @@ from unistore.system.workers import plan, usable_cores
 def test_counts(asked: str | int, cores: float, ranks: int, train: int) -> None:
     result = plan(asked, ranks=ranks, cores=cores, quiet=True)
     assert (result.train, result.validation) == (train, 0)
-    assert result.per_rank == train
 
 
 @pytest.mark.parametrize(
-    ("samples", "train"), [(1, 1), (20, 2), (49, 2), (50, 4), (199, 4), (200, 32), (2015, 32)]
+    ("samples", "train"), [(1, 1), (20, 2), (49, 2), (50, 4), (200, 4), (201, 32), (2015, 32)]
 )
 def test_few_samples_want_few_workers(samples: int, train: int) -> None:
     result = plan("auto", samples=samples, cores=40, quiet=True)
@@ -48,9 +47,9 @@ def test_a_number_is_taken_as_it_is() -> None:
     assert "more than 2 usable cores" in result.reason
 
 
-def test_validation_takes_its_part_of_the_same_budget() -> None:
+def test_validation_reads_while_training_waits() -> None:
     result = plan("auto", ranks=3, cores=40, validation=True, quiet=True)
-    assert (result.train, result.validation, result.per_rank) == (8, 2, 10)
+    assert (result.train, result.validation) == (10, 2)
     alone = plan("auto", cores=1, validation=True, quiet=True)
     assert (alone.train, alone.validation) == (1, 0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -9,11 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import INDEX, SOURCE
-from unistore.schemas.indices import Column
+from unistore.errors import InputError
+from unistore.schemas.ct.windows import parse_window
+from unistore.schemas.indices import Column, contradiction
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["BitBox", "BoxSource", "ImageBox", "box_source", "box_sources", "volume_columns"]
+__all__ = [
+    "BitBox",
+    "BoxSource",
+    "ImageBox",
+    "WindowedBox",
+    "box_source",
+    "box_sources",
+    "volume_columns",
+    "window_limits",
+]
 
 IMAGE = "volumes/image"
 EXTENT = "volumes/extent"
@@ -28,6 +40,7 @@ _RESERVED = frozenset(
         "corner",
         "extent",
         "name",
+        "info",
         "valid",
         "valid_extent",
         *_COLUMNS,
@@ -81,6 +94,25 @@ class BitBox:
         return bits
 
 
+class WindowedBox:
+    """An image limited to an intensity window, and scaled to 0…1 if asked for."""
+
+    dtype = np.dtype(np.float32)
+
+    def __init__(self, image: BoxSource, limits: tuple[float, float], *, scale: bool) -> None:
+        self._image, self._limits, self._scale = image, limits, scale
+
+    def read(self, volume: int, lo: Sequence[int], hi: Sequence[int], out: NDArray[Any]) -> None:
+        """See `BoxSource.read`."""
+        stored = np.empty(out.shape, self._image.dtype)
+        self._image.read(volume, lo, hi, stored)
+        low, high = self._limits
+        np.clip(stored, low, high, out=out, dtype=np.float32, casting="unsafe")
+        if self._scale:
+            out -= np.float32(low)
+            out /= np.float32(high - low)
+
+
 class PointBox:
     """0 or 1 per voxel, from points: coords (M, 3) in C order of their volume, offsets (V + 1)."""
 
@@ -108,6 +140,34 @@ class PointBox:
             else:
                 last = middle
         return first
+
+
+def window_limits(store: Store, name: str) -> tuple[float, float]:
+    """Lowest and highest value of a window of the store, of a preset, or of ``"name:width:level"``.
+
+    Raises
+    ------
+    InputError
+        It is none of them, or the store has no images.
+    """
+    if not store.has(IMAGE):
+        msg = f"{store.path}: holds no images to take window {name!r} of"
+        raise InputError(msg)
+    held = {
+        group.removeprefix("windows/"): store.group(group)
+        for group in box_sources(store).values()
+        if group.startswith("windows/")
+    }
+    if name in held:
+        try:
+            low, high = float(held[name]["low"]), float(held[name]["high"])
+        except (KeyError, TypeError, ValueError):
+            low = high = math.nan
+        if not low < high:
+            raise contradiction(store, f"windows/{name}", "does not say its lowest and highest value")
+        return low, high
+    window = parse_window(name)
+    return window.low, window.high
 
 
 def box_source(store: Store, group: str) -> BoxSource:

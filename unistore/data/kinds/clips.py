@@ -42,9 +42,10 @@ class Clips:
     """Samples of a spike-camera store: `length` consecutive frames of one sequence.
 
     Keys: ``voxel`` (L, B, h, w) in the stored dtype; ``blur``, ``sharp`` (L, 3, h, w) u1 RGB, views of the
-    stored (row, column, channel) order. In stores without voxels: ``spike`` (L, T, h, w) u1 of 0 and 1, zero
-    behind each frame's ``spike_length`` (L,) int32; on request elsewhere. On request: ``spike_packed``
-    (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``source`` (of the first frame), ``sequence``,
+    stored (row, column, channel) order. In stores without voxels, unless `voxel_bins` asks for them:
+    ``spike`` (L, T, h, w) u1 of 0 and 1, zero behind each frame's ``spike_length`` (L,) int32; on request
+    elsewhere. On request: ``spike_packed`` (L, T, h, ⌈w/8⌉) u1, least significant bit first; ``source`` (of
+    the first frame), ``sequence``,
     ``frame`` (the first frame's row in the store), ``corner`` (2,) int64 in image pixels.
 
     On request too, and the extents always under ``pad="valid"``: ``valid_extent``, ``spike_valid_extent``
@@ -107,7 +108,8 @@ class Clips:
         require_family(store, "spike", self)
         natural, on_request = frame_fields(store)
         if self.voxel_bins is not None and "voxel" in on_request:
-            natural, on_request = ["voxel", *natural], [key for key in on_request if key != "voxel"]
+            on_request = [key for key in (*natural, *on_request) if key not in ("voxel", *IMAGES)]
+            natural = ["voxel", *(key for key in natural if key in IMAGES)]
         natural += _EXTENTS if self.pad == "valid" else ()
         keys = select_keys(natural, self.fields if fields is None else fields, (*on_request, *_ON_REQUEST))
         if "voxel" in keys:

@@ -13,7 +13,7 @@ from unistore.data.kinds.boxes import EXTENT, IMAGE, BoxSource, box_source, box_
 from unistore.data.kinds.padding import Pad, check_pad, copy_padded, fill_values, normalize_pad, valid_masks
 from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
-from unistore.data.kinds.volumes import ON_REQUEST, VolumeMetadata
+from unistore.data.kinds.volumes import VolumeMetadata, on_request
 from unistore.data.packed import Allocate, Batch, Packed, offsets_from_lengths, packed_copy
 from unistore.schemas.indices import Column
 from unistore.store.reader import Store
@@ -76,7 +76,7 @@ class Patches:
         require_family(store, "ct", self)
         known = [*box_sources(store), "corner", *volume_columns(store)]
         known += ["valid_extent"] if self.pad == "valid" else []
-        return select_keys(known, fields, (*ON_REQUEST, "valid", "valid_extent"))
+        return select_keys(known, fields, (*on_request(store), "valid", "valid_extent"))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PatchReader:
         """Reader of boxes in the volumes `units`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections import deque
@@ -12,12 +13,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+import xxhash
 from numpy.typing import NDArray
 
 from unistore.data.dataset import Dataset
+from unistore.data.kinds.flat import flat_layout
 from unistore.data.kinds.transitions import Transitions
 from unistore.data.presentation import as_tensors
-from unistore.errors import InputError
+from unistore.errors import InputError, Problem
 from unistore.memory.arena import Arena
 from unistore.memory.slabs import SlabRing
 from unistore.order.randomness import below, words
@@ -28,13 +31,6 @@ from unistore.system.workers import MAX_WORKERS
 
 __all__ = ["ReplayBuffer"]
 
-_FLAT = (
-    ("left_image", "left_wrist_image"),
-    ("right_image", "right_wrist_image"),
-    ("global_image",),
-    ("joint",),
-)
-"""Observations of the flat layout in the order of its tuple, with alternative names."""
 _BUDGET = 4 << 30
 """Limit of memory that is kept for reuse between batches, in bytes."""
 
@@ -49,20 +45,25 @@ class ReplayBuffer:
     Parameters
     ----------
     store
-        Folder of the store, or an open `Store`.
+        Folder of the store, or an open `Store`; a list: several stores with the same fields.
     output
         ``"tuple"``: (left, right, global, joint, action, next left, next right, next global, next joint,
         reward, not_done): images (B, 3, H, W) u1, everything else float32, reward and not_done (B, 1).
         ``"dict"``: tensors by key in their stored dtypes, as `Transitions`. ``"auto"``: a tuple if the store
-        has the observations of the flat layout.
+        has images of the flat layout, a dict if it has none of them.
     fields
         Keys of the dict; None: all.
     limit
         Number of transitions, from the first on, to draw from; None: all.
     split
         Name of a split, or several; None: all episodes.
+    indices
+        Draw from these transitions only: their numbers in the split, in any order; None: all.
+    weights
+        With several stores: their shares of the draws, in proportion; None: every transition alike.
     image_size
-        Side of a stored set of resized images, read instead of the full ones (tuple only).
+        Side of the images (tuple only): a stored set of resized images, or resized on read as ``cv2.resize``
+        does; None: as stored.
     seed
         Seed of the draws.
     prefetch
@@ -79,12 +80,14 @@ class ReplayBuffer:
 
     def __init__(
         self,
-        store: str | os.PathLike[str] | Store,
+        store: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]],
         *,
         output: Literal["auto", "tuple", "dict"] = "auto",
         fields: Sequence[str] | None = None,
         limit: int | None = None,
         split: str | Sequence[str] | None = None,
+        indices: Sequence[int] | NDArray[np.integer] | None = None,
+        weights: Sequence[float] | None = None,
         image_size: int | None = None,
         seed: int = 0,
         prefetch: int = 2,
@@ -104,18 +107,15 @@ class ReplayBuffer:
         path = store.path if isinstance(store, Store) else store
         kind = Transitions(only_valid=True)
         known = Dataset(path, kind).fields
-        self._flat = _flat_keys(known, image_size) if output != "dict" and fields is None else []
-        if (output == "tuple" or image_size is not None) and len(self._flat) < len(_FLAT):
-            side = "" if image_size is None else f", images as sets of side {image_size}"
-            needed = ", ".join("|".join(names) for names in _FLAT) + side
-            found = ", ".join(known)
-            msg = f"{os.fspath(path)}: a tuple needs the observations {needed}; the store has {found}"
-            raise InputError(msg)
-        self._tuple = len(self._flat) == len(_FLAT)
-        if self._tuple:
-            fields = [*self._flat, "action", *(f"next.{key}" for key in self._flat), "reward", "terminated"]
-        self._dataset = Dataset(path, kind, fields, split)
-        self._length = len(self._dataset) if limit is None else min(limit, len(self._dataset))
+        self._flat = None
+        if output != "dict" and fields is None:
+            wanted = output == "tuple" or image_size is not None
+            self._flat = flat_layout(str(path), known, image_size, wanted=wanted)
+        if self._flat is not None:
+            fields = self._flat.fields
+        self._dataset = Dataset(path, kind, fields, split, weights=weights)
+        self._chosen, self._bounds = _drawn_from(self._dataset, indices, limit)
+        self._length = int(self._bounds[-1])
         self._seed = int(seed)
         self._next_number = 0
         self._prefetch = prefetch
@@ -208,9 +208,38 @@ class ReplayBuffer:
                 self._thread.shutdown()
             self._ring.close()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where the draws stand, as JSON values: the next batch is the same in a buffer that loads it."""
+        with self._lock:
+            return {"seed": self._seed, "served": self._next_number, "digest": self._digest}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where another buffer stood.
+
+        Raises
+        ------
+        InputError
+            If it is no state, or that of other stores, split, indices, limit or weights, or of another seed.
+        """
+        names = ("seed", "served", "digest")
+        if not isinstance(state, Mapping) or not all(name in state for name in names):
+            raise InputError(Problem("state", f"is no state of a ReplayBuffer: {state!r:.80}", kind="option"))
+        check = Arguments()
+        check.integer("served", state["served"], most=MAX_EPOCH)
+        check.raise_problems()
+        own = {"seed": self._seed, "digest": self._digest}
+        wrong = [name for name, value in own.items() if state[name] != value]
+        if wrong:
+            what = {"seed": "another seed", "digest": "other stores, split, indices, limit or weights"}
+            message = f"is of {' and '.join(what[name] for name in wrong)}"
+            raise InputError(Problem("state", message, "make the buffer as it was made then", "option"))
+        with self._lock:
+            self._discard_prefetched()
+            self._next_number = int(state["served"])
+
     @cached_property
     def _action_statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
-        mean, std = _read_statistics(self._dataset.store)
+        mean, std = _pooled([part.store for part in self._dataset.parts])
         return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(std.astype(np.float32))
 
     def _discard_prefetched(self) -> None:
@@ -225,37 +254,64 @@ class ReplayBuffer:
 
     def _read(self, number: int, batch_size: int, memory: Arena) -> tuple[Any, int]:
         """Batch `number`, and the bytes it needed."""
-        drawn = words(self._seed, np.array([number]), np.array([batch_size]), batch_size)
-        read = self._dataset.read_batch(below(drawn[0], self._length), memory.allocate)
+        drawn = self._draw(number, batch_size)
+        read = self._dataset.read_batch(drawn, memory.allocate)
         batch = as_tensors(read)
         if self._device is not None:
             batch = {
                 key: value.to(self._device) if isinstance(value, torch.Tensor) else value
                 for key, value in batch.items()
             }
-        return self._as_tuple(batch) if self._tuple else batch, memory.needed
+        return batch if self._flat is None else self._flat.of(batch), memory.needed
 
-    def _as_tuple(self, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        now = [_as_float(batch[key]) for key in self._flat]
-        after = [_as_float(batch[f"next.{key}"]) for key in self._flat]
-        reward = batch["reward"].float().reshape(-1, 1)
-        not_done = 1.0 - batch["terminated"].float().reshape(-1, 1)
-        return (*now, batch["action"].float(), *after, reward, not_done)
+    def _draw(self, number: int, batch_size: int) -> NDArray[np.int64]:
+        """Indices of the transitions of batch `number`."""
+        weights, count = self._dataset.weights, batch_size
+        drawn = words(self._seed, np.array([number]), np.array([count]), 2 * count if weights else count)[0]
+        if weights is None:
+            places = below(drawn, self._length)
+        else:
+            bounds = np.cumsum(weights) / np.sum(weights)
+            bounds[np.flatnonzero(weights)[-1] :] = 1
+            store = np.searchsorted(bounds, (drawn[count:] >> np.uint64(11)) * 2.0**-53, side="right")
+            places = self._bounds[store] + below(drawn[:count], np.diff(self._bounds)[store])
+        return places if self._chosen is None else self._chosen[places]
+
+    @property
+    def _digest(self) -> str:
+        """Digest of what the draws depend on besides seed and number."""
+        chosen = "" if self._chosen is None else xxhash.xxh3_128_hexdigest(self._chosen.tobytes())
+        said = [self._dataset.digest, self._dataset.weights, self._length, chosen]
+        return xxhash.xxh3_128_hexdigest(json.dumps(said).encode())
 
 
-def _flat_keys(known: Sequence[str], image_size: int | None) -> list[str]:
-    """Keys of the flat layout's observations that exist."""
-    found = []
-    for names in _FLAT:
-        suffix = f"_{image_size}" if image_size is not None and names != ("joint",) else ""
-        keys = [f"observation.{name}{suffix}" for name in names]
-        found += [key for key in keys if key in known][:1]
-    return found
+def _drawn_from(
+    dataset: Dataset, indices: Sequence[int] | NDArray[np.integer] | None, limit: int | None
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """Transitions to draw from, ascending (None: all), and where those of each store begin among them."""
+    chosen, bounds = None, dataset.store_offsets
+    if indices is not None:
+        given = np.asarray(indices)
+        chosen = np.unique(given.astype(np.int64)) if given.ndim == 1 and given.dtype.kind in "iu" else None
+        if chosen is None or not len(chosen) or chosen[0] < 0 or chosen[-1] >= len(dataset):
+            message = f"must be numbers of transitions, 0 to {len(dataset) - 1}, at least one"
+            raise InputError(Problem("indices", message, kind="option"))
+        bounds = np.searchsorted(chosen, bounds)
+    bounds = bounds if limit is None else np.minimum(bounds, limit)
+    for part, weight, count in zip(dataset.parts, dataset.weights or (), np.diff(bounds), strict=False):
+        if weight and not count:
+            message = f"has no transitions to be drawn, and its weight is {weight:g}"
+            raise InputError(Problem(part.store.path, message, "weight 0", "option"))
+    return chosen, bounds
 
 
-def _as_float(values: torch.Tensor) -> torch.Tensor:
-    """Images unchanged, everything else as float32."""
-    return values if values.dtype == torch.uint8 and values.ndim == 4 else values.float()
+def _pooled(stores: Sequence[Store]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and standard deviation of the actions of all stores together."""
+    mean, std = (np.stack(each) for each in zip(*map(_read_statistics, stores), strict=True))
+    counts = np.array([store.array("steps/action").shape[0] for store in stores], np.float64)
+    shares = (counts / counts.sum()).reshape(-1, *[1] * (mean.ndim - 1))
+    middle = (shares * mean).sum(axis=0)
+    return middle, np.sqrt((shares * (std**2 + (mean - middle) ** 2)).sum(axis=0))
 
 
 def _recorded(store: Store, statistics: Any, name: str) -> NDArray[np.float64]:

@@ -39,14 +39,16 @@ _BLOCK = 1 << 20
 class Segments:
     """Samples of a point cloud: the points of one segment, ragged.
 
-    Keys: ``xyz`` (N, 3); ``origin`` (3,) float64, the segment's minimum; every column of the points under
-    its own name, (N,) or (N, k) in the stored dtype; values of the whole segment, such as ``label`` where
-    objects are labelled (``segment_label`` where the points have a ``label`` too). On request: ``source``,
-    ``source_row`` (N,), ``number``, ``bounds`` (2, 3).
+    Keys: ``xyz`` (N, 3); ``origin`` (3,) float64, the segment's minimum, or 0 where ``"auto"`` leaves ``xyz``
+    unmoved: under ``"auto"`` and ``"local"``, ``xyz + origin`` is where points are; every column of the
+    points under its own name, (N,) or (N, k) in the stored dtype; values of the whole segment, such as
+    ``label`` where objects are labelled (``segment_label`` where the points have a ``label`` too). On
+    request: ``source``, ``source_row`` (N,), ``number``, ``bounds`` (2, 3).
 
     Parameters
     ----------
     coordinates
+        ``"auto"``: where sources are float32, ``xyz`` is theirs, unmoved and exact; else as ``"local"``.
         ``"local"``: ``xyz`` is float32, ``float32(absolute - origin)``. ``"absolute"``: float64, exact.
     max_points
         Of larger segments, a uniform subset of this size in point order, another one each epoch.
@@ -56,13 +58,13 @@ class Segments:
         int32, each point's voxel inside the sample.
     """
 
-    coordinates: Literal["local", "absolute"] = "local"
+    coordinates: Literal["auto", "local", "absolute"] = "auto"
     max_points: int | None = None
     voxel: float | None = None
 
     def __post_init__(self) -> None:
         check = Arguments()
-        check.one_of("coordinates", self.coordinates, ("local", "absolute"))
+        check.one_of("coordinates", self.coordinates, ("auto", "local", "absolute"))
         check.integer("max_points", self.max_points, 1, none=True)
         check.number("voxel", self.voxel, none=True)
         check.raise_problems()
@@ -79,6 +81,10 @@ class Segments:
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SegmentReader:
         """Reader of the segments `units`."""
         return SegmentReader(store, self, fields, units)
+
+    def unmoved(self, store: Store) -> bool:
+        """Whether ``xyz`` is the float32 of the sources."""
+        return self.coordinates == "auto" and store.array(_XYZ).dtype == np.float32
 
     def voxel_group(self, store: Store) -> str:
         """Path of the voxel grid of this size.
@@ -117,6 +123,7 @@ class SegmentReader:
         self._units = units
         self._outside = _outside_segments(store, len(self._offsets) - 1)
         self._xyz = _Coordinates(store, kind) if "xyz" in fields else None
+        self._unmoved = "origin" in fields and kind.unmoved(store)
         self._names = SourceNames(store, "segments/source") if SOURCE in fields else None
         points = {**_point_columns(store), "source_row": "points/source_row"}
         segments = {
@@ -150,6 +157,8 @@ class SegmentReader:
             batch["xyz"] = Packed(self._xyz.read(rows, spans, allocate), spans.offsets)
         for key, column in self._segments.items():
             batch[key] = packed_copy(column.take(rows), allocate)
+            if key == "origin" and self._unmoved:
+                batch[key].values[...] = 0
         for key, array in self._points.items():
             out = allocate((len(spans), *array.shape[1:]), array.dtype)
             batch[key] = Packed(spans.read(array, out), spans.offsets)
@@ -170,7 +179,8 @@ class _Coordinates:
 
     def __init__(self, store: Store, kind: Segments) -> None:
         self._array = store.array(_XYZ)
-        self._local = kind.coordinates == "local"
+        self._float32 = kind.coordinates != "absolute"
+        self._local = self._float32 and not kind.unmoved(store)
         self._origin = Column(store, "segments/origin")
         self._source = Column(store, "segments/source")
         self._quantised = self._array.dtype == np.int32
@@ -179,7 +189,7 @@ class _Coordinates:
         self._dequantisers: dict[int, Dequantiser] = {}
 
     def read(self, rows: NDArray[np.int64], spans: Spans, allocate: Allocate) -> NDArray[np.floating]:
-        dtype = np.dtype(np.float32 if self._local else np.float64)
+        dtype = np.dtype(np.float32 if self._float32 else np.float64)
         out = allocate((len(spans), 3), dtype)
         direct = self._array.dtype == dtype
         if self._quantised:

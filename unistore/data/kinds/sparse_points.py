@@ -14,7 +14,7 @@ from unistore.data.kinds.boxes import EXTENT, IMAGE, BitBox, ImageBox, volume_co
 from unistore.data.kinds.protocol import Picks, require_family, select_keys
 from unistore.data.kinds.reach import Reach
 from unistore.data.kinds.spans import Spans
-from unistore.data.kinds.volumes import ON_REQUEST, VolumeMetadata
+from unistore.data.kinds.volumes import VolumeMetadata, on_request
 from unistore.data.packed import Allocate, Batch, Packed
 from unistore.errors import InputError
 from unistore.schemas.ct.points import largest_point
@@ -65,7 +65,7 @@ class SparsePoints:
         """Keys of samples; see `SampleKind.select`."""
         require_family(store, "ct", self)
         self.group(store)
-        return select_keys(("coords", "values"), fields, (*ON_REQUEST, *volume_columns(store)))
+        return select_keys(("coords", "values"), fields, (*on_request(store), *volume_columns(store)))
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> PointReader:
         """Reader of the volumes `units`."""

@@ -215,6 +215,30 @@ def test_splits_are_of_frames(make_store: Any) -> None:
     assert [int(sample["frame"]) for sample in val] == [9, 10]
 
 
+def test_voxels_that_are_asked_for_come_without_raw_spikes(make_store: Any) -> None:
+    path = record(make_store, bins=()).path
+    kind = unistore.Clips(crop=8, voxel_bins=3)
+    assert unistore.Dataset(path, kind).fields == ("voxel", "blur", "sharp")
+    assert unistore.Dataset(path, kind, ["spike", "voxel"]).fields == ("spike", "voxel")
+
+
+def test_other_names_of_keys(make_store: Any) -> None:
+    path, kind = record(make_store).path, unistore.Clips(crop=16, random=False)
+    plain, named = unistore.Dataset(path, kind), unistore.Dataset(path, kind, names={"voxel": "spike_vox"})
+    assert list(named[0]) == ["index", "spike_vox", "blur", "sharp"]
+    loader = unistore.Loader(named, batch_size=2, shuffle=False, num_workers=0)
+    batch = next(iter(loader))
+    assert torch.equal(batch["spike_vox"], unistore.collate([plain[0], plain[1]])["voxel"])
+    for wrong, said in (
+        ({"vox": "v"}, "vox: no such field is read; there are voxel, blur, sharp"),
+        ({"voxel": "blur"}, "several keys would be called blur"),
+        ({"voxel": "index"}, "several keys would be called index"),
+        (["voxel"], "must map keys to names"),
+    ):
+        with pytest.raises(InputError, match=said):
+            unistore.Dataset(path, kind, names=wrong)
+
+
 def test_options_are_checked(make_store: Any) -> None:
     path = record(make_store, bins=()).path
     assert unistore.Dataset(path, unistore.Clips(crop=8)).fields == ("spike", "spike_length", "blur", "sharp")

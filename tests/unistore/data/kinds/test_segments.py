@@ -141,7 +141,15 @@ def test_unquantised_coordinates(make_store: Any, dtype: str) -> None:
     absolute = unistore.Dataset(path, unistore.Segments("absolute")).__getitems__([1, 0])
     assert absolute[1]["xyz"].dtype == torch.float64
     assert np.array_equal(absolute[1]["xyz"].numpy(), xyz[:5000].astype(np.float64))
-    local = unistore.Dataset(path).__getitems__([1, 0])
+    natural = unistore.Dataset(path).__getitems__([1, 0])
+    if dtype == "float32":
+        assert natural[0]["xyz"].numpy().tobytes() == xyz[5000:].tobytes()
+        assert not natural[0]["origin"].any()
+    else:
+        assert np.array_equal(natural[0]["origin"].numpy(), origin[1])
+    assert np.allclose(natural[0]["xyz"].double() + natural[0]["origin"], xyz[5000:], atol=1e-3)
+    local = unistore.Dataset(path, unistore.Segments("local")).__getitems__([1, 0])
+    assert np.array_equal(local[0]["origin"].numpy(), origin[1])
     expected = (xyz[5000:].astype(np.float64) - origin[1]).astype(np.float32)
     assert np.array_equal(local[0]["xyz"].numpy(), expected)
     assert (local[0]["segment_label"], local[0]["label"][0]) == (5, 5000 % 256)

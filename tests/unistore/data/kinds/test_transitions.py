@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -46,7 +47,14 @@ class Episodes:
 
 
 def record(
-    make_store: Any, *, final: bool = True, stored_next: bool = False, jpeg: bool = False, splits: Any = None
+    make_store: Any,
+    *,
+    final: bool = True,
+    stored_next: bool = False,
+    jpeg: bool = False,
+    splits: Any = None,
+    resized: int | None = None,
+    names: dict[str, str] | None = None,
 ) -> Episodes:
     rng = np.random.default_rng(6)
     offsets = np.cumsum([0, *LENGTHS])
@@ -95,6 +103,18 @@ def record(
         "episodes/name": ["demo_0", "demo_1", "demo_0", "demo_1"],
         "sources/path": ["a.hdf5", "b.hdf5"],
     }
+    if resized is not None:
+        for path in [path for path in arrays if path.rpartition("/")[2] in FLAT_IMAGES]:
+            sets = np.stack([cv2.resize(image, (resized, resized)) for image in arrays[path]])
+            arrays[f"{path}_{resized}"] = sets
+            if path in axes:
+                axes[f"{path}_{resized}"] = axes[path]
+    for old, new in (names or {}).items():
+        for path in [path for path in arrays if path.rpartition("/")[2] == old]:
+            values = arrays.pop(path)
+            axes.pop(path, None)
+            if new:
+                arrays[path.removesuffix(old) + new] = values
     path = make_store(
         "trajectory",
         arrays,
@@ -273,8 +293,84 @@ def test_replay_dict_close_and_errors(make_store: Any) -> None:
     replay.close()
     with pytest.raises(ValueError, match="closed"):
         replay.sample(4)
-    with pytest.raises(InputError, match=r"a tuple needs the observations left_image\|left_wrist_image"):
-        unistore.ReplayBuffer(path, image_size=224)
+
+
+def test_replay_images_of_another_size(make_store: Any) -> None:
+    episodes = record(make_store, resized=4)
+    for size in (4, 5):
+        plain = unistore.ReplayBuffer(episodes.path, seed=2, prefetch=0)
+        small = unistore.ReplayBuffer(episodes.path, seed=2, prefetch=0, image_size=size)
+        for full, found in zip(plain.sample(9), small.sample(9), strict=True):
+            if full.ndim == 4:
+                images = full.permute(0, 2, 3, 1).numpy()
+                expected = np.stack([cv2.resize(np.ascontiguousarray(each), (size, size)) for each in images])
+                assert np.array_equal(found.permute(0, 2, 3, 1).numpy(), expected)
+            else:
+                assert torch.equal(full, found)
+    alone = record(make_store, resized=4, names=dict.fromkeys(FLAT_IMAGES, ""))
+    assert unistore.ReplayBuffer(alone.path, prefetch=0).sample(3)[0].shape == (3, 3, 4, 4)
+    with pytest.raises(InputError, match="a tuple needs the observations left_image"):
+        unistore.ReplayBuffer(alone.path, image_size=5)
+
+
+@pytest.mark.parametrize("name", ["joints", "qpos"])
+def test_replay_finds_joints_under_their_names(make_store: Any, name: str) -> None:
+    expected = unistore.ReplayBuffer(record(make_store).path, seed=1).sample(5)
+    found = unistore.ReplayBuffer(record(make_store, names={"joint": name}).path, seed=1).sample(5)
+    assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_replay_tuple_never_becomes_a_dict_silently(make_store: Any) -> None:
+    path = record(make_store, names={"joint": "state"}).path
+    with pytest.raises(InputError, match=r"--map observation/joint=DATASET\), or take output='dict'"):
+        unistore.ReplayBuffer(path)
+    assert unistore.ReplayBuffer(path, output="dict").sample(2)["observation.state"].shape == (2, 6)
+
+
+def test_replay_of_some_transitions(make_store: Any) -> None:
+    path = record(make_store).path
+    with unistore.ReplayBuffer(path, fields=["steps.step"], indices=[9, 3, 3], prefetch=0) as replay:
+        assert len(replay) == 2
+        steps = unistore.Dataset(path, unistore.Transitions(only_valid=True), ["steps.step"])
+        assert set(replay.sample(50)["steps.step"].tolist()) == {
+            int(steps[at]["steps.step"]) for at in (3, 9)
+        }
+    for wrong in ([], [16], [-1], [0.5]):
+        with pytest.raises(InputError, match="indices: must be numbers of transitions, 0 to 15"):
+            unistore.ReplayBuffer(path, indices=wrong)
+
+
+def test_replay_of_several_stores_by_weight(make_store: Any) -> None:
+    paths = [record(make_store).path for _ in range(3)]
+    with unistore.ReplayBuffer(paths, output="dict", weights=[3, 1, 0], prefetch=0) as replay:
+        assert len(replay) == 48
+        index = replay.sample(4000)["index"].numpy()
+        assert np.bincount(index // 16, minlength=3) == pytest.approx([3000, 1000, 0], abs=120)
+        assert set(index) == set(range(32))
+        one = unistore.ReplayBuffer(paths[0], output="dict")
+        assert torch.allclose(replay.action_mean, one.action_mean)
+        assert torch.allclose(replay.action_std, one.action_std)
+    with pytest.raises(InputError, match="has no transitions to be drawn, and its weight is 1"):
+        unistore.ReplayBuffer(paths, weights=[1, 1, 1], indices=[0, 20])
+
+
+def test_replay_goes_on_from_a_state(make_store: Any) -> None:
+    path = record(make_store).path
+    with unistore.ReplayBuffer(path, output="dict", seed=4) as replay:
+        replay.sample(6)
+        state = json.loads(json.dumps(replay.state_dict()))
+        expected = [replay.sample(6)["index"].tolist() for _ in range(3)]
+    with unistore.ReplayBuffer(path, output="dict", seed=4) as replay:
+        replay.sample(6)
+        replay.sample(6)
+        replay.load_state_dict(state)
+        assert [replay.sample(6)["index"].tolist() for _ in range(3)] == expected
+    with pytest.raises(InputError, match="is of another seed"):
+        unistore.ReplayBuffer(path, seed=5).load_state_dict(state)
+    with pytest.raises(InputError, match="is of other stores, split, indices, limit or weights"):
+        unistore.ReplayBuffer(path, seed=4, limit=3).load_state_dict(state)
+    with pytest.raises(InputError, match="is no state of a ReplayBuffer"):
+        unistore.ReplayBuffer(path, seed=4).load_state_dict({"served": 1})
 
 
 def test_replay_refuses_options_that_cannot_be(make_store: Any) -> None:

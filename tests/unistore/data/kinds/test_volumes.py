@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,52 @@ def test_volumes_have_their_true_extent(make_scans: Callable[..., Any], sparse: 
         assert np.array_equal(sample["low"].numpy(), scans.inside(number))
     named = unistore.Dataset(scans.path, fields=["name", "extent", "source"])[2]
     assert (named["name"], named["source"], named["extent"].tolist()) == ("case2", "case2", [8, 9, 10])
+
+
+@pytest.mark.parametrize(
+    ("window", "low", "high"),
+    [("lung", -1350, 150), ("mine:400:50", -150, 250)],
+)
+def test_windows_applied_on_read(
+    make_scans: Callable[..., Any], window: str, low: float, high: float
+) -> None:
+    scans = make_scans()
+    limited = unistore.Dataset(scans.path, unistore.Volumes(window=window))
+    scaled = unistore.Dataset(scans.path, unistore.Volumes(window=window, scale=True))
+    for number, volume in enumerate(scans.volumes):
+        expected = np.clip(volume.astype(np.float32), low, high)
+        assert limited[number]["image"].dtype == scaled[number]["image"].dtype == torch.float32
+        np.testing.assert_array_equal(limited[number]["image"], expected)
+        np.testing.assert_array_equal(scaled[number]["image"], (expected - low) / np.float32(high - low))
+        assert np.array_equal(scaled[number]["low"].numpy(), scans.inside(number))
+
+
+def test_a_window_of_the_store_is_applied_by_its_name(tmp_path: Path) -> None:
+    volume = np.arange(-300, 300, dtype=np.int16).reshape(6, 10, 10)
+    np.save(tmp_path / "ct.npy", volume)
+    unistore.convert(tmp_path / "ct.npy", tmp_path / "a.zarr", "ct", window=("mine:400:50",))
+    sample = unistore.Dataset(tmp_path / "a.zarr", unistore.Volumes(window="mine", scale=True))[0]
+    np.testing.assert_array_equal(sample["image"], (volume.astype("f4").clip(-150, 250) + 150) / 400)
+
+
+def test_what_info_json_says_on_request(tmp_path: Path) -> None:
+    infos = {"a": '{"age": 40, "spacing": [1, 1, 2]}', "b": '{"age": 7}'}
+    for name, text in infos.items():
+        (tmp_path / "set" / name).mkdir(parents=True)
+        np.save(tmp_path / "set" / name / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
+        (tmp_path / "set" / name / "info.json").write_text(text)
+    unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
+    for kind in (unistore.Volumes(), unistore.Patches(2)):
+        dataset = unistore.Dataset(tmp_path / "a.zarr", kind, fields=["name", "info"])
+        assert "info" not in unistore.Dataset(tmp_path / "a.zarr", kind).fields
+        assert {sample["name"]: sample["info"] for sample in dataset} == infos
+
+
+def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="scale: scales a window to 0…1: name the window"):
+        unistore.Volumes(scale=True)
+    with pytest.raises(InputError, match=r"lungs: is no known window \(lung, bone"):
+        unistore.Dataset(make_scans().path, unistore.Volumes(window="lungs"))
 
 
 def test_volumes_of_different_extents_are_ragged(make_scans: Callable[..., Any]) -> None:

@@ -1,0 +1,48 @@
+"""How often labels occur in the samples of a dataset, and weights of classes from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unistore.errors import InputError, Problem
+
+__all__ = ["class_weights", "label_counts"]
+
+_SAMPLES = 16
+"""Samples read together."""
+
+
+def label_counts(dataset: Any, key: str) -> dict[int, int]:
+    """See `Dataset.label_counts`."""
+    name = dataset.names.get(key, key)
+    if key not in dataset.fields:
+        message = f"{key} is not read; there are {', '.join(dataset.fields)}"
+        raise InputError(Problem("key", message, kind="option"))
+    found: dict[int, int] = {}
+    for lo in range(0, len(dataset), _SAMPLES):
+        values = dataset.read_batch(range(lo, min(lo + _SAMPLES, len(dataset))))[name].values
+        if values.dtype.kind not in "biu":
+            message = f"{key} is {values.dtype}, and labels are integers"
+            raise InputError(Problem("key", message, kind="option"))
+        labels, counts = np.unique(values, return_counts=True)
+        for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
+            found[int(label)] = found.get(int(label), 0) + count
+    return dict(sorted(found.items()))
+
+
+def class_weights(dataset: Any, key: str, classes: int | None, unlabelled: int | None) -> NDArray[np.float32]:
+    """See `Dataset.class_weights`."""
+    counts = {label: n for label, n in label_counts(dataset, key).items() if label != unlabelled}
+    most = max(counts, default=-1) + 1 if classes is None else classes
+    outside = [label for label in counts if not 0 <= label < most]
+    if outside or not counts:
+        message = f"has labels {', '.join(map(str, outside[:8]))}, outside of {most} classes"
+        message = message if outside else "has no labels"
+        raise InputError(Problem(key, message, "name the one of no class: unlabelled=…", "option"))
+    weights = np.zeros(most, np.float32)
+    for label, count in counts.items():
+        weights[label] = sum(counts.values()) / (len(counts) * count)
+    return weights
