@@ -137,6 +137,8 @@ def plain_sample(path: Path, family: str, sample: int) -> Iterator[tuple[str, np
             source = int(array("segments/source")[segment])
             scale, offset = (np.asarray(array(f"sources/{each}")[source]) for each in ("scale", "offset"))
             xyz = (xyz + offset) / scale if decimal else xyz * scale + offset
+        if xyz.dtype == np.float32:  # not moved
+            origin = np.zeros_like(origin)
         yield "xyz", (xyz - origin).astype(np.float32)
         yield "origin", origin
     elif family == "ct" and (path / "volumes/image").exists():
