@@ -48,11 +48,13 @@ def is_up_to_date(
     except (StoreError, OSError):
         return False
     made = store.attributes
-    if made["skipped"] or made["created_with"] != versions():
+    if made.get("skipped") or made.get("created_with") != versions():
         return False
     scan = scan_sound(converter, paths, skip=False)[1]
     options = json.loads(json.dumps(plan_options(scan, codec, shares)))
-    recorded = {name: value for name, value in made["options"].items() if name != "found"}  # in the values
+    recorded = {
+        name: value for name, value in made.get("options", {}).items() if name != "found"
+    }  # in the values
     if (scan.family, options) != (made["family"], recorded):
         return False
     sizes = [sum(file.size for file in guard_of(source)) for source in scan.sources]

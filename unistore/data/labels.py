@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from unistore.data.kinds.protocol import Picks
+from unistore.data.parts import bind_parts
 from unistore.errors import InputError, Problem
 
 __all__ = ["class_weights", "label_counts"]
@@ -17,13 +19,15 @@ _SAMPLES = 16
 
 def label_counts(dataset: Any, key: str) -> dict[int, int]:
     """See `Dataset.label_counts`."""
-    name = dataset.names.get(key, key)
     if key not in dataset.fields:
         message = f"{key} is not read; there are {', '.join(dataset.fields)}"
         raise InputError(Problem("key", message, kind="option"))
     found: dict[int, int] = {}
-    for lo in range(0, len(dataset), _SAMPLES):
-        values = dataset.read_batch(range(lo, min(lo + _SAMPLES, len(dataset))))[name].values
+    reader = bind_parts(dataset.parts, [key])
+    for lo in range(0, len(reader), _SAMPLES):
+        index = np.arange(lo, min(lo + _SAMPLES, len(reader)))
+        picks = Picks(index, np.full(len(index), dataset.epoch), dataset.seed)
+        values = reader.read(picks, np.empty)[key].values
         if values.dtype.kind not in "biu":
             message = f"{key} is {values.dtype}, and labels are integers"
             raise InputError(Problem("key", message, kind="option"))

@@ -26,6 +26,7 @@ from unistore.loader.setup import make_producer
 from unistore.loader.state import Progress, dataset_digest
 from unistore.loader.stats import Stats, report
 from unistore.order.sequences import RankShare
+from unistore.order.shuffles import NAMED
 from unistore.system.arguments import Arguments, checked_epoch
 
 __all__ = ["Loader"]
@@ -150,10 +151,9 @@ class Loader:
         check.function("collate_fn", collate_fn)
         check.function("worker_init_fn", worker_init_fn)
         check.integer("log_every", log_every)
-        right = shuffle is None or isinstance(shuffle, bool) or shuffle in ("full", "blocks", "sources")
-        check.expect(
-            "shuffle", shuffle, right, "True, False, 'full' or 'blocks' (an order of your own is a sampler)"
-        )
+        right = shuffle is None or isinstance(shuffle, bool) or shuffle in NAMED
+        expected = "True, False, 'full', 'blocks' or 'sources' (an order of your own is a sampler)"
+        check.expect("shuffle", shuffle, right, expected)
         refuse_torch_alone(
             check,
             {

@@ -144,8 +144,10 @@ class _WorkerState:
         self._slabs: dict[int, Segment] = {}
         self._lent: list[SlabLease] = []
         self._dataset = config.dataset
-        self._fetch: Fetch = choose_fetch(config.dataset, config.collate)
-        if config.cache is not None and cache is not None:
+        self._fetch: Fetch
+        if config.cache is None or cache is None:
+            self._fetch = choose_fetch(config.dataset, config.collate)
+        else:
             self._fetch = cached(config.dataset, config.collate, config.cache.region(cache))
         self._environment = Environment(worker, config.workers, config.seed, config.dataset)
         self._environment.settle_torch()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sized
 
 from unistore.order.permutation import At
 from unistore.order.sequences import EpochSequence, RankShare, Weighted
-from unistore.order.shuffles import ShuffleKind, shuffled
+from unistore.order.shuffles import NAMED, ShuffleKind, shuffled
 from unistore.system.arguments import MAX_EPOCH, Arguments, checked_epoch
 
 __all__ = ["SequenceSampler", "Shuffle"]
@@ -60,8 +60,8 @@ class Shuffle:
             check.integer("data", data, most=MAX_EPOCH)
         check.integer("seed", seed, None)
         check.integer("samples_per_epoch", samples_per_epoch, 1, MAX_EPOCH, none=True)
-        right = shuffle is True or shuffle in ("full", "blocks", "sources")
-        check.expect("shuffle", shuffle, right, "True, 'full' or 'blocks'")
+        right = shuffle is True or shuffle in NAMED
+        check.expect("shuffle", shuffle, right, "True, 'full', 'blocks' or 'sources'")
         check.integer("batch_size", batch_size, 1)
         check.raise_problems()
         offsets = getattr(data, "store_offsets", None)

@@ -13,9 +13,11 @@ from unistore.errors import InputError, Problem
 from unistore.order.blocks import GROUP, LANES, BlockShuffle, uniform_blocks
 from unistore.order.sequences import EpochSequence, Shuffled, Subset
 
-__all__ = ["ShuffleKind", "shuffled"]
+__all__ = ["NAMED", "ShuffleKind", "shuffled"]
 
 ShuffleKind = Literal[True, "full", "blocks", "sources"]
+NAMED = ("full", "blocks", "sources")
+"""Kinds that a user names."""
 
 DEFAULT_BLOCK = 256
 """Samples per block for a dataset without ``block_offsets``."""

@@ -276,7 +276,7 @@ def test_wrong_options_are_named_together(data):
         "batch_size", "seed", "prefetch_factor", "multiprocessing_context", "rank",
     }  # fmt: skip
     for shuffle in ("sometimes", 1, InOrder(200)):
-        with pytest.raises(InputError, match="must be True, False, 'full' or 'blocks'"):
+        with pytest.raises(InputError, match="must be True, False, 'full', 'blocks' or 'sources'"):
             Loader(data.Batched(), 1, shuffle)
     with pytest.raises(InputError, match="200 samples"):
         Loader(data.Batched(), 1, shuffle=True, subset=[200])
