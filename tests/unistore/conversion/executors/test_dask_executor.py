@@ -237,6 +237,10 @@ def test_a_scheduler_file_and_a_worker_with_threads(
     file = tmp_path / "scheduler.json"
     file.write_text(json.dumps({"address": cluster.address}))
     cluster.start_worker("--nthreads", "3", "--no-nanny", "--local-directory", str(tmp_path / "scratch"))
+    from distributed import Client
+
+    with Client(cluster.address) as client:
+        client.wait_for_workers(1, timeout=30)  # a short run may be over before it looks again
     told: list[str] = []
     with Dask(str(file), tell=told.append) as executor:
         run(make_converter("rows", {}), sources["rows"], tmp_path / "out.zarr", executor=executor)
