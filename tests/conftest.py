@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-multiprocessing.set_forkserver_preload(["torch"])  # imported once, not by every worker it starts
+multiprocessing.set_forkserver_preload(["pytest", "torch", "unistore.conversion.convert"])  # once, not by every process
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
