@@ -21,6 +21,7 @@ FAMILY = Family(
     forms="unistore.schemas.ct.forms:FORMS",
     rules="unistore.schemas.ct.rules:RULES",
     export="unistore.converters.ct.export:files",
+    export_to={"ome-zarr": "unistore.converters.ct.ome_zarr:files"},
     originals="unistore.converters.ct.original:Originals",
     kind="unistore.data.kinds.defaults:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",

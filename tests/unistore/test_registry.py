@@ -95,6 +95,8 @@ def test_records_are_whole() -> None:
     for each in families().values():
         for part in ("options", "converter", "validate", "rules", "export", "originals", "kind"):
             each.part(part)
+        for to in each.export_to:
+            each.part("export_to", to)
         assert each.part("forms") is not GENERAL
         assert issubclass(each.part("converter"), each.part("options"))
         assert each.part("converter").family == each.name
