@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from unistore.data.kinds.protocol import INDEX, SOURCE
 from unistore.errors import InputError
+from unistore.schemas.ct.limiting import limit
 from unistore.schemas.ct.windows import parse_window
 from unistore.schemas.indices import Column, contradiction
 from unistore.store.reader import Store
@@ -106,11 +107,7 @@ class WindowedBox:
         """See `BoxSource.read`."""
         stored = np.empty(out.shape, self._image.dtype)
         self._image.read(volume, lo, hi, stored)
-        low, high = self._limits
-        np.clip(stored, low, high, out=out, dtype=np.float32, casting="unsafe")
-        if self._scale:
-            out -= np.float32(low)
-            out /= np.float32(high - low)
+        limit(stored, *self._limits, scale=self._scale, out=out)
 
 
 class PointBox:
