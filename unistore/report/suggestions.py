@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.registry import get_family
 from unistore.data import kinds
-from unistore.data.kinds.protocol import SampleKind
+from unistore.data.kinds.protocol import NamesGroup, SampleKind
 from unistore.data.kinds.reach import Reach, as_code, reach_of
 from unistore.data.parts import default_kind
 from unistore.errors import InputError, Problem
@@ -70,7 +70,10 @@ def suggestions(store: Store, units: NDArray[np.int64] | None = None) -> list[Su
         except InputError:  # of another package
             found.append(Suggestion(said=said, kind=None, text=said, reach=Reach(samples=0), samples=None))
         else:
-            found.append(_looked_at(store, said, kind, units))
+            chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else kind
+            if chosen is not None:
+                text = said if chosen == kind else as_code(chosen)
+                found.append(_looked_at(store, text, chosen, units))
     return found
 
 
@@ -83,7 +86,12 @@ def natural_suggestion(store: Store, units: NDArray[np.int64] | None = None) -> 
         If the store's family is not known here, or has no such kind.
     """
     kind = default_kind(store)
-    return _looked_at(store, as_code(kind), kind, units)
+    chosen = kind.chosen(store) if isinstance(kind, NamesGroup) else None
+    if chosen is None or chosen == kind:
+        return _looked_at(store, as_code(kind), kind, units)
+    found = _looked_at(store, as_code(chosen), chosen, units)
+    reach = found.reach if found.changed else replace(found.reach, what="the store holds several windows")
+    return replace(found, said=as_code(kind), reach=reach)
 
 
 def _looked_at(store: Store, said: str, kind: SampleKind, units: NDArray[np.int64] | None) -> Suggestion:
