@@ -68,6 +68,8 @@ class File:
         Arrays by path inside the file; files of a single array have the path ``""``.
     attributes
         Attributes of HDF5 groups and datasets by path, ``""`` for the root.
+    remark
+        What is to be said of it, once of all files.
     compressed
         Whether HDF5 datasets are compressed (gzip and shuffle, chunks of 8,192 rows).
     """
@@ -77,6 +79,7 @@ class File:
     source: int
     values: Mapping[str, Values]
     attributes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    remark: str = ""
     compressed: bool = False
 
 

@@ -39,3 +39,5 @@ def command(store: str, destination: str, as_json: bool) -> None:
         f"exported {done.destination}: {count_of(done.files, 'file')}, {size(done.bytes)}, "
         f"from {count_of(done.sources, 'source')} ({done.family.replace('_', ' ')})"
     )
+    for remark in done.remarks:
+        say_done(remark)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unistore.conversion.failure import named, refusal
 from unistore.converters.common.exported import File
@@ -27,13 +28,14 @@ __all__ = ["Exported", "export"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Result of an export: where it is, its family, and the number of sources, files and bytes."""
+    """Result of an export: where it is, its family, the number of sources, files and bytes, and remarks."""
 
     destination: str
     family: str
     sources: int
     files: int
     bytes: int
+    remarks: tuple[str, ...] = ()
 
 
 def export(
@@ -81,14 +83,15 @@ def export(
     return Exported(destination=str(target), family=opened.family, **done)
 
 
-def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, int]:
-    """Write all files; returns the counts of `Exported`."""
+def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, Any]:
+    """Write all files; returns the counts and remarks of `Exported`."""
     names = FileNames(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()
     progress.begin("writing", sum(sizes))
     count = total = 0
     current = 0
+    remarks: dict[str, None] = {}
     for file in _checked(store, files):
         if file.source != current:
             progress.advance(sum(sizes[current : file.source]))
@@ -100,10 +103,11 @@ def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progre
                 write(file, path)
         except OSError as error:
             raise named(error, path) from error
+        remarks |= {file.remark: None} if file.remark else {}
         count += 1
         total += path.stat().st_size
     progress.advance(sum(sizes[current:]))
-    return {"sources": len(sizes), "files": count, "bytes": total}
+    return {"sources": len(sizes), "files": count, "bytes": total, "remarks": tuple(remarks)}
 
 
 def _checked(store: Store, files: Iterator[File]) -> Iterator[File]:

@@ -441,7 +441,10 @@ def test_suggestions_fit_the_store(make_store: Any, make_scans: Any) -> None:
     }
     cases = {
         make_store("spike", frames, count=7, table="frames"): {"unistore.Clips(length=4, crop=(12, 20))"},
-        make_scans([(122, 101, 30), (130, 20, 99)]).path: {"unistore.Patches(size=(96, 20, 30))", "unistore.SparsePoints()"},
+        make_scans([(122, 101, 30), (130, 20, 99)]).path: {
+            "unistore.Patches(size=(96, 20, 30))",
+            "unistore.SparsePoints()",
+        },
         make_scans([(97, 96, 99)]).path: {"unistore.Patches(96)", "unistore.SparsePoints()"},
         make_store("trajectory", steps, count=2, table="episodes"): {
             'unistore.Windows(history=2, horizon=8, pad="edge")'
