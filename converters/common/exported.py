@@ -74,7 +74,7 @@ class File:
     axes
         Names of the axes of every array of a Zarr group.
     notes
-        What the user is told about the whole export.
+        What the user is told of the export, each sentence once.
     """
 
     name: str

@@ -25,7 +25,7 @@ FAMILY = Family(
     originals="unistore.converters.ct.original:Originals",
     kind="unistore.data.kinds.defaults:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",
-    other_kinds=("unistore.Patches(96)",),
+    other_kinds=("unistore.Patches(96)", "unistore.SparsePoints()"),
     config="unistore.converters.ct.config:CONFIG",
     batch_size=2,
 )

@@ -48,6 +48,10 @@ def notes_of(
     brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
     if brought:
         notes.append(f"windows that files brought: {brought}")
+    floats = [w for volume in volumes for w in volume.windows.values() if w.dtype.kind == "f"]
+    if floats:
+        first = printable(floats[0].path.name)
+        notes.append(f"windows of floats, masks or scaled to 0…1: {len(floats)} files, such as {first}")
     for name in sorted({name for volume in volumes for name in volume.labels}, key=natural_key):
         labelled = [volume for volume in volumes if name in volume.labels and volume.image]
         for volume in labelled[:1]:

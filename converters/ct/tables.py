@@ -153,8 +153,11 @@ def possible_tables(
         listed = sum(volume.sparse[name].count for volume in volumes if name in volume.sparse)
         points = sum(prod(volume.extent) for volume in volumes if volume.extent is not None)
         group = f"{schema.WINDOWS}/{name}"
-        table = points_table(group, max(agreement.shape), agreement.values[name], 1, "")
-        if sparse == "auto" and not listed:  # masks are smaller where there are more
+        dtype = agreement.scaled.get(name, agreement.values[name])
+        table = points_table(group, max(agreement.shape), dtype, 1, "")
+        if (
+            sparse == "auto" and not listed and name not in agreement.scaled
+        ):  # masks are smaller where there are more
             bits = sum(prod(bit_shape(volume.extent)) for volume in volumes if volume.extent is not None)
             points = bits // sum(field.row_bytes for field in table.fields)
         if sparse != "mask" or listed:

@@ -28,7 +28,7 @@ __all__ = ["Exported", "export"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Result of an export: where it is, its family, the number of sources, files and bytes, and remarks."""
+    """Result of an export: where it is, its family, the number of sources, files and bytes, and notes."""
 
     destination: str
     family: str
@@ -92,7 +92,7 @@ def export(
 
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, Any]:
-    """Write all files; returns the counts and remarks of `Exported`."""
+    """Write all files; returns the counts and notes of `Exported`."""
     names = FileNames(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()

@@ -79,6 +79,46 @@ def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
         unistore.Dataset(make_scans().path, unistore.Volumes(window="lungs"))
 
 
+@pytest.mark.parametrize("sparse", FORMS)
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("pad", ["edge", "zero", -1000])
+def test_one_size_for_all(make_scans: Callable[..., Any], pad: Any, step: int, sparse: str) -> None:
+    scans = make_scans([(9, 5, 40), (70, 8, 6), (3, 3, 3)], sparse=sparse)
+    size = (24, 4, 7)
+    dataset = unistore.Dataset(scans.path, unistore.Volumes(size=size, pad=pad, step=step))
+    batch = unistore.collate(dataset.__getitems__([0, 1, 2]))
+    assert batch["image"].shape == batch["low"].shape == (3, *size)
+    for number, volume in enumerate(scans.volumes):
+        for key, whole in (("image", volume), ("low", scans.inside(number))):
+            cut = whole[::step, ::step, ::step][: size[0], : size[1], : size[2]]
+            fill = 0 if pad == "zero" or key == "low" else pad
+            how = {"mode": "edge"} if pad == "edge" else {"constant_values": fill}
+            widths = [(0, end - extent) for end, extent in zip(size, cut.shape, strict=True)]
+            assert np.array_equal(batch[key][number], np.pad(cut, widths, **how)), (key, number)
+    stored = unistore.Dataset(scans.path)[0]["spacing"]
+    assert torch.equal(batch["spacing"][0], stored * step)
+
+
+def test_a_step_without_a_size(make_scans: Callable[..., Any]) -> None:
+    scans = make_scans()
+    for sample, volume in zip(
+        unistore.Dataset(scans.path, unistore.Volumes("low:9:0", step=2)), scans.volumes, strict=True
+    ):
+        assert np.array_equal(sample["image"], volume[::2, ::2, ::2].clip(-4.5, 4.5).astype("f4"))
+
+
+def test_sizes_that_do_not_fit(make_scans: Callable[..., Any]) -> None:
+    path = make_scans([(5, 6, 7), (9, 9, 9)]).path
+    with pytest.raises(InputError, match="1 volumes are shorter: of 5 × 6 × 7 voxels at least"):
+        unistore.Dataset(path, unistore.Volumes(size=8))[0]
+    assert unistore.Dataset(path, unistore.Volumes(size=5))[1]["image"].shape == (5, 5, 5)
+    for wrong in ({"pad": "edge"}, {"size": 8, "pad": "drop"}, {"size": 0}, {"step": 0}, {"size": (1, 2)}):
+        with pytest.raises(InputError):
+            unistore.Volumes(**wrong)
+    with pytest.raises(InputError, match="not a value of image"):
+        unistore.Dataset(path, unistore.Volumes(size=8, pad=1e9))[0]
+
+
 def test_volumes_of_different_extents_are_ragged(make_scans: Callable[..., Any]) -> None:
     scans = make_scans()
     samples = unistore.Dataset(scans.path).__getitems__([2, 0])
