@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from unistore.cli.output import say_done, say_json
+from unistore.cli.output import progress_bar, say_done, say_json
 from unistore.system.sizes import count_of, size
 
 __all__ = ["command"]
@@ -28,9 +28,8 @@ def command(store: str, destination: str, as_json: bool) -> None:
     DST must not exist; it appears once everything is written.
     """
     from unistore import export
-    from unistore.cli.progress import ProgressBar
 
-    with ProgressBar() as bar:
+    with progress_bar() as bar:
         done = export(store, destination, progress=bar)
     if as_json:
         say_json(asdict(done))

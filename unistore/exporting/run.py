@@ -15,12 +15,13 @@ from unistore.errors import ConversionError, InputError, StoreError
 from unistore.exporting.naming import FileNames
 from unistore.exporting.temporary_folder import temporary_folder
 from unistore.exporting.writing import write
+from unistore.progress import shown
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 
 __all__ = ["Exported", "export"]
 
@@ -37,7 +38,10 @@ class Exported:
 
 
 def export(
-    store: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress = NO_PROGRESS
+    store: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    progress: Progress | bool | None = None,
 ) -> Exported:
     """Export a store as files in the main layout of its source family.
 
@@ -51,7 +55,7 @@ def export(
     destination
         Folder to create; must not exist.
     progress
-        Receives the progress.
+        As of `unistore.convert`.
 
     Raises
     ------
@@ -71,8 +75,8 @@ def export(
     _check_destination(target, local_path(store))
     files = _exporter(opened)
     try:
-        with temporary_folder(target, "unistore-export") as work:
-            done = _write_all(opened, files(opened), work / "files", progress)
+        with shown(progress) as told, temporary_folder(target, "unistore-export") as work:
+            done = _write_all(opened, files(opened), work / "files", told)
             _check_destination(target, local_path(store))
             os.sync()
             (work / "files").rename(target)

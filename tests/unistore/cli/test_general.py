@@ -128,7 +128,7 @@ def test_sizes_and_counts() -> None:
 
 
 INTERRUPTED = """
-from unistore.cli.progress import ProgressBar
+from unistore.progress import ProgressBar
 with ProgressBar() as bar:
     bar.begin("reading", 10)
     bar.advance(10)
