@@ -46,6 +46,8 @@ class Report:
         object.__setattr__(self, "verdicts", tuple(self.verdicts))
 
     def __repr__(self) -> str:
-        samples = f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
+        samples = (
+            f"{self.samples:,} {self.sample_table.rpartition('/')[2]} from {count_of(self.sources, 'source')}"
+        )
         left_out = f", {len(self.skipped)} skipped" if self.skipped else ""
         return f"Report({self.destination!r}: {samples}, {size(self.stored_bytes)}{left_out})"
