@@ -29,7 +29,7 @@ UNISTORE = Path(sys.executable).with_name("unistore")
 
 @dataclass(frozen=True)
 class Conversion:
-    """One conversion in the folder of the demo: its sources, the command's options, and the samples to load."""
+    """One conversion in the folder of the demo: sources, options of the command, and the samples to load."""
 
     name: str
     about: str
@@ -176,9 +176,7 @@ def main() -> None:
         load(conversion, store)
         pages.append(store.with_suffix(".html"))
         pages[-1].write_text(unistore.inspect(store).to_html(), encoding="utf-8")
-    print(
-        f"\nIn {OUT.name}/ every example of the guides runs. Pages with pictures of samples, to open in a browser:"
-    )
+    print(f"\nEvery example of the guides runs in {OUT.name}/. Pages with pictures, to open in a browser:")
     print("\n".join(f"  {page.relative_to(ROOT)}" for page in pages))
 
 

@@ -80,7 +80,7 @@ def robot_episodes(path: Path) -> Path:
 
 
 def plain_arrays(root: Path) -> None:
-    """Two files of ``data`` (120, 8) and ``label`` (120,): the label is the largest of the first three columns."""
+    """Two files of ``data`` (120, 8) and ``label`` (120,): which of the first three columns is largest."""
     rng = np.random.default_rng(3)
     root.mkdir(parents=True)
     for name in ("a", "b"):
