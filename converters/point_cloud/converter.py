@@ -47,6 +47,7 @@ from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
+from unistore.system.sizes import count_of
 
 __all__ = ["PointCloudConverter"]
 
@@ -190,9 +191,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kinds = Counter(each.format for each in found)
         counted = ", ".join(f"{count} of layout {kind}" for kind, count in kinds.items())
         stored = sum(each.segments for each in found if each.segmented)
-        notes = [f"point cloud: {len(parts)} file(s), {counted}; {stored} segments of their own"]
+        notes = [f"point cloud: {count_of(len(parts), 'file')}, {counted}; {stored} segments of their own"]
         uncut = [part.name for part, each in zip(parts, found, strict=True) if not each.segmented]
-        others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
+        others = f" and {count_of(len(uncut) - 1, 'other file')}" if len(uncut) > 1 else ""
         if uncut and self.segment is None:
             notes.append(
                 f"{uncut[0]}{others}: no segments, so each file is one (--segment window:50 cuts it)"

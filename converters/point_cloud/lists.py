@@ -84,9 +84,7 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
             f"{list(lists.splits.values()).count(split)} {split}"
             for split in dict.fromkeys(lists.splits.values())
         )
-        lists.notes.append(
-            f"splits taken from {', '.join(path.name for path in lists.files)}: {counted} file(s)"
-        )
+        lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
     return lists
 
 

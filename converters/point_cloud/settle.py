@@ -37,6 +37,7 @@ from unistore.schemas.point_cloud.fields import (
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 from unistore.system.packed import view
+from unistore.system.sizes import count_of
 
 __all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
 
@@ -142,7 +143,7 @@ def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], un
     real = numbers != NO_SEGMENT
     if not real.any():
         message = "no point belongs to a segment, so there would be no sample"
-        raise InputError(Problem(f"{len(facts)} file(s)", message, "lower min_points", "empty"))
+        raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
     run = _typical(lengths[real])
     voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
     dtype = _xyz_dtype(scan.sources, facts)

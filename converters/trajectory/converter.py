@@ -29,6 +29,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 from unistore.system.packed import Packed
+from unistore.system.sizes import count_of
 
 __all__ = ["TrajectoryConverter"]
 
@@ -144,7 +145,8 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
                 encoded |= dict.fromkeys(
                     column for column, feature in variant.features.items() if feature.encoded
                 )
-        notes = [f"{next(iter(layouts))}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
+        counted = f"{count_of(episodes, 'episode')}, {count_of(steps, 'step')}"
+        notes = [f"{next(iter(layouts))}: {counted} from {count_of(len(kept), 'file')}"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
             for role in ("action", "reward")
@@ -234,4 +236,6 @@ def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
     if any(each.index.names for each in scanned):
         return []
     notes = [note for each in scanned for note in each.notes][:20]
-    return [Problem(f"{len(scanned)} file(s)", "; ".join(["no episode is left", *notes]), kind="empty")]
+    return [
+        Problem(f"{count_of(len(scanned), 'file')}", "; ".join(["no episode is left", *notes]), kind="empty")
+    ]

@@ -10,7 +10,7 @@ import click
 
 from unistore.cli.families import DetectCommand, FamilyGroup
 from unistore.cli.options import add_common_options
-from unistore.cli.output import say, say_done, say_json
+from unistore.cli.output import progress_bar, say, say_done, say_json
 
 __all__ = ["convert"]
 
@@ -42,7 +42,6 @@ Examples:
 def _convert(family: str | None, **given: Any) -> int:
     """Run or preview one conversion and print the result; returns the exit code."""
     from unistore.cli.conversion_text import preview_text, report_text
-    from unistore.cli.progress import ProgressBar
     from unistore.conversion.convert import convert as run
     from unistore.conversion.convert import detect_family, make_converter, source_paths
 
@@ -81,7 +80,7 @@ def _convert(family: str | None, **given: Any) -> int:
         else:
             say_done(f"{destination}: up to date: {SAME}")
         return 0
-    with ProgressBar() as bar:
+    with progress_bar() as bar:
         report = run(paths, destination, family, progress=bar, **common, **given)
     if as_json:
         say_json(asdict(report))

@@ -30,7 +30,7 @@ class _Shared(TypedDict, total=False):
     scheduler: str | None
     memory: str | int | None
     on_error: str
-    progress: Progress
+    progress: Progress | bool | None
     exclude: str | Sequence[str]
 
 

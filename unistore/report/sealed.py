@@ -156,14 +156,19 @@ def _unlabelled(path: str, values: dict[str, Any]) -> str | None:
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
     """Whether an array only says where others are, or is text beside what samples are made of."""
-    path, axes = array["path"], array["axes"]
-    text = path.endswith("/data") and axes in ([], ["byte"]) and array["raw_bytes"] < whole / 10
+    path = array["path"]
+    text = path.endswith("/data") and _holds_bytes(array) and array["raw_bytes"] < whole / 10
     return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
 
 
 def _is_packed(array: dict[str, Any]) -> bool:
     """Whether the values stand for something else: bits, or the bytes of files."""
-    return "bit_order" in array["attributes"] or "byte" in array["axes"]
+    return "bit_order" in array["attributes"] or _holds_bytes(array)
+
+
+def _holds_bytes(array: dict[str, Any]) -> bool:
+    """Whether an axis counts the bytes of texts or files: ``"name_byte"``."""
+    return any(axis.rpartition("_")[2] == "byte" for axis in array["axes"])
 
 
 def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:

@@ -8,7 +8,7 @@ from unistore.errors import printable
 from unistore.report.blocks import Block
 from unistore.report.commands import spelled_options
 from unistore.report.measures import noun
-from unistore.report.values import spark
+from unistore.report.values import FEW, spark
 from unistore.system.sizes import count_of, size
 
 __all__ = ["number", "store_blocks"]
@@ -115,7 +115,7 @@ def _label_table(arrays: list[dict[str, Any]]) -> Block:
     rows = []
     for array in arrays:
         values = array["values"]
-        if values is not None and len(values["labels"] or ()) > 1:
+        if values is not None and values["read"] >= FEW and len(values["labels"] or ()) > 1:
             labels = [
                 f"{value}: {100 * count / values['read']:.3g} %"
                 for value, count in values["labels"][:SHOWN_LABELS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -136,7 +137,9 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
     ]
     others = verdict_blocks(about["verdicts"])
     if problems:
-        convert = Block(title="then convert it", code=about["command"])
+        ways = re.findall(r"--columns \w+", problems[0].cure) if len(problems) == 1 else []
+        code = "\n".join(f"{about['command']} {way}" for way in ways) or about["command"]
+        convert = Block(title="convert it in one of these ways" if ways else "then convert it", code=code)
         return [*problem_blocks(facts, problems), *others, convert]
     sources = about["sources"]
     names = ", ".join(source["name"] for source in sources["first"])
