@@ -217,6 +217,10 @@ class Hdf5Format(Format):
         with open_hdf5(source.path, source.name) as file:
             yield self.episodes(file, source.name)
 
+    def episodes_in(self, look: SourceFile) -> EpisodeSource:
+        """As in `Format`."""
+        return self.episodes(look.opened(open_hdf5), look.name)
+
     @contextmanager
     def open_original(self, path: Path) -> Iterator[OriginalFile]:
         """As in `Format`, with h5py alone."""
