@@ -74,7 +74,7 @@ class _Walk:
 
     @contextmanager
     def __call__(self, path: Path) -> Iterator[Seen]:
-        with hdf5.open_hdf5(path, self.name) as file:
+        with hdf5.open_hdf5(path, self.name, _GROUPS) as file:
             yield Seen(file, walk(file, self.name, self.roots, skip=_GROUPS), self.name)
 
 
@@ -220,7 +220,7 @@ def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
 
     @contextmanager
     def open_points(source: Source) -> Iterator[PointSource]:
-        with hdf5.open_hdf5(source.path, source.name) as file:
+        with hdf5.open_hdf5(source.path, source.name, _GROUPS) as file:
             yield points(file, source)
 
     return open_points

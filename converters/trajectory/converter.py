@@ -16,7 +16,7 @@ from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
 from unistore.converters.trajectory import layouts
-from unistore.converters.trajectory.derive import derive_memory, derive_source
+from unistore.converters.trajectory.derive import SUMMARY, derive_memory, derive_source
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import TrajectoryOptions
@@ -110,7 +110,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
                 sum(len(each.index.names) for _, each in kept),
                 sum(sum(each.index.lengths) for _, each in kept),
             ),
-            needs_facts=True,
+            needs_facts=any(each.summary is None for _, each in kept),
         )
 
     def _source(
@@ -128,7 +128,11 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             files=(*part.files, *each.files),
             rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
             split=split_of(part.name),
-            detail={**index.to_json(), **texts.detail(part.name, each.attributes, _is_stored(index))},
+            detail={
+                **index.to_json(),
+                **texts.detail(part.name, each.attributes, _is_stored(index)),
+                **({} if each.summary is None else {SUMMARY: each.summary}),
+            },
             memory=derive_memory(index, keep=self.images == "keep"),
             reading=each.reading,
         )
