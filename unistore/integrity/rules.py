@@ -11,7 +11,7 @@ from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import Outcome
 from unistore.errors import Problem, StoreError
 from unistore.integrity.steps import run_in_order
-from unistore.schemas.forms import offsets_errors
+from unistore.schemas.array_spec import offsets_errors
 from unistore.schemas.indices import table_columns
 from unistore.schemas.rules import Rule, UnreadableError, View, broken, first_row
 from unistore.schemas.text import text_values
@@ -22,11 +22,11 @@ __all__ = ["RULES", "run_rules"]
 def indices(view: View) -> Iterator[Problem]:
     """Offsets, codes and extents stay within the arrays that they index; text is UTF-8."""
     for path in view.paths:
-        form = view.form(path)
-        if form.bounds_values:
-            yield from (broken(path, error) for error in form.value_errors(view.whole(path), view.shape))
+        spec = view.spec(path)
+        if spec.bounds_values:
+            yield from (broken(path, error) for error in spec.value_errors(view.whole(path), view.shape))
     for path in view.paths:
-        if view.store.forms.is_text(path, view.paths):
+        if view.store.specs.is_text(path, view.paths):
             yield from _not_text(view, path)
 
 
