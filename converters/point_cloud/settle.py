@@ -1,4 +1,4 @@
-"""Tables and index arrays of a point cloud store, once every file has been derived."""
+"""Tables and index arrays of a point cloud store, from the facts of all files."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def tables(
     voxel_runs: Sequence[int],
     decimal: Decimal | None = None,
 ) -> tuple[Table, ...]:
-    """``points`` and one table a voxel grid, all spilled.
+    """``points`` and one table per voxel grid, all spilled.
 
     Parameters
     ----------
@@ -70,11 +70,11 @@ def tables(
     sizes
         Edges of the voxel grids.
     xyz_dtype, unit
-        Of the coordinates.
+        Dtype and unit of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
     decimal
-        How decimals are quantised.
+        Scale and offset of decimals.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
@@ -121,16 +121,16 @@ def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None) -> Settled:
-    """Index arrays and the final tables.
+    """Index arrays and the final tables of all sources.
 
     Parameters
     ----------
     scan, facts
-        Of all sources.
+        The scan, and the facts of each source.
     sizes
         Edges of the voxel grids.
     unit
-        Of the coordinates.
+        Unit of the coordinates.
 
     Raises
     ------
@@ -209,7 +209,7 @@ def _quantum_arrays(sources: Sequence[Source], decimal: Decimal | None) -> Array
 
 
 def _source_arrays(sources: Sequence[Source]) -> Arrays:
-    """What each file's layout was, and the headers."""
+    """Layout, header and attributes of each file."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
     layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
     arrays: Arrays = [
@@ -222,7 +222,7 @@ def _source_arrays(sources: Sequence[Source]) -> Arrays:
 
 
 def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:
-    """int32 if every source is quantised, float32 if every one is, else float64, which holds them all."""
+    """int32 or float32 if all sources have that dtype, else float64, which can represent both."""
     kinds = {
         "int32" if each["quantised"] else source.detail["xyz_dtype"]
         for source, each in zip(sources, facts, strict=True)
@@ -231,14 +231,14 @@ def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:
 
 
 def _decimal(facts: Sequence[Facts], lengths: NDArray[np.int64]) -> Decimal | None:
-    """How the coordinates of all sources are quantised as decimals; None where they cannot be."""
+    """Common scale and offset if the coordinates of all sources are decimals, or None."""
     bounds = np.concatenate([each["bounds"] for each in facts])[lengths > 0]
     places = [int(each["places"]) for each in facts]
     return decimal_of(places, bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
 
 
 def _described(key: str, field: Field, facts: Sequence[Facts]) -> Field:
-    """A label column whose every value is 0 says so."""
+    """Mark a label column whose values are all 0."""
     if not is_label(key) or any(each[f"labelled/{key}"] for each in facts):
         return field
     return replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
