@@ -141,9 +141,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             dropped |= dict.fromkeys(each.dropped)
             for variant in each.index.variants:
                 empty |= dict.fromkeys(variant.empty)
-                encoded |= dict.fromkeys(
-                    column for column, feature in variant.features.items() if feature.encoded
-                )
+                encoded |= dict.fromkeys(name for name, each in variant.features.items() if each.encoded)
         notes = [f"{next(iter(layouts))}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
@@ -156,9 +154,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         ):
             if datasets:
                 notes.append(f"{what}: {', '.join(datasets)}")
-        compressed = [column for column in encoded if column in layout.merged]
-        if compressed:
-            listed = ", ".join(compressed)
+        if listed := ", ".join(column for column in encoded if column in layout.merged):
             notes.append(
                 f"compressed frames ({listed}) taken as {self.colour}; if red and blue are exchanged, "
                 "choose the other --colour (standard, swapped)"
@@ -175,10 +171,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             for variant in each.index.variants
             for feature in variant.features.values()
         }
+        message = "no episode has a per-step dataset of this name"
         return [
-            Problem(
-                f"--map {column}={dataset}", "no episode has a per-step dataset of this name", kind="missing"
-            )
+            Problem(f"--map {column}={dataset}", message, kind="missing")
             for column, dataset in self.map.items()
             if dataset.strip("/") not in used
         ]
