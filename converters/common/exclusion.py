@@ -65,15 +65,7 @@ class Exclusion:
         return [f"left out: {first_few(list(self._found), _LISTED)}"] if self._found else []
 
     def not_found(self, expected: Iterable[str], existing: Iterable[str]) -> list[Problem]:
-        """A Problem for each name that was not found, with similar names as a suggestion.
-
-        Parameters
-        ----------
-        expected
-            Names that must leave something out.
-        existing
-            Names of all sources and their parts.
-        """
+        """A Problem for each expected name that left nothing out, with similar existing names to suggest."""
         absent = sorted({name.rstrip("/") for name in expected} - set(self._found))
         if not absent:
             return []
@@ -82,26 +74,20 @@ class Exclusion:
 
 
 class ProblemCollector:
-    """Collects the problems of several attempts, so that all are raised together.
-
-    Parameters
-    ----------
-    problems
-        List to collect them in; a new one if not given.
-    """
+    """Collects the problems of several attempts in a list, which may be given, to raise all together."""
 
     def __init__(self, problems: list[Problem] | None = None) -> None:
         self.problems: list[Problem] = [] if problems is None else problems
 
     @contextmanager
-    def attempt(self, location: str, source: str = "") -> Iterator[None]:
+    def attempt(self, location: str) -> Iterator[None]:
         """Collect what is raised inside as problems, see `as_problem`."""
         try:
             with as_problem(location):
                 yield
         except InputError as error:
             problems = error.problems or [Problem(location, str(error))]
-            self.problems += with_source(source, problems) if source else problems
+            self.problems += problems
 
     def check(self) -> None:
         """Raise the collected problems.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unistore.converters.common.columns import Column, reconcile
-from unistore.converters.common.options import Columns
 from unistore.converters.files.paths import natural_key
+from unistore.converters.options import Columns
 from unistore.converters.spike.images import IMAGE_SUFFIXES
 from unistore.converters.spike.layouts import spike_suffixes, stem_of, voxel_suffixes
 from unistore.errors import Problem, first_few, printable

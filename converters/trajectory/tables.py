@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
-from unistore.converters.common.options import Columns
+from unistore.converters.options import Columns
 from unistore.converters.trajectory.columns import Feature
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.errors import Problem
