@@ -136,15 +136,7 @@ class Family:
             raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
 
     def schema_problems(self, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Problem]:
-        """Every way in which the arrays of a store are none of the family's.
-
-        Parameters
-        ----------
-        arrays
-            `ArrayInfo` of every array, by path.
-        attributes
-            The root's ``unistore`` object.
-        """
+        """What is wrong with a store of the family: `ArrayInfo` by path, the root's ``unistore`` object."""
         found: list[Problem] = self.part("specs").problems(arrays, attributes["samples"]["count"])
         if not found and self.validate:
             found = self.part("validate")(arrays, attributes)

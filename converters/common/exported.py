@@ -17,7 +17,6 @@ Blocks = Callable[[], Iterator[NDArray[Any]]]
 
 Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr"]
 
-
 _NUMERIC_KINDS = "biufc"
 
 

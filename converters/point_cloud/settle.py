@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
-from unistore.converters.common.options import Columns
 from unistore.converters.files.hdf5.attributes import attribute_arrays
+from unistore.converters.options import Columns
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL

@@ -146,9 +146,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             dropped |= dict.fromkeys(each.dropped)
             for variant in each.index.variants:
                 empty |= dict.fromkeys(variant.empty)
-                encoded |= dict.fromkeys(
-                    column for column, feature in variant.features.items() if feature.encoded
-                )
+                encoded |= dict.fromkeys(name for name, each in variant.features.items() if each.encoded)
         counted = f"{count_of(episodes, 'episode')}, {count_of(steps, 'step')}"
         notes = [f"{next(iter(layouts))}: {counted} from {count_of(len(kept), 'file')}"]
         notes += [
@@ -162,9 +160,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         ):
             if datasets:
                 notes.append(f"{what}: {', '.join(datasets)}")
-        compressed = [column for column in encoded if column in layout.merged]
-        if compressed:
-            listed = ", ".join(compressed)
+        if listed := ", ".join(column for column in encoded if column in layout.merged):
             notes.append(
                 f"compressed frames ({listed}) taken as {self.colour}; if red and blue are exchanged, "
                 "choose the other --colour (standard, swapped)"
@@ -181,10 +177,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             for variant in each.index.variants
             for feature in variant.features.values()
         }
+        message = "no episode has a per-step dataset of this name"
         return [
-            Problem(
-                f"--map {column}={dataset}", "no episode has a per-step dataset of this name", kind="missing"
-            )
+            Problem(f"--map {column}={dataset}", message, kind="missing")
             for column, dataset in self.map.items()
             if dataset.strip("/") not in used
         ]

@@ -63,7 +63,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.exporting": {"cv2", "h5py", "zarr"},
     "unistore.loader": {"torch"},
     "unistore.pictures": {"matplotlib"},
-    "unistore.remote": {"obstore", "zarr"},
+    "unistore.remote": {"obstore"},
     "unistore.store": {"zarr"},
 }
 """Heavy imports that a module or package may make inside functions; `unistore` itself: zarr."""
