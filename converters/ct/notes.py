@@ -49,10 +49,9 @@ def notes_of(
     brought = ", ".join(str(window) for window in agreement.windows if window not in asked)
     if brought:
         notes.append(f"windows that files brought: {brought}")
-    listed = [volume for volume in volumes if volume.files.metadata]
-    missing = sum(not volume.metadata for volume in listed)
-    if missing:
-        notes.append(f"{METADATA}: no row of {missing} of {len(listed)} volumes, by name")
+    rows = [volume.metadata for volume in volumes if volume.files.metadata]
+    if "" in rows:
+        notes.append(f"{METADATA}: no row of {rows.count('')} of {len(rows)} volumes, by name")
     floats = [w for volume in volumes for w in volume.windows.values() if w.dtype.kind == "f"]
     if floats:
         first = printable(floats[0].path.name)
