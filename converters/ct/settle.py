@@ -175,9 +175,12 @@ def _volume_arrays(
             stated = " or ".join(sorted({d["stated_by"][name] for d in details if name in d["geometry"]}))
             column = _column(name, (count,), description.format(stated), "float64", unit)
             arrays.append((column, values))
-    if any(detail["info"] for detail in details):
-        infos = [detail["info"] for detail in details]
-        arrays += text_arrays("volumes/info", infos, axis="volume", description="info.json of each volume")
+    for name, what in (("info", "info.json"), ("metadata", "row of metadata.csv, as JSON,")):
+        texts = [detail[name] for detail in details]
+        if any(texts):
+            arrays += text_arrays(
+                f"volumes/{name}", texts, axis="volume", description=f"{what} of each volume"
+            )
     return arrays
 
 

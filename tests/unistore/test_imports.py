@@ -36,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "conversion": STORES | {"converters", "progress"},
     "exporting": STORES | {"converters", "conversion", "progress"},
     "integrity": STORES | {"converters", "conversion", "exporting", "progress"},
-    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures"},
+    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
     "cli": STORES
     | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "progress", "report"},

@@ -45,6 +45,7 @@ _RESERVED = frozenset(
         "extent",
         "name",
         "info",
+        "metadata",
         "valid",
         "valid_extent",
         *_COLUMNS,

@@ -30,7 +30,7 @@ from unistore.system.arguments import Arguments
 
 __all__ = ["VolumeMetadata", "Volumes"]
 
-_TEXTS = ("name", "info")
+_TEXTS = ("name", "info", "metadata")
 
 
 def on_request(store: Store) -> tuple[str, ...]:
@@ -44,7 +44,8 @@ class Volumes:
 
     Keys: ``image`` (D, H, W) in the stored dtype; every window and mask by its name, (D, H, W) u1 of 0 and 1;
     ``spacing``, ``origin``, ``direction`` if stored; ``<mask>_present``. On request: ``source``, ``name``,
-    ``extent`` (3,), ``info`` (the text of the case's ``info.json``).
+    ``extent`` (3,), ``info`` (the text of the case's ``info.json``), ``metadata`` (its row of
+    ``metadata.csv``, as JSON).
 
     Batches are dense, (B, D, H, W), if all volumes have one extent. Else volumes are ragged: packed batches
     have flat values with ``offsets`` and ``shapes`` (B, 3), padded ones are padded to the largest.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,44 @@ def test_what_info_json_says_on_request(tmp_path: Path) -> None:
         dataset = unistore.Dataset(tmp_path / "a.zarr", kind, fields=["name", "info"])
         assert "info" not in unistore.Dataset(tmp_path / "a.zarr", kind).fields
         assert {sample["name"]: sample["info"] for sample in dataset} == infos
+
+
+def test_rows_of_a_table_on_request(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / "set" / "processed" / name).mkdir(parents=True)
+        np.save(tmp_path / "set" / "processed" / name / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
+    table = tmp_path / "set" / "metadata.csv"
+    table.write_text('\ufeffcase_id,age,said\nb,40,"x, ""y"""\na,7,ä\n', encoding="utf-8")
+    assert "has a row for each of these case folders" in str(unistore.inspect(tmp_path / "set"))
+    report = unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
+    assert "metadata.csv: no row of 1 of 3 volumes, by name" in report.notes
+    assert not report.skipped
+    dataset = unistore.Dataset(tmp_path / "a.zarr", fields=["name", "metadata"])
+    rows = {sample["name"]: sample["metadata"] for sample in dataset}
+    assert rows.pop("c") == ""
+    assert {name: json.loads(text) for name, text in rows.items()} == {
+        "a": {"case_id": "a", "age": "7", "said": "ä"},
+        "b": {"case_id": "b", "age": "40", "said": 'x, "y"'},
+    }
+    assert unistore.verify(tmp_path / "a.zarr", against=[tmp_path / "set"]).ok
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"case,age\na,1\na,2\n", "has 2 rows of a"),
+        (b"case,age\na\n", "row 2 has other columns"),
+        (b"case,case\na,1\n", "two columns have one name"),
+        (b"case,age\na,\xff\n", "in UTF-8"),
+        (b'case,age\na,"1\n', "no table"),
+    ],
+)
+def test_tables_that_are_none(tmp_path: Path, text: bytes, told: str) -> None:
+    (tmp_path / "set" / "a").mkdir(parents=True)
+    np.save(tmp_path / "set" / "a" / "ct_original.npy", np.zeros((4, 4, 8), np.int16))
+    (tmp_path / "set" / "metadata.csv").write_bytes(text)
+    with pytest.raises(InputError, match=told):
+        unistore.convert(tmp_path / "set", tmp_path / "a.zarr", "ct")
 
 
 def test_windows_that_cannot_be_applied(make_scans: Callable[..., Any]) -> None:
