@@ -16,7 +16,6 @@ import pytest
 from unistore.cli.main import main
 from unistore.system.sizes import count_of, size
 
-
 DATA = Path(__file__).parents[2] / "data"
 
 
