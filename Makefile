@@ -45,6 +45,7 @@ $(VENV)/.docs: $(READY)
 # What README.md and the guides show, drawn from the samples in tests/data
 pictures: $(READY)
 	$(BIN)/python examples/pictures.py
+	$(BIN)/python examples/screenshots.py
 
 clean:
 	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

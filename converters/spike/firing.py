@@ -38,7 +38,7 @@ def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSourc
         rates[firsts[at].info.sequence] = firing_rate(source.packed(), source.extent.width)
     if not rates:
         return []
-    span = f"{min(rates.values()):.3g} to {max(rates.values()):.3g}"
+    span = " to ".join(dict.fromkeys(f"{end(rates.values()):.3g}" for end in (min, max)))
     notes = [f"spikes a pixel and step: {span}, in the first frames of {count_of(len(rates), 'sequence')}"]
     dark = [name for name, rate in rates.items() if not rate]
     full = [name for name, rate in rates.items() if rate > SATURATED]

@@ -110,17 +110,20 @@ def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
     run(ROOT / name, stores, PREAMBLES.get(name, ""))
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspect"}
+"""What is no dependency of the tests, and the guide that shows it in a block of ``py``."""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
-    """Blocks of ``py`` need a framework that is no dependency of the tests."""
+    guide = ROOT / "docs" / f"{FRAMEWORKS[framework]}.md"
     pytest.importorskip(
-        framework, reason=f"{framework} is not installed: its example in training.md is not run"
+        framework, reason=f"{framework} is not installed: its example in {guide.name} is not run"
     )
-    found = re.findall(
-        r"^```py\n(.*?)^```$", (ROOT / "docs/training.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    found = re.findall(r"^```py\n(.*?)^```$", guide.read_text(), re.DOTALL | re.MULTILINE)
     (code,) = [code for code in found if code.startswith(f"import {framework}\n")]
-    shutil.copytree(stores / "arrays.zarr", tmp_path / "arrays.zarr")
+    for name in ("arrays.zarr", "clouds.zarr"):
+        shutil.copytree(stores / name, tmp_path / name)
     (tmp_path / "example.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "example.py"],
@@ -198,7 +201,8 @@ def test_the_site_has_every_guide() -> None:
         return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in pages(part)]
 
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    made = {"api.md", *loaded(ROOT / "mkdocs_pages.py").MOVED.values()}
+    moved = loaded(ROOT / "mkdocs_pages.py").MOVED.values()
+    made = {"api.md", *(page for page in moved if page.endswith(".md"))}
     assert sorted(listed) == sorted(made | {path.relative_to(ROOT / "docs").as_posix() for path in GUIDES})
 
 

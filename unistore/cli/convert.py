@@ -122,9 +122,12 @@ def convert() -> None:
     DST is a folder, or a URL in a bucket: s3://bucket/name.zarr, gs://…, az://….
 
     The same command resumes an interrupted conversion. DST appears once it is complete.
-    Every family takes --dry-run, --codec, --split, --split-by, --overwrite, --restart, --work, --workers,
-    --scheduler, --memory, --on-error, --exclude, --json.
-    """
+
+    \b
+    Every family takes --dry-run, --codec, --split, --split-by, --overwrite,
+    --restart, --work, --workers, --scheduler, --memory, --on-error, --exclude
+    and --json.
+    """  # noqa: D301  an escape that keeps click from wrapping
 
 
 @convert.command("detect", cls=DetectCommand, hidden=True)

@@ -27,7 +27,6 @@ from unistore.zarr3.array import Array
 __all__ = ["describe_store"]
 
 SHOWN_SOURCES = 5
-ROWS = 1 << 20
 """Split codes that are read at a time."""
 VALUED = 64
 """Arrays whose values are looked at, the largest ones, in local stores."""
@@ -203,12 +202,9 @@ def _splits(store: Store) -> dict[str, int]:
     """Samples by split name, in order of their codes; empty: no splits."""
     if not store.has("splits/code"):
         return {}
-    names = store.split_names()
-    codes = store.array("splits/code")
-    counts = np.zeros(256, np.int64)
-    for lo in range(0, len(codes), ROWS):
-        counts += np.bincount(codes.read(lo, min(lo + ROWS, len(codes))), minlength=256)
-    return {name: int(count) for name, count in zip(names, counts, strict=False)}
+    codes, names = store.splits()
+    counts = np.bincount(codes, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=False))
 
 
 def _sources(store: Store) -> dict[str, Any]:

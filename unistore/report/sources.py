@@ -14,7 +14,7 @@ from unistore.converters.files.paths import folders_of_targets
 from unistore.converters.registry import families
 from unistore.converters.survey import Detection, Survey
 from unistore.errors import InputError, Problem
-from unistore.report.blocks import Block
+from unistore.report.blocks import Block, dimensions
 from unistore.report.commands import convert_command
 from unistore.report.verdicts import verdict_blocks, verdicts_line
 from unistore.system.sizes import count_of, size
@@ -151,9 +151,9 @@ def source_blocks(path: str, about: dict[str, Any], problems: tuple[Problem, ...
     rows = [
         (
             array["path"],
-            f"{'about ' if table['estimated'] else ''}{' × '.join(map(str, array['shape']))}",
+            f"{'about ' if table['estimated'] else ''}{dimensions(array['shape'])}",
             array["dtype"],
-            " × ".join(map(str, array["chunk"])),
+            dimensions(array["chunk"]),
         )
         for table in about["tables"]
         for array in table["arrays"]

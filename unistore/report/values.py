@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.array import Array
 
-__all__ = ["FEW", "describe_values", "histogram", "spark"]
+__all__ = ["FEW", "describe_values", "finite", "histogram", "spark"]
 
 ARRAY_BYTES = 4 << 20
 """Decoded bytes that are read of one array; a single chunk may have more, up to `CHUNK_BYTES`."""
@@ -42,23 +42,28 @@ def describe_values(array: Array, chunks: int = MOST_READ) -> dict[str, Any] | N
     values = _read(array, chunks)
     if values is None:
         return None
-    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
-    about: dict[str, Any] = {"read": values.size, "of": size, "nan": values.size - finite.size}
+    numbers = finite(values)
+    about: dict[str, Any] = {"read": values.size, "of": size, "nan": values.size - numbers.size}
     about |= {"min": None, "max": None, "mean": None, "labels": None, "histogram": None}
-    if not finite.size:
+    if not numbers.size:
         return about
     with np.errstate(over="ignore", invalid="ignore"):
-        mean = float(finite.mean(dtype=np.float64))
-    about |= {"min": finite.min().item(), "max": finite.max().item()}
+        mean = float(numbers.mean(dtype=np.float64))
+    about |= {"min": numbers.min().item(), "max": numbers.max().item()}
     about["mean"] = mean if math.isfinite(mean) else None
-    if finite.dtype.kind != "f" and len(array.shape) == 1:
-        found, counts = np.unique(finite, return_counts=True)
+    if numbers.dtype.kind != "f" and len(array.shape) == 1:
+        found, counts = np.unique(numbers, return_counts=True)
         if len(found) <= LABELS:
             pairs = sorted(zip(found.tolist(), counts.tolist(), strict=True), key=lambda pair: -pair[1])
             about["labels"] = [[int(value), count] for value, count in pairs]
             return about
-    about["histogram"] = histogram(finite)
+    about["histogram"] = histogram(numbers)
     return about
+
+
+def finite(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers without NaN and infinities."""
+    return values[np.isfinite(values)] if values.dtype.kind == "f" else values
 
 
 def _read(array: Array, most: int) -> NDArray[Any] | None:
