@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.point_cloud.fields import Decimal
+from unistore.schemas.point_cloud.quantum import MOST_PLACES
 
 __all__ = [
     "Decimals",
@@ -28,7 +29,6 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
-_MOST_PLACES = 9
 _MOST_WHOLE = 2.0**50
 """Below it, rounding finds the whole number of every decimal, and a quarter is left for errors."""
 _STEP = 1 << 14
@@ -86,7 +86,7 @@ class Decimals:
         for lo in range(0, len(xyz), _STEP):
             part = np.ascontiguousarray(xyz[lo : lo + _STEP])
             while self.places >= 0 and not _is_decimal(part, 10.0**self.places):
-                self.places = self.places + 1 if self.places < _MOST_PLACES else -1
+                self.places = self.places + 1 if self.places < MOST_PLACES else -1
 
 
 def _is_decimal(values: Floats, scale: float) -> bool:
