@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -114,8 +114,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def scan(self, part: Part) -> _Described:
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
-            certain = format_of(file, self.map, Match.CERTAIN) is not None
-            return _Described(layout=recognise(file, self.map), certain=certain)
+            certain = format_of(file, self.map, Match.CERTAIN)
+            layout = recognise(file, self.map) if certain is None else certain.describe(file, self.map)
+            return _Described(layout=layout, certain=certain is not None)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
@@ -181,7 +182,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             detail={
                 **to_json(layout),
                 **texts.detail(part.name, layout.attributes),
-                "roots": [str(root.resolve()) for root in part.roots],
+                "roots": _resolved(part.roots),
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
                 **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
             },
@@ -326,6 +327,11 @@ def _either(file: Candidate) -> Problem:
     ]
     message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
     return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
+
+
+@lru_cache(1)
+def _resolved(roots: tuple[Path, ...]) -> list[str]:
+    return [str(root.resolve()) for root in roots]
 
 
 def _unit(sources: Sequence[Source]) -> str | None:

@@ -93,8 +93,8 @@ def is_simple_and_sound(file: int, size: int) -> bool:
     return True
 
 
-def parse(data: bytes) -> Node:
-    """The root group of a file, given all its bytes.
+def parse(data: bytes) -> tuple[Node, list[tuple[int, int]]]:
+    """The root group of a file, given all its bytes, and the ranges of bytes that decide what it is.
 
     Raises
     ------
@@ -103,7 +103,8 @@ def parse(data: bytes) -> Node:
     """
     require(data[16:20] == _TREE_RANKS)
     require(struct.unpack_from("<QQ", data, 32) == (_UNDEFINED, len(data)))
-    return _StructureCheck(-1, len(data), data).run()
+    check = _Recording(-1, len(data), data)
+    return check.run(), check.ranges
 
 
 def require(condition: object) -> None:
@@ -277,6 +278,18 @@ class _StructureCheck:
                     self._visit(child)
                 return children
             nodes, level = children, height
+
+
+class _Recording(_StructureCheck):
+    """Keeps which ranges were read."""
+
+    def __init__(self, file: int, size: int, head: bytes) -> None:
+        super().__init__(file, size, head)
+        self.ranges: list[tuple[int, int]] = []
+
+    def _read(self, address: int, size: int) -> bytes:
+        self.ranges.append((address, address + size))
+        return super()._read(address, size)
 
 
 def attribute_parts(data: bytes) -> tuple[bytes, bytes, bytes, bytes]:

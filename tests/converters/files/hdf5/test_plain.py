@@ -145,6 +145,18 @@ def test_members_that_need_the_library(tmp_path: Path) -> None:
         assert isinstance(file["scalar"], PlainDataset)
 
 
+def test_files_that_are_alike_but_for_values(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.h5", tmp_path / "b.h5"
+    for path, dtype in ((first, "f4"), (second, "f4"), (first, "i4"), (second, "f4")):
+        with h5py.File(path, "w") as file:
+            file["x"], file["y"] = np.random.default_rng().permutation(4).astype(dtype), np.arange(3)
+        for each in (first, second):
+            if each.exists():
+                plain = open_plain(each)
+                assert plain is not None
+                assert_same(plain, each)
+
+
 def test_damage_is_read_as_the_library_reads_it_or_left_to_it(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
