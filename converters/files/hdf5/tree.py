@@ -61,7 +61,7 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
     group
         Where to begin; paths are relative to it.
     name
-        How messages call the file.
+        Name of the file in messages.
     roots
         Folders or files in which targets of external links and of virtual datasets must lie.
     skip
