@@ -1,8 +1,8 @@
 """Read a volume in slabs, in the order of its file.
 
 Memory does not grow with the depth of a volume: a slab is about a megabyte of consecutive bytes, so that
-Fortran-ordered files (the last axis is the slowest) are read as fast as C-ordered ones. A Fortran-ordered file
-is read several times, once for each `BAND`, only if its planes are needed in order.
+Fortran-ordered files (the last axis is the slowest) are read as fast as C-ordered ones. Only if planes are
+needed in order is a Fortran-ordered file read several times, once for each `BAND`.
 """
 
 from __future__ import annotations
