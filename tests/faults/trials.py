@@ -75,7 +75,7 @@ class Reference:
         return cls(tree(store), Store(store).attributes["seal"]["digest"])
 
     def check(self, destination: Path, what: object) -> None:
-        """Exit with a message unless the same store, and nothing else, is at `destination`; then remove it."""
+        """Exit with a message unless the same store, and nothing else, is at a path; then remove it."""
         if Store(destination).attributes["seal"]["digest"] != self.digest or tree(destination) != self.files:
             sys.exit(f"FAILED: {what}: the store differs from that of an uninterrupted run")
         beside = sorted(path.name for path in destination.parent.iterdir())
