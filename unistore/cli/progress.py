@@ -72,20 +72,8 @@ class ProgressBar:
 
 def _progress() -> Progress:
     """Rich's bar; importing rich takes as long as converting a small file."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress as rich
 
-    return Progress(
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console(err=True),
-    )
+    columns = (rich.BarColumn, rich.DownloadColumn, rich.TransferSpeedColumn, rich.TimeRemainingColumn)
+    name = rich.TextColumn("{task.description:<8}")
+    return rich.Progress(name, *(column() for column in columns), console=console(err=True))
