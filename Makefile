@@ -35,13 +35,17 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 # The guides as a site in build/site, links checked; it needs the extra `docs`
-docs: $(READY)
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+$(VENV)/.docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
-	$(BIN)/mkdocs build --strict --quiet
+	@touch $@
 
 # What README.md and the guides show, drawn from the samples in tests/data
 pictures: $(READY)
 	$(BIN)/python examples/pictures.py
+	$(BIN)/python examples/screenshots.py
 
 clean:
 	rm -rf $(VENV) demo-out build *.egg-info .pytest_cache .mypy_cache .ruff_cache

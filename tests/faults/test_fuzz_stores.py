@@ -37,7 +37,9 @@ def test_findings_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_some_mutations(tmp_path: Path) -> None:
     told = told_by(tmp_path, "--count", str(len(MAKERS)), "--seed", "2")  # one of every case
-    found = re.search(rf"{len(MAKERS)} mutations in \d+ s: (\d+) accepted, (\d+) refused, \d+ unchanged, 0 FAILURE", told)
+    found = re.search(
+        rf"{len(MAKERS)} mutations in \d+ s: (\d+) accepted, (\d+) refused, \d+ unchanged, 0 FAILURE", told
+    )
     assert found, told
     assert int(found[1]) >= 3
     assert int(found[2]) >= 3
