@@ -74,7 +74,7 @@ def stores(demo: Any, sources: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def run(places: Mapping[str, Path]) -> None:
-    """Run the Python of documents, each as one script in its folder; a traceback has a document's line numbers.
+    """Run the Python of documents, each in its folder; a traceback has the document's line numbers.
 
     One process runs them all: importing torch takes longer than most of them.
     """
