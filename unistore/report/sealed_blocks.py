@@ -8,13 +8,12 @@ from unistore.errors import printable
 from unistore.report.blocks import Block
 from unistore.report.commands import spelled_options
 from unistore.report.measures import noun
-from unistore.report.values import spark
+from unistore.report.values import how_often, spark
 from unistore.system.sizes import count_of, size
 
 __all__ = ["number", "store_blocks"]
 
 SHOWN_ATTRIBUTES = 8
-SHOWN_LABELS = 5
 
 
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
@@ -112,21 +111,9 @@ def _array_table(arrays: list[dict[str, Any]], main: str) -> Block:
 
 
 def _label_table(arrays: list[dict[str, Any]]) -> Block:
-    rows = []
-    for array in arrays:
-        values = array["values"]
-        if values is not None and len(values["labels"] or ()) > 1:
-            labels = [
-                f"{value}: {100 * count / values['read']:.3g} %"
-                for value, count in values["labels"][:SHOWN_LABELS]
-            ]
-            more = (
-                [f"and {len(values['labels']) - SHOWN_LABELS} more"]
-                if len(values["labels"]) > SHOWN_LABELS
-                else []
-            )
-            rows.append((array["path"], ", ".join([*labels, *more])))
-    return Block(title="labels", columns=("array", "how often"), rows=rows)
+    counted = [array for array in arrays if array["values"] is not None]
+    rows = [(array["path"], how_often(array["values"])) for array in counted]
+    return Block(title="labels", columns=("array", "how often"), rows=[row for row in rows if row[1]])
 
 
 def _storage_table(arrays: list[dict[str, Any]]) -> Block:
