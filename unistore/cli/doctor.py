@@ -5,9 +5,7 @@ from __future__ import annotations
 import click
 
 from unistore.cli.blocks import show
-from unistore.cli.output import SHOWN, say_json
-from unistore.cli.progress import ProgressBar
-from unistore.system.progress import NO_PROGRESS
+from unistore.cli.output import progress_bar, say_json
 
 __all__ = ["command"]
 
@@ -16,7 +14,7 @@ Examples:
   unistore doctor              cores, memory, limits, a Loader to start with
   unistore doctor train.zarr   also of a store: location, page cache, speed
   unistore doctor train.zarr --measure
-  unistore doctor ct.zarr --samples "SparsePoints('lung', max_points=2000)"
+  unistore doctor train.zarr --measure --samples "Windows(16)"
   unistore doctor train.zarr --json
 """
 
@@ -41,8 +39,8 @@ def command(store: str | None, samples: str | None, measure: bool, seconds: floa
     from unistore.report.suggestions import kind_from
 
     kind = None if samples is None else kind_from(samples)
-    progress = NO_PROGRESS if SHOWN.quiet else ProgressBar()
-    found = doctor(store, samples=kind, measure=measure, seconds=seconds, progress=progress)
+    with progress_bar() as bar:
+        found = doctor(store, samples=kind, measure=measure, seconds=seconds, progress=bar)
     if as_json:
         say_json(found.to_json(), indent=1)
     else:

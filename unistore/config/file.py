@@ -298,17 +298,13 @@ def _side(settings: _Settings, workers: int, *, train: bool) -> Side:
     split = settings.split if train else settings.validation_split
     if split is not None:
         dataset["split"] = split
-    common = {
-        "batch_size": settings.batch if train else settings.validation_batch,
-        "shuffle": train,
-        "pin_memory": settings.pin_memory,
-    }
+    batch = settings.batch if train else settings.validation_batch
     prefetch = settings.prefetch if train else settings.validation_prefetch
-    loader: dict[str, Any] = {**common, "seed": settings.seed, "num_workers": workers}
-    loader["prefetch_factor"] = prefetch
+    dataloader: dict[str, Any] = {"batch_size": batch, "shuffle": train, "pin_memory": settings.pin_memory}
+    dataloader["num_workers"] = workers
+    loader = {**dataloader, "seed": settings.seed, "prefetch_factor": prefetch}
     if settings.cache is not None:
         loader["cache"] = settings.cache
-    dataloader = {**common, "num_workers": workers}
     if workers > 0:
         dataloader |= {"prefetch_factor": prefetch, "persistent_workers": settings.persistent}
     return Side(dataset=dataset, loader=loader, dataloader=dataloader)

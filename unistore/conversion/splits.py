@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unistore.conversion.repeated import Repeated
 from unistore.converters.protocol import Scan, Settled
 from unistore.errors import InputError
+from unistore.system.sizes import count_of
 
 __all__ = ["Codes", "Shares", "assign_splits", "keeps_splits", "parse_shares"]
 
@@ -48,8 +49,9 @@ class Shares(dict[str, float]):
             raise InputError(msg)
         if self.by == SOURCE and len(scan.sources) < len(self):
             msg = (
-                f"--split: {len(self)} splits ({', '.join(self)}) of {len(scan.sources)} source(s): a source "
-                f"is never cut in two, so give at least one source a split, or take --split-by {single}"
+                f"--split: {len(self)} splits ({', '.join(self)}) of "
+                f"{count_of(len(scan.sources), 'source')}: a source is never cut in two, so give "
+                f"at least one source a split, or take --split-by {single}"
             )
             raise InputError(msg)
 

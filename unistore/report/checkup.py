@@ -12,6 +12,7 @@ import numpy as np
 
 from unistore.data.kinds.locality import samples_per_chunk
 from unistore.data.kinds.reach import as_code
+from unistore.progress import shown
 from unistore.report.advice import Advice, Misfit, StoreFacts, advise, measured_advice, remarks
 from unistore.report.blocks import Block, plain
 from unistore.report.machine import Machine, look_at_machine
@@ -22,7 +23,7 @@ from unistore.report.suggestions import Suggestion, natural_suggestion, suggesti
 from unistore.report.trials import Trial, trial_table, try_settings
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 from unistore.system.sizes import count_of, size
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def doctor(
     samples: SampleKind | None = None,
     measure: bool = False,
     seconds: float = 2.0,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> Checkup:
     """Look at this machine, and at a store from it: some batches are read, nothing is written.
 
@@ -115,7 +116,7 @@ def doctor(
     seconds
         How long each of these settings is timed; there are 6 to 10. A cache is filled as long before.
     progress
-        Is told of each setting that was tried.
+        As of `unistore.convert`, of the settings that are tried.
 
     Raises
     ------
@@ -148,7 +149,8 @@ def doctor(
         workers = _worker_counts(machine, next(each.value for each in advice if each.name == "num_workers"))
         whole, room = facts.samples * facts.speed.sample_bytes, machine.available_memory // 4
         cache = "all" if whole <= room else f"{room // 10**6}MB"
-        trials = try_settings(dataset, workers, facts.speed.batch_size, cache, seconds, progress, **fixed)
+        with shown(progress) as told:
+            trials = try_settings(dataset, workers, facts.speed.batch_size, cache, seconds, told, **fixed)
         advice = measured_advice(advice, trials)
     return Checkup(
         machine=machine, store=facts, advice=advice, remarks=remarks(machine, facts), trials=trials

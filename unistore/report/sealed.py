@@ -28,7 +28,6 @@ from unistore.zarr3.array import Array
 __all__ = ["describe_store", "label_lines"]
 
 SHOWN_SOURCES = 5
-ROWS = 1 << 20
 """Split codes that are read at a time."""
 VALUED = 64
 """Arrays whose values are looked at, the largest ones, in local stores."""
@@ -174,14 +173,19 @@ def _unlabelled(path: str, values: dict[str, Any]) -> str | None:
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
     """Whether an array only says where others are, or is text beside what samples are made of."""
-    path, axes = array["path"], array["axes"]
-    text = path.endswith("/data") and axes in ([], ["byte"]) and array["raw_bytes"] < whole / 10
+    path = array["path"]
+    text = path.endswith("/data") and _holds_bytes(array) and array["raw_bytes"] < whole / 10
     return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
 
 
 def _is_packed(array: dict[str, Any]) -> bool:
     """Whether the values stand for something else: bits, or the bytes of files."""
-    return "bit_order" in array["attributes"] or "byte" in array["axes"]
+    return "bit_order" in array["attributes"] or _holds_bytes(array)
+
+
+def _holds_bytes(array: dict[str, Any]) -> bool:
+    """Whether an axis counts the bytes of texts or files: ``"name_byte"``."""
+    return any(axis.rpartition("_")[2] == "byte" for axis in array["axes"])
 
 
 def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
@@ -216,12 +220,9 @@ def _splits(store: Store) -> dict[str, int]:
     """Samples by split name, in order of their codes; empty: no splits."""
     if not store.has("splits/code"):
         return {}
-    names = store.split_names()
-    codes = store.array("splits/code")
-    counts = np.zeros(256, np.int64)
-    for lo in range(0, len(codes), ROWS):
-        counts += np.bincount(codes.read(lo, min(lo + ROWS, len(codes))), minlength=256)
-    return {name: int(count) for name, count in zip(names, counts, strict=False)}
+    codes, names = store.splits()
+    counts = np.bincount(codes, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=False))
 
 
 def _sources(store: Store) -> dict[str, Any]:

@@ -26,7 +26,8 @@ if __name__ == "__main__":
     # {about}{others}
     loader = unistore.Loader(dataset, batch_size={batch}, shuffle=True)
     for batch in loader:
-        print({{key: getattr(value, "shape", value) for key, value in batch.items()}})
+        for key, value in batch.items():
+            print(key, getattr(value, "shape", value))
         break
 """
 _WIDTH = 74

@@ -114,9 +114,7 @@ def plan(
     check.raise_problems()
     found = usable_cores() if cores is None else cores
     total, why = _total(workers, found)
-    per_rank = total // ranks
-    if total >= 1:
-        per_rank = max(1, per_rank)
+    per_rank = max(total // ranks, min(total, 1))
     steps = [why]
     if ranks > 1:
         steps.append(f"{per_rank} for each of {ranks} ranks")
@@ -129,14 +127,8 @@ def plan(
     parts = f"{per_rank} train"
     if validation:
         parts += f" + {validating} validation" if validating else " (validation reads in its own process)"
-    result = WorkerPlan(
-        train=per_rank,
-        validation=validating,
-        ranks=ranks,
-        total=total,
-        cores=found,
-        reason=f"loader workers: {', '.join(steps)}: {parts}",
-    )
+    reason = f"loader workers: {', '.join(steps)}: {parts}"
+    result = WorkerPlan(per_rank, validating, ranks, total, found, reason)
     if not quiet:
         result.announce()
     return result
@@ -181,18 +173,7 @@ def environment_number(name: str, default: int, least: int = 1) -> int:
 
 
 def usable_cores(process: Path = PROCESS, cgroups: Path = MOUNTS) -> float:
-    """Cores that this process may use: its affinity mask, or less if a cgroup (v1 or v2) has a CPU quota.
-
-    Parameters
-    ----------
-    process
-        Folder with the process's ``cgroup`` file.
-    cgroups
-        Where the cgroup file systems are mounted.
-    """
-    if hasattr(os, "sched_getaffinity"):
-        cores = float(len(os.sched_getaffinity(0)))
-    else:
-        cores = float(os.cpu_count() or 1)
+    """Cores that this process may use: its affinity mask, or less if a cgroup (v1 or v2) has a CPU quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = cpu_quota(process, cgroups)
-    return cores if quota is None else min(cores, quota)
+    return float(cores) if quota is None else min(float(cores), quota)

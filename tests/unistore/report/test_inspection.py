@@ -99,9 +99,17 @@ def test_the_snippets_run_as_they_are(stores: dict[str, Path], tmp_path: Path) -
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert len(lines) == len(stores)
-    for expected, line in zip(("data", "xyz", "image", "spike", "action"), lines, strict=True):
-        assert f"'{expected}': torch.Size" in line
+    assert sum(line.startswith("index torch.Size") for line in lines) == len(stores)
+    for expected in ("data", "xyz", "image", "spike", "action"):
+        assert any(line.startswith(f"{expected} torch.Size") for line in lines)
+
+
+def test_bytes_of_texts_are_neither_values_nor_labels(stores: dict[str, Path]) -> None:
+    for family in ("ct", "trajectory"):
+        arrays = {array["path"]: array for array in unistore.inspect(stores[family]).details["arrays"]}
+        texts = [path for path in arrays if path.endswith("/name/data")]
+        assert texts
+        assert all(arrays[path]["bookkeeping"] and not arrays[path]["values"] for path in texts)
 
 
 def test_the_text_says_it_all(stores: dict[str, Path]) -> None:
@@ -145,7 +153,7 @@ def test_an_unlabelled_cloud_is_remarked(tmp_path: Path) -> None:
 
 
 def test_labels_are_counted_at_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    np.savez(tmp_path / "a.npz", data=np.arange(40).reshape(10, 4), label=[-1, 0, 1, 1, 1, 1, 1, 1, 1, 1])
+    np.savez(tmp_path / "a.npz", data=np.arange(80).reshape(20, 4), label=2 * [-1, 0, *8 * [1]])
     with pytest.raises(SystemExit):
         main(["convert", "rows", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")])
     said = capsys.readouterr().out
@@ -361,6 +369,18 @@ def test_all_problems_of_sources(tmp_path: Path) -> None:
     assert all(problem["message"] and problem["kind"] for problem in about["problems"])
     assert not found.is_good
     assert "3 problems to solve before converting" in str(found)
+
+
+def test_both_ways_to_convert_columns_that_differ(tmp_path: Path) -> None:
+    for name, columns in (("a", "xy"), ("b", "xz")):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        np.savez(tmp_path / "in" / f"{name}.npz", **{column: np.arange(4.0) for column in columns})
+    commands = unistore.inspect(tmp_path / "in").blocks[-1].code.splitlines()
+    assert [command.rpartition(" ")[2] for command in commands] == ["union", "intersection"]
+    for number, command in enumerate(commands):
+        words = shlex.split(command)
+        report = unistore.convert(words[3], tmp_path / f"{number}.zarr", words[2], columns=words[-1])
+        assert report.samples == 8
 
 
 def test_other_zarr(tmp_path: Path) -> None:
