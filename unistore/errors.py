@@ -66,7 +66,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("location", "message"):  # they quote files of others
-            object.__setattr__(self, name, _escaped(getattr(self, name)))
+            object.__setattr__(self, name, printable(getattr(self, name), keep="\n"))
 
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""
@@ -81,18 +81,6 @@ class Problem:
             "kind": self.kind,
             "source": self.source,
         }
-
-
-def _escaped(text: str) -> str:
-    r"""Text without control characters other than line feeds, nor stray bytes: they become ``\x1b``."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char
-        if char.isprintable() or char == "\n"
-        else "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
-        for char in text
-    )
 
 
 class UnistoreError(Exception):
@@ -174,11 +162,14 @@ class WorkerDiedError(LoaderError):
     """A worker process ended on its own: killed, out of memory, or crashed in native code."""
 
 
-def printable(name: str) -> str:
-    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``."""
+def printable(name: str, keep: str = "") -> str:
+    r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``.
+
+    Characters in `keep` stay as they are.
+    """
     if name.isprintable():
         return name
-    return "".join(char if char.isprintable() else _escape(char) for char in name)
+    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in name)
 
 
 def _escape(char: str) -> str:

@@ -18,12 +18,11 @@ from unistore.converters.protocol import Converter, Facts, Scan, Settled
 from unistore.converters.spike.folders import find_recordings
 from unistore.converters.spike.frames import ROLES, FrameInfo, common_roles, suffixes_of
 from unistore.converters.spike.gather import gather_frames
-from unistore.converters.spike.index import index_arrays, sequence_of_frames
 from unistore.converters.spike.left_out import find_left_out
 from unistore.converters.spike.options import SpikeOptions
-from unistore.converters.spike.recognise import recognise
 from unistore.converters.spike.rows import read_file_bytes, read_frame
-from unistore.converters.spike.scan import ScannedFrame, scan_frame
+from unistore.converters.spike.scan import ScannedFrame, recognise, scan_frame
+from unistore.converters.spike.tables import index_arrays, sequence_of_frames
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES, IMAGES, file_table_name
 
 __all__ = ["SpikeConverter"]

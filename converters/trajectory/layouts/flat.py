@@ -1,6 +1,7 @@
-"""``flat``: ``observations/<key>`` or keys beside ``actions`` and ``rewards``; many consecutive episodes.
+"""Many consecutive episodes in the datasets of a file.
 
-Flags in ``terminals`` or ``timeouts`` end an episode, and so does the end of the file.
+``d4rl``: ``observations`` is a dataset. ``flat``: ``observations/<key>`` or keys beside ``actions`` and
+``rewards``. Flags in ``terminals`` or ``timeouts`` end an episode, and so does the end of the file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,22 @@ from unistore.converters.trajectory.layouts.hdf5 import (
 )
 from unistore.converters.trajectory.source import Contents, Match, SourceFile
 
-__all__ = ["Flat"]
+__all__ = ["D4rl", "Flat"]
+
+
+class D4rl(Hdf5Format):
+    """Joined episodes with one array of observations."""
+
+    name = "d4rl"
+    evidence = "actions beside a dataset of observations"
+    joined = True
+
+    def match(self, look: SourceFile) -> Match:
+        """By names."""
+        _, found = root_members(look)
+        observed = found.get("observations") or found.get("observation")
+        commanded = any(found.get(name) == "dataset" for name in ACTIONS)
+        return Match.CERTAIN if commanded and observed == "dataset" else Match.NO
 
 
 class Flat(Hdf5Format):
