@@ -185,7 +185,7 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
     InputError
         If an option has the name of one that every conversion has.
     TypeError
-        If an annotation is none of those that this module lists.
+        If an annotation is not one of those that this module lists.
     """
     hints = get_type_hints(options)
     shared = {each.name: each for each in fields(Options)}

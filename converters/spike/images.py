@@ -87,7 +87,7 @@ def read_image_header(path: Path, name: str) -> ImageHeader:
     if head == _LFS:
         message = "is a Git LFS pointer, not the image itself"
         raise InputError(Problem(name, message, "run `git lfs pull`", "format"))
-    raise InputError(Problem(name, f"is no PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
+    raise InputError(Problem(name, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
 
 
 def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Self
 
-from unistore.cli.output import SHOWN, console, safe, say
+from unistore.cli.output import OUTPUT, console, safe, say
 from unistore.system.sizes import size
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class ProgressBar:
     """
 
     def __init__(self) -> None:
-        self._progress = None if SHOWN.quiet or not sys.stderr.isatty() else _progress()
+        self._progress = None if OUTPUT.quiet or not sys.stderr.isatty() else _progress()
         self._task: TaskID | None = None
         self._stage, self._total, self._began = "", 0, 0.0
 
@@ -47,7 +47,7 @@ class ProgressBar:
         self._stage, self._total, self._began = stage, total, time.perf_counter()
         if self._progress is not None:
             self._task = self._progress.add_task(stage, total=total)
-        elif not SHOWN.quiet:
+        elif not OUTPUT.quiet:
             say(f"{stage} {size(total)}", err=True)
 
     def advance(self, amount: int) -> None:
@@ -57,7 +57,7 @@ class ProgressBar:
 
     def _end(self) -> None:
         """Say how long a stage took, where that is asked for."""
-        if SHOWN.verbose and self._stage:
+        if OUTPUT.verbose and self._stage:
             seconds = time.perf_counter() - self._began
             rate = f"{size(self._total / seconds)}/s" if seconds else ""
             self.tell(f"{self._stage}: {size(self._total)} in {seconds:.2f} s, {rate}")

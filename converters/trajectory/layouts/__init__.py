@@ -67,7 +67,7 @@ def format_of(file: SourceFile, *, mapped: bool) -> Format:
         names = formats[0].names(file)[:_LISTED]
         holds = ", ".join(names) or "nothing"
         expected = "; or ".join(each.evidence for each in formats)
-        message = f"is no trajectory file: it holds {holds}; expected {expected}"
+        message = f"is not a trajectory file: it holds {holds}; expected {expected}"
         cure = (
             f"name the actions, as in --map {shlex.quote(printable(f'action={names[0]}'))}" if names else ""
         )

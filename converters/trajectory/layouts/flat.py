@@ -54,7 +54,7 @@ class Flat(Hdf5Format):
         return Match.CERTAIN if certain else Match.POSSIBLE
 
     def describe(self, look: SourceFile) -> Contents:
-        """The whole file; without a group of observations, what is no action and no result is one."""
+        """The whole file; without a group of observations, all but actions and results are observations."""
         tree = tree_of(look)
         bare = not any(path.startswith(("observation", "obs/")) for path in tree.datasets)
         return contents(look, tree, [root_group(look, tree, bare=bare)])
