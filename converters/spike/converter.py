@@ -98,16 +98,13 @@ class SpikeConverter(SpikeOptions, Converter):
     def _attributes(self, scan: Scan) -> dict[str, Any]:
         """How the frames were made from their sources."""
         layout = scan.options["found"]["layout"]
-        streams = layout != "arrays"
+        flipped = layout != "arrays" and self.flip
+        upside_down = any(each.detail.get("voxel", {}).get("upside_down", False) for each in scan.sources)
         return {
             "source_layout": layout,
-            "source_rows": "bottom first" if streams and self.flip else "top first",
-            "flip_undone": streams and self.flip,
+            "source_rows": "bottom first" if flipped else "top first",
+            "flip_undone": flipped,
             "voxel_rule": "bin = (t * B) // T, T = spike_length of the frame",
             "images": self.frames,
-            "existing_voxels": "bottom first" if self._upside_down(scan) else "top first",
+            "existing_voxels": "bottom first" if upside_down else "top first",
         }
-
-    def _upside_down(self, scan: Scan) -> bool:
-        """Whether existing voxels were flipped."""
-        return any(source.detail.get("voxel", {}).get("upside_down", False) for source in scan.sources)

@@ -38,20 +38,8 @@ def make_tables(
 ) -> tuple[Table, ...]:
     """The table of frames and, with ``frames="keep"``, a table of bytes for each image.
 
-    Rows are padded to the largest extents of spikes, voxels and images.
-
-    Parameters
-    ----------
-    scanned
-        All frames.
-    extents
-        Of the spikes, by the frame's name.
-    counted
-        Bins of the voxel sets that are counted; an existing set of other bins is read.
-    roles
-        Roles that are converted.
-    frames
-        ``"tiles"`` or ``"keep"``.
+    Rows are padded to the largest extents of spikes (`extents`, by the frame's name), voxels and images.
+    Voxel sets of `counted` bins are counted; an existing set of other bins is read.
     """
     voxels = [each.voxel for each in scanned if each.voxel is not None]
     length = max((extent.length for extent in extents.values()), default=0)
