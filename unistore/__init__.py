@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from unistore.integrity.receipt import Receipt as Receipt
     from unistore.integrity.repair import Repaired as Repaired
     from unistore.integrity.repair import repair as repair
-    from unistore.integrity.run import Verified as Verified
-    from unistore.integrity.run import verify as verify
+    from unistore.integrity.verify import Verified as Verified
+    from unistore.integrity.verify import verify as verify
     from unistore.loader import Loader as Loader
     from unistore.loader import LoaderError as LoaderError
     from unistore.loader import SampleError as SampleError
@@ -67,7 +67,7 @@ _NAMES = {
     "exporting.run": "Exported export",
     "integrity.receipt": "Receipt",
     "integrity.repair": "Repaired repair",
-    "integrity.run": "Verified verify",
+    "integrity.verify": "Verified verify",
     "loader": "Loader LoaderError SampleError WorkerDiedError",
     "order.permutation": "At",
     "order.sampler": "Shuffle",

@@ -66,7 +66,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         for name in ("location", "message"):  # they quote files of others
-            object.__setattr__(self, name, printable(getattr(self, name), keep="\n"))
+            object.__setattr__(self, name, printable(getattr(self, name), line_feeds=True))
 
     def __str__(self) -> str:
         cure = f" ({self.cure})" if self.cure else ""
@@ -162,14 +162,15 @@ class WorkerDiedError(LoaderError):
     """A worker process ended on its own: killed, out of memory, or crashed in native code."""
 
 
-def printable(name: str, keep: str = "") -> str:
+def printable(text: str, *, line_feeds: bool = False) -> str:
     r"""Text safe in a message and encodable as UTF-8: control characters and stray bytes become ``\x0a``.
 
-    Characters in `keep` stay as they are.
+    With `line_feeds`, line feeds are kept.
     """
-    if name.isprintable():
-        return name
-    return "".join(char if char.isprintable() or char in keep else _escape(char) for char in name)
+    if text.isprintable():
+        return text
+    kept = "\n" if line_feeds else ""
+    return "".join(char if char.isprintable() or char in kept else _escape(char) for char in text)
 
 
 def _escape(char: str) -> str:

@@ -154,23 +154,24 @@ def _merge(columns: Sequence[Column | None], numbers: NDArray[np.intc]) -> Merge
 def _columns_differ(
     found: Sequence[_ColumnSet], names: Sequence[str], count: int, *, resolvable: bool
 ) -> Problem:
-    """Problem with a table: a line for each column, one table column for all sources with equal cells."""
+    """Problem with a table: a line for each column, one numbered column for all sources with equal cells."""
     sources_by_cells: dict[tuple[str, ...], tuple[str, int]] = {}
     for each in found:
         cells = tuple(str(each.columns[name]) if name in each.columns else "-" for name in names)
         first, others = sources_by_cells.get(cells, (each.source, -1))
         sources_by_cells[cells] = first, others + each.count
-    heads = [first + (f" (+{others})" if others else "") for first, others in sources_by_cells.values()]
+    named = [first + (f" (+{others})" if others else "") for first, others in sources_by_cells.values()]
     columns = [("column", *map(printable, names))]
-    columns += [(head, *cells) for head, cells in zip(heads, sources_by_cells, strict=True)]
+    columns += [(f"({i})", *cells) for i, cells in enumerate(sources_by_cells, 1)]
     widths = [max(map(len, column)) for column in columns[: _MAX_TABLE_COLUMNS + 1]]
     lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in zip(*columns, strict=True))
     table = "\n".join(f"    {line}" for line in lines)
-    rest = len(heads) - _MAX_TABLE_COLUMNS
+    legend = "".join(f"\n    ({i}) {name}" for i, name in enumerate(named[:_MAX_TABLE_COLUMNS], 1))
+    rest = len(named) - _MAX_TABLE_COLUMNS
     more = f"\n    and {rest} further combinations" if rest > 0 else ""
     cure = (
         "--columns union fills what is missing, --columns intersection takes what all have"
         if resolvable
         else "no one shape and dtype holds them all: convert them apart, or rename with --map"
     )
-    return Problem(f"{count} sources", f"columns differ:\n{table}{more}\n   ", cure, "columns")
+    return Problem(f"{count} sources", f"columns differ:\n{table}{legend}{more}\n   ", cure, "columns")

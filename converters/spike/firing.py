@@ -11,6 +11,7 @@ from unistore.converters.preview import evenly
 from unistore.converters.spike.scan import ScannedFrame, first_frames
 from unistore.converters.spike.source import FrameSource
 from unistore.errors import first_few
+from unistore.system.sizes import count_of
 
 __all__ = ["SATURATED", "firing_notes", "firing_rate"]
 
@@ -37,8 +38,8 @@ def firing_notes(frames: Sequence[ScannedFrame], spikes: Mapping[str, FrameSourc
         rates[firsts[at].info.sequence] = firing_rate(source.packed(), source.extent.width)
     if not rates:
         return []
-    span = f"{min(rates.values()):.3g} to {max(rates.values()):.3g}"
-    notes = [f"spikes a pixel and step: {span}, in the first frames of {len(rates)} sequence(s)"]
+    span = " to ".join(dict.fromkeys(f"{end(rates.values()):.3g}" for end in (min, max)))
+    notes = [f"spikes a pixel and step: {span}, in the first frames of {count_of(len(rates), 'sequence')}"]
     dark = [name for name, rate in rates.items() if not rate]
     full = [name for name, rate in rates.items() if rate > SATURATED]
     for names, what in ((dark, "no spike at all"), (full, "nearly every pixel firing at every step")):

@@ -21,6 +21,7 @@ from unistore.converters.files.paths import folders_of_targets, natural_key, rea
 from unistore.converters.spike.frames import Recording, suffixes_of
 from unistore.converters.spike.search import Search
 from unistore.errors import Problem, printable
+from unistore.system.sizes import count_of
 
 __all__ = ["Recordings", "find_recordings", "resolve_files"]
 
@@ -71,7 +72,7 @@ def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion
     ]
     problems += [p for search in taken for p, holding in search.without_spikes if not holding & used]
     if not recordings and not problems and exclusion:
-        problems.append(Problem(f"{len(roots)} path(s)", "everything in them is left out", kind="empty"))
+        problems.append(Problem(count_of(len(roots), "path"), "everything in them is left out", kind="empty"))
     if not recordings and not problems:
         where = ", ".join(printable(str(path)) for path in paths)
         message = f"no {folders['spike']}/ folder and no {', '.join(suffixes_of('spike'))} file"

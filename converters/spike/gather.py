@@ -18,6 +18,7 @@ from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.converters.spike.tables import image_size_note, make_tables, padding_note
 from unistore.errors import InputError, Problem
 from unistore.schemas.spike.fields import FAMILY_NAME, FRAMES
+from unistore.system.sizes import count_of
 
 __all__ = ["gather_frames"]
 
@@ -113,7 +114,8 @@ def _existing(
 def _what(frames: Sequence[ScannedFrame], extents: Mapping[str, Extent]) -> str:
     lengths = sorted({extent.length for extent in extents.values()})
     pixels = sorted({(extent.height, extent.width) for extent in extents.values()})
-    note = f"spikes: {len(frames)} frame(s) of {len({each.info.sequence for each in frames})} sequence(s)"
+    sequences = count_of(len({each.info.sequence for each in frames}), "sequence")
+    note = f"spikes: {count_of(len(frames), 'frame')} of {sequences}"
     if extents:
         steps = f"{lengths[0]}" if len(lengths) == 1 else f"{lengths[0]} to {lengths[-1]}"
         listed = ", ".join(f"{height} x {width}" for height, width in pixels)

@@ -20,6 +20,7 @@ from unistore.converters.spike.source import Extent, StreamSource
 from unistore.converters.spike.stream_reader import ShapedStream
 from unistore.errors import Problem
 from unistore.schemas.spike.bits import row_bytes
+from unistore.system.sizes import count_of
 
 __all__ = ["ResolvedStreams", "resolve_streams"]
 
@@ -72,7 +73,7 @@ def resolve_streams(
     else:
         sizes = {name: [stream.size for stream in each] for name, each in left.items()}
         choices, more = choose(sizes, decided.layout, height, width)
-    notes = [f"{len(streams)} spike stream(s) in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
+    notes = [f"{count_of(len(streams), 'spike stream')} in {_LAYOUT_NAMES[padding.layout]}: {decided.reason}"]
     if padding != decided:
         notes.append(padding.reason)
     notes += dict.fromkeys(choice.reason for choice in choices.values() if choice.reason)

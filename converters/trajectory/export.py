@@ -120,6 +120,7 @@ def files(store: StoreView) -> Iterator[File]:
     own = _texts(store, "sources/attributes")
     each = _texts(store, f"{EPISODES}/attributes")
     kept = attribute_texts(store, len(store.array("sources/rows")))
+    notes = _resized_notes(store, columns)
     for number, name, parts in runs(store):
         groups: dict[str, dict[str, Values]] = {}
         for part in parts:
@@ -138,7 +139,17 @@ def files(store: StoreView) -> Iterator[File]:
                 masks=_masks(store, parts),
             )
         )
-        yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])))
+        yield replace(file, attributes=_with_kept(file, parse_attributes(kept[number])), notes=notes)
+
+
+def _resized_notes(store: StoreView, columns: Mapping[str, str]) -> tuple[str, ...]:
+    """What is said of cameras of which the store has resized copies alone."""
+    resized = {path: name for path, name in columns.items() if "resized_from" in store.array(path).attributes}
+    if not resized:
+        return ()
+    side = store.array(next(iter(resized))).shape[1]
+    names = ", ".join(dict.fromkeys(resized.values()))
+    return (f"{names}: written as {side} × {side}, as stored; the originals are not in the store",)
 
 
 def _with_kept(file: File, kept: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -166,7 +177,7 @@ def _columns(store: StoreView) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in store.paths():
         attributes = store.array(path).attributes if path.startswith((f"{STEPS}/", f"{FINAL}/")) else {}
-        if "source_dataset" in attributes and "resized_from" not in attributes:
+        if "source_dataset" in attributes:
             found[path] = attributes["source_dataset"][0].strip("/")
     kept = {path for path in found if path.startswith(f"{FINAL}/")}
     for path in kept:  # next observations of compressed frames are decoded, so they are not exported

@@ -15,6 +15,7 @@ from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.parts import Candidate, Part, Scanned
 from unistore.converters.trajectory.columns import Episode, describe, flags, not_per_step
+from unistore.converters.trajectory.derive import summary_in_scan
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, location_prefix, with_episodes
 from unistore.converters.trajectory.layouts import format_of
 from unistore.converters.trajectory.naming import Naming
@@ -41,6 +42,8 @@ class ScannedFile(Scanned):
     """Bytes of memory needed to read rows, besides the rows."""
     attributes: Attributes
     """As in `Contents`."""
+    summary: str | None
+    """See `summary_in_scan`."""
 
 
 def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) -> ScannedFile:
@@ -67,17 +70,20 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
                 episode = describe(group, location, own, colour, not_steps)
                 episode.problems += inside[group.path]
                 found.add(group, episode, location)
-        masks = found.masks(contents.masks, {group.name for group in groups})
+        index = found.index(layout.name, found.masks(contents.masks, {group.name for group in groups}))
+        episodes = layout.episodes_in(look)
+        summary = summary_in_scan(episodes, index, joined=layout.joined) if episodes is not None else None
     problems = with_episodes(found.problems, part.name, [group.path for group in groups])
     if problems and not found.sound:
         raise InputError(problems)
     return ScannedFile(
-        index=found.index(layout.name, masks),
+        index=index,
         dropped=tuple(found.dropped),
         notes=tuple(found.notes()),
         files=tuple(sorted(contents.files)),
         reading=contents.memory,
         attributes=contents.attributes,
+        summary=summary,
         problems=tuple(problems),
         excluded=exclusion.covered,
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.attributes import attribute_arrays
 from unistore.converters.protocol import Facts, Scan, Settled
-from unistore.converters.trajectory.derive import frame_sizes, summary_of
+from unistore.converters.trajectory.derive import frame_sizes, summaries_of
 from unistore.converters.trajectory.episode_index import EpisodeIndex, offsets_of
 from unistore.converters.trajectory.tables import MergedColumns
 from unistore.schemas.tables import Field, Table
@@ -43,7 +43,7 @@ def settle_episodes(scan: Scan, layout: MergedColumns, facts: Sequence[Facts]) -
     """Index arrays, tables and attributes of all sources; see `Converter.settle`."""
     episodes = _Episodes(view(scan.sources, lambda source: EpisodeIndex.from_json(source.detail)))
     owner = np.repeat(np.arange(len(scan.sources), dtype=np.int64), episodes.counts)
-    summaries = view(facts, summary_of)
+    summaries = summaries_of(scan.sources, facts)
     masks = episodes.masks
     codes, names = _splits(masks, int(owner.size))
     spilled, kept = _kept(scan, facts)

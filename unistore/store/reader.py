@@ -16,7 +16,7 @@ from unistore.remote.shard_cache import ShardCache
 from unistore.remote.storage import local_path, open_storage
 from unistore.remote.url import BUCKETS
 from unistore.schemas import indices
-from unistore.schemas.expected import GENERAL, Forms
+from unistore.schemas.array_specs import GENERAL, ArraySpecs
 from unistore.store.cached_storage import CachedStorage
 from unistore.store.grammar import GrammarError, parse_root, parse_split_names
 from unistore.store.manifest import MANIFEST_LIMIT
@@ -66,7 +66,7 @@ class Store:
         self._cache: dict[str, Any] = {"cache_dir": folder, "cache_limit": cache_limit}
         self._storage: Storage = open_storage(self.path)
         self._arrays: dict[str, Array] = {}
-        self.kept_indices: dict[str, NDArray[Any]] = {}
+        self.cached_indices: dict[str, NDArray[Any]] = {}
         self.attributes: dict[str, Any] = self._root_attributes()
         if cache_dir is not None:
             copies = ShardCache(cache_dir, parse_bytes(cache_limit, "cache_limit"))
@@ -98,11 +98,11 @@ class Store:
         return self._storage.fork_safe
 
     @cached_property
-    def forms(self) -> Forms:
-        """Forms that its arrays must have; the general ones if the family is not installed."""
+    def specs(self) -> ArraySpecs:
+        """Specs of its arrays; the general ones if the family is not installed."""
         family = find_family(self.family)
-        forms: Forms = GENERAL if family is None else family.part("forms")
-        return forms
+        specs: ArraySpecs = GENERAL if family is None else family.part("specs")
+        return specs
 
     def array(self, path: str) -> Array:
         """Array at `path` (``"points/xyz"``), opened once.

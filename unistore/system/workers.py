@@ -17,7 +17,7 @@ from unistore.errors import InputError, Problem
 from unistore.system.arguments import MAX_COUNT, MAX_EPOCH, Arguments, is_integer
 from unistore.system.cgroups import MOUNTS, PROCESS, cpu_quota
 
-__all__ = ["MAX_WORKERS", "WorkerPlan", "environment_number", "plan", "usable_cores"]
+__all__ = ["MAX_WORKERS", "WorkerPlan", "announce", "environment_number", "plan", "usable_cores"]
 
 MAX_WORKERS = 4096
 """Largest number of workers of a loader, and of batches prefetched by each."""
@@ -51,10 +51,15 @@ class WorkerPlan:
         return self.reason
 
     def announce(self) -> None:
-        """Print the reason to standard error, once per process and on rank 0 only."""
-        if self.reason not in _announced and os.environ.get("RANK", "0") == "0":
-            _announced.add(self.reason)
-            print(self.reason, file=sys.stderr, flush=True)
+        """Print the reason; see `announce`."""
+        announce(self.reason)
+
+
+def announce(text: str) -> None:
+    """Print a text to standard error, once per process and on rank 0 only."""
+    if text not in _announced and os.environ.get("RANK", "0") == "0":
+        _announced.add(text)
+        print(text, file=sys.stderr, flush=True)
 
 
 def plan(
