@@ -109,8 +109,8 @@ def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
     """What small sources look like as a store: they are converted into a temporary one."""
     held = max(about["raw_bytes"], about["sources"]["bytes"] or 0)
     if held > _TRIAL:
-        told = f"no pictures of {size(held)} of sources: convert them, and inspect the store"
-        return [_block(Block(lines=[told]))]
+        line = f"no pictures of {size(held)} of sources: convert them, and inspect the store"
+        return [_block(Block(lines=[line]))]
     from unistore.conversion.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
