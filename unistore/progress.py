@@ -139,21 +139,12 @@ class ProgressBar:
 
 def _bars(console: Callable[[], Console] | None) -> Bars:
     """Rich's bars; importing rich takes as long as converting a small file."""
+    from rich import progress as rich
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
-    return Progress(
-        TextColumn("{task.description:<8}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+    columns = (rich.BarColumn, rich.DownloadColumn, rich.TransferSpeedColumn, rich.TimeRemainingColumn)
+    return rich.Progress(
+        rich.TextColumn("{task.description:<8}"),
+        *(column() for column in columns),
         console=Console(stderr=True) if console is None else console(),
     )

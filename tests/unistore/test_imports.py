@@ -36,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "conversion": STORES | {"converters", "progress"},
     "exporting": STORES | {"converters", "conversion", "progress"},
     "integrity": STORES | {"converters", "conversion", "exporting", "progress"},
-    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures"},
+    "report": STORES | {"converters", "conversion", "order", "data", "loader", "pictures", "progress"},
     "unistore": STORES | {"order", "data", "loader", "conversion", "exporting", "integrity", "report"},
     "cli": STORES
     | {"converters", "config", "conversion", "exporting", "integrity", "pictures", "progress", "report"},
@@ -60,10 +60,10 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.converters": {"cv2", "h5py", "matplotlib"},
     "unistore.data.kinds": {"cv2"},
     "unistore.data.presentation": {"torch"},
-    "unistore.exporting": {"cv2", "h5py"},
+    "unistore.exporting": {"cv2", "h5py", "zarr"},
     "unistore.loader": {"torch"},
     "unistore.pictures": {"matplotlib"},
-    "unistore.remote": {"obstore", "zarr"},
+    "unistore.remote": {"obstore"},
     "unistore.store": {"zarr"},
 }
 """Heavy imports that a module or package may make inside functions; `unistore` itself: zarr."""

@@ -14,18 +14,8 @@ from unistore.cli.output import progress_bar, say, say_done, say_json
 
 __all__ = ["convert"]
 
-COMMON = (
-    "codec",
-    "split",
-    "split_by",
-    "overwrite",
-    "restart",
-    "work",
-    "workers",
-    "scheduler",
-    "memory",
-    "on_error",
-)
+RUN = ("overwrite", "restart", "work", "workers", "scheduler", "memory")
+COMMON = ("codec", "split", "split_by", "on_error", *RUN)
 """Options of every conversion that are not passed to the converter."""
 SAME = "the same options, and sources of the same names and sizes, not changed since (values were not read)"
 SKIPPED = 3

@@ -21,7 +21,7 @@ Examples:
   unistore verify a.zarr --against clouds/   and all values of the sources
   unistore verify a.zarr --against clouds/ --sample 1%
   unistore verify a.zarr --against clouds/ --workers 4
-  unistore verify a.zarr --repair clouds/    re-make what is damaged
+  unistore verify a.zarr --repair clouds/    repair what is damaged
 """
 _MAX_SHOWN = 200
 
@@ -90,7 +90,7 @@ def _text(found: Verified) -> str:
     from unistore import Repaired
 
     repaired = found.repaired if isinstance(found, Repaired) else ()
-    lines = [f"re-made {count_of(len(repaired), 'file')}"] if repaired else []
+    lines = [f"repaired {count_of(len(repaired), 'file')}"] if repaired else []
     lines += [f"  {key}" for key in repaired[:_MAX_SHOWN]]
     lines += _table(found.problems)
     if found.unchecked:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from unistore.conversion.executors.local import Threaded
 from unistore.conversion.memory import room
@@ -31,6 +31,9 @@ from unistore.system.sizes import parse_bytes
 from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.presets import CODECS
 
+if TYPE_CHECKING:
+    from distributed import Client
+
 __all__ = ["convert", "detect_family", "make_converter", "recorded_converter"]
 
 PathLike = str | os.PathLike[str]
@@ -49,7 +52,7 @@ def convert(
     restart: bool = False,
     work: PathLike | None = None,
     workers: int = 0,
-    scheduler: str | None = None,
+    scheduler: str | Client | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
     progress: Progress | bool | None = None,
@@ -87,7 +90,8 @@ def convert(
     workers
         Worker processes; 0 converts in this process, on threads.
     scheduler
-        Address of an existing dask scheduler, or the file that its ``--scheduler-file`` names (``….json``).
+        Address of an existing dask scheduler, the file that its ``--scheduler-file`` names (``….json``), or a
+        `distributed.Client`, which may have a `Security` of its own.
     memory
         What all processes together may hold: ``"4GB"``, or bytes. Fewer workers are started if need be; a
         limit that one step alone would break is refused. What does not fit into a worker's share (512 MiB
@@ -127,7 +131,13 @@ def convert(
     check.flag("--overwrite", overwrite)
     check.flag("--restart", restart)
     check.path("--work", work, none=True)
-    check.text("--scheduler", scheduler, none=True)
+    check.expect(
+        "--scheduler",
+        scheduler,
+        isinstance(scheduler, str) or hasattr(scheduler, "submit"),
+        "an address, as in tcp://host:8786, or a distributed.Client",
+        none=True,
+    )
     check.expect(
         "--split", split, isinstance(split, (str, Mapping)), "shares, as in train=0.8,val=0.2", none=True
     )

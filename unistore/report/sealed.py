@@ -33,6 +33,10 @@ VALUED = 64
 VALUED_FAR = 16
 """In an object store, where each array takes several requests."""
 _BOOKKEEPING = frozenset({"source", "number", "source_row"})
+_NO_CLASS = {"classification": (0, 1), "label": (0,), "labels": (0,)}
+"""Labels that mean no class, where any does: of LAS files 0 (never classified) and 1 (unclassified)."""
+_REMARKED = 0.005
+"""Share of the unlabelled from which on it is remarked on."""
 _INDEX_ENTRY = 16
 """Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
 _INDEX_CHECKSUM = 4
@@ -132,7 +136,21 @@ def _look_at_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
         array["values"] = values
         if values is not None and values["nan"]:
             remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
+        if values is not None and (remark := _unlabelled(array["path"], values)):
+            remarks.append(remark)
     return remarks
+
+
+def _unlabelled(path: str, values: dict[str, Any]) -> str | None:
+    """A remark on labels that mean no class; where all are 0 there is another one."""
+    meant = _NO_CLASS.get(path.rpartition("/")[2].lower())
+    counts = dict(values["labels"] or ())
+    found = [label for label in counts if meant is not None and (label < 0 or label in meant)]
+    share = sum(counts[label] for label in found) / values["read"]
+    if len(counts) < 2 or not found or share < _REMARKED:
+        return None
+    told = " or ".join(map(str, sorted(found)))
+    return f"{path}: {100 * share:.3g} % are {told}: unlabelled?"
 
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:

@@ -62,9 +62,7 @@ def snippet(store: Store, splits: Mapping[str, int]) -> str:
     if natural.changed:
         arguments += f", samples={natural.text}"
     others = [
-        each.text
-        for each in suggestions(store, units)
-        if each.samples != 0 and not (each.changed and each.kind == natural.kind)
+        each.text for each in suggestions(store, units) if each.samples != 0 and each.kind != natural.kind
     ]
     keys = ", ".join(("index", *natural.kind.select(store, None)))
     about = printable(f"{count_of(natural.samples, 'sample')}; each has: {keys}")

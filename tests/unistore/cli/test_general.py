@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
@@ -178,8 +179,9 @@ def test_an_interrupt_leaves_one_bar() -> None:
     try:
         while part := os.read(ours, 1 << 16):
             shown += part
-    except OSError:
-        pass
+    except OSError as error:
+        if error.errno != errno.EIO:  # EIO: the other end of the terminal is closed
+            raise
     process.wait()
     os.close(ours)
     last = shown.rpartition(b"\x1b[2K")[2].decode()
