@@ -189,7 +189,6 @@ def _holds_bytes(array: dict[str, Any]) -> bool:
 
 
 def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the family measures of every sample, and remarks."""
     try:
         measures = measures_of(store)
         return describe_measures(measures), measure_remarks(store, measures)

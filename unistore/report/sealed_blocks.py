@@ -140,7 +140,6 @@ def _seal_text(seal: dict[str, Any]) -> str:
 
 
 def _attributes_text(names: list[str]) -> str:
-    """Some of the names; empty if there are none."""
     shown = [printable(name) for name in names[:SHOWN_ATTRIBUTES]]
     return ", ".join([*shown, *(["…"] if len(names) > SHOWN_ATTRIBUTES else [])])
 
