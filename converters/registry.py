@@ -59,12 +59,12 @@ class Family:
         command line needs it.
     converter
         Class of its converter, see `unistore.converters.protocol.Converter`; inherits its options.
-    forms
-        `unistore.schemas.expected.Forms`: what the arrays of its stores must be; without it, readers and
-        ``verify`` know only the arrays that every store has.
+    specs
+        `unistore.schemas.array_specs.ArraySpecs`: what the arrays of its stores must be; without it, readers
+        and ``verify`` know only the arrays that every store has.
     validate
-        ``validate(arrays, attributes) -> list[Problem]``: what else is wrong with a store's arrays that have
-        their forms; empty: nothing.
+        ``validate(arrays, attributes) -> list[Problem]``: what else is wrong with arrays that have their
+        specs; empty: nothing.
     rules
         Tuple of rules that the values of its stores obey; empty: none but those of every store.
     export
@@ -97,7 +97,7 @@ class Family:
     examples: tuple[str, ...] = ()
     options: str
     converter: str
-    forms: str = "unistore.schemas.expected:GENERAL"
+    specs: str = "unistore.schemas.array_specs:GENERAL"
     validate: str = ""
     rules: str = ""
     export: str = ""
@@ -136,16 +136,8 @@ class Family:
             raise InputError(Problem(f"family {self.command}", message, cure, "family")) from error
 
     def schema_problems(self, arrays: Mapping[str, Any], attributes: Mapping[str, Any]) -> list[Problem]:
-        """Every way in which the arrays of a store are none of the family's.
-
-        Parameters
-        ----------
-        arrays
-            `ArrayInfo` of every array, by path.
-        attributes
-            The root's ``unistore`` object.
-        """
-        found: list[Problem] = self.part("forms").problems(arrays, attributes["samples"]["count"])
+        """What is wrong with a store of the family: `ArrayInfo` by path, the root's ``unistore`` object."""
+        found: list[Problem] = self.part("specs").problems(arrays, attributes["samples"]["count"])
         if not found and self.validate:
             found = self.part("validate")(arrays, attributes)
         return found

@@ -17,7 +17,6 @@ Blocks = Callable[[], Iterator[NDArray[Any]]]
 
 Form = Literal["hdf5", "npy", "npz", "png", "raw", "zarr"]
 
-
 _NUMERIC_KINDS = "biufc"
 
 
@@ -74,7 +73,7 @@ class File:
     axes
         Names of the axes of every array of a Zarr group.
     notes
-        What the user is told about the whole export.
+        What the user is told of the export, each sentence once.
     """
 
     name: str

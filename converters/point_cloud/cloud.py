@@ -1,4 +1,4 @@
-"""The sources of a point cloud store, one by one, in their own row order; and the files they become again."""
+"""The sources of a point cloud store, in their own row order, for export and comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS
 from unistore.schemas.point_cloud.quantum import Quantum, quantum
 from unistore.schemas.store_view import StoreView
 
-__all__ = ["Cloud", "clouds", "hdf5_file", "late"]
+__all__ = ["Cloud", "clouds", "hdf5_file", "lazy_values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +30,21 @@ class Cloud:
     Attributes
     ----------
     store, source
-        Where it is; its points are rows ``source.lo:source.hi`` of ``points``.
+        Store and source; its points are rows ``source.lo:source.hi`` of ``points``.
     layout
-        What the file was, as ``sources/layout`` tells.
+        Layout of the file, from ``sources/layout``.
     header
         Attributes of the file's header.
     first, last
-        Its segments, the one of number -1 included.
+        Range of its segments, including the one of number -1.
     bounds
         (last - first + 1,) bounds of its segments in ``points``.
     numbers
         (last - first,) numbers of its segments.
     quantum
-        Scale and offset, (2, 3) f8, of quantised coordinates; None where they are floats.
+        Scale and offset, (2, 3) f8, of quantised coordinates; None if they are floats.
     decimal
-        Whether these are those of decimals.
+        Whether coordinates are quantised as decimals.
     """
 
     store: StoreView
@@ -68,10 +68,8 @@ class Cloud:
         """
         order: NDArray[np.int64] = self._stored("source_row")
         rows = int(order.max(initial=-1)) + 1
-        here = np.zeros(max(0, rows), bool) if order.min(initial=0) >= 0 and rows <= len(order) else None
-        if here is not None:
-            here[order] = True
-        if here is None or not here.all():
+        complete = order.min(initial=0) >= 0 and rows <= len(order)
+        if not complete or not np.bincount(order, minlength=rows).all():
             where = f"{self.store.path}: points/source_row of {self.source.name}"
             msg = f"{where} does not hold every row from 0 on"
             raise StoreError(msg)
@@ -154,7 +152,7 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
 def hdf5_file(
     cloud: Cloud, values: Mapping[str, Values], attributes: Mapping[str, Mapping[str, Any]]
 ) -> File:
-    """An HDF5 file in the place of a source: arrays and attributes by path."""
+    """The HDF5 file that a source is exported as, with arrays and attributes by path."""
     name = cloud.source.name
     return File(
         name=name if name.lower().endswith(SUFFIXES) else f"{name}.h5",
@@ -166,6 +164,6 @@ def hdf5_file(
     )
 
 
-def late(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
-    """Values that are read whole once they are asked for."""
+def lazy_values(read: Callable[[], NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Values:
+    """Values that are read on demand, all at once."""
     return Values(shape, dtype, lambda: iter([read().astype(dtype)]))

@@ -12,7 +12,7 @@ from unistore.schemas.indices import contradiction, whole
 from unistore.schemas.point_cloud.fields import DECIMAL, POINTS
 from unistore.schemas.store_view import StoreView
 
-MOST_PLACES = 9
+MAX_PLACES = 9
 """Of decimals."""
 _XYZ, _SCALE, _OFFSET = f"{POINTS}/xyz", "sources/scale", "sources/offset"
 _LARGEST = 2.0**31
@@ -78,8 +78,8 @@ def _decimal_errors(
 ) -> Iterator[tuple[str, str]]:
     said: Mapping[str, Any] = decimal if isinstance(decimal, Mapping) else {}
     power, whole_numbers = said.get("scale"), said.get("offset")
-    if type(power) not in (int, float) or power not in [10**places for places in range(MOST_PLACES + 1)]:
-        message = f"scale of {DECIMAL} is {power!r}, expected a power of ten from 1 to 1e{MOST_PLACES}"
+    if type(power) not in (int, float) or power not in [10**places for places in range(MAX_PLACES + 1)]:
+        message = f"scale of {DECIMAL} is {power!r}, expected a power of ten from 1 to 1e{MAX_PLACES}"
         yield _XYZ, message
     elif (scale != power).any():
         yield _SCALE, f"is not {power:g} everywhere, as attribute {DECIMAL} of {_XYZ} says"

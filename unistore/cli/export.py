@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from unistore.cli.output import say, say_done, say_json
+from unistore.cli.output import progress_bar, say, say_done, say_json
 from unistore.system.sizes import count_of, size
 
 __all__ = ["command"]
@@ -34,9 +34,8 @@ def command(store: str, destination: str, to: str | None, as_json: bool) -> None
     DST must not exist; it appears once everything is written.
     """
     from unistore import export
-    from unistore.cli.progress import ProgressBar
 
-    with ProgressBar() as bar:
+    with progress_bar() as bar:
         done = export(store, destination, to=to, progress=bar)
     if as_json:
         say_json(asdict(done))

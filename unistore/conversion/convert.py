@@ -23,9 +23,10 @@ from unistore.converters.registry import Family, families, get_family
 from unistore.converters.scanning import LookAtAll, scan_here
 from unistore.converters.survey import Detection, Survey, survey
 from unistore.errors import InputError, Problem
+from unistore.progress import shown
 from unistore.remote.url import require_local_path
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 from unistore.system.sizes import parse_bytes
 from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.presets import CODECS
@@ -54,7 +55,7 @@ def convert(
     scheduler: str | Client | None = None,
     memory: str | int | None = None,
     on_error: str = "fail",
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> Report:
     """Convert research files into one sealed store.
@@ -99,7 +100,8 @@ def convert(
         ``"fail"``: any problem refuses all. ``"skip"``: files, cases and episodes with problems of their own
         are left out and listed in the store's ``unistore-report.json`` and in ``Report.skipped``.
     progress
-        Told how far it is.
+        True shows bars, False none; None shows them in a terminal and in a notebook. Or an object with
+        ``begin``, ``advance`` and ``tell``, as `unistore.system.progress.Progress`.
     **options
         The family's own options, as ``unistore convert FAMILY --help`` lists them; all have ``exclude``,
         names to leave out.
@@ -146,7 +148,7 @@ def convert(
     paths = source_paths(sources)
     chosen = family or implied_family(options) or detect_family(paths).family
 
-    def start(executor: Any, scan_all: LookAtAll) -> Report:
+    def start(executor: Any, scan_all: LookAtAll, told: Progress) -> Report:
         return run(
             make_converter(chosen, options),
             paths,
@@ -161,21 +163,22 @@ def convert(
             on_error=on_error,
             executor=executor,
             scan_all=scan_all,
-            progress=progress,
+            progress=told,
         )
 
-    if workers == 0 and scheduler is None:
-        return start(Threaded(limit), scan_here)
-    if scheduler is not None:
-        from unistore.conversion.executors.dask_executor import Dask
+    with shown(progress) as told:
+        if workers == 0 and scheduler is None:
+            return start(Threaded(limit), scan_here, told)
+        if scheduler is not None:
+            from unistore.conversion.executors.dask_executor import Dask
 
-        with Dask(scheduler, memory=limit, tell=progress.tell) as cluster:
-            return start(cluster, partial(scan_on, cluster))
-    from unistore.conversion.executors.processes import Processes
+            with Dask(scheduler, memory=limit, tell=told.tell) as cluster:
+                return start(cluster, partial(scan_on, cluster), told)
+        from unistore.conversion.executors.processes import Processes
 
-    imports = (get_family(chosen).converter.partition(":")[0],)
-    with Processes(workers, memory=limit, imports=imports, tell=progress.tell) as processes:
-        return start(processes, partial(scan_on, processes))
+        imports = (get_family(chosen).converter.partition(":")[0],)
+        with Processes(workers, memory=limit, imports=imports, tell=told.tell) as processes:
+            return start(processes, partial(scan_on, processes), told)
 
 
 def source_paths(sources: PathLike | Iterable[PathLike]) -> list[Path]:

@@ -32,7 +32,7 @@ class _Shared(TypedDict, total=False):
     scheduler: str | Client | None
     memory: str | int | None
     on_error: str
-    progress: Progress
+    progress: Progress | bool | None
     exclude: str | Sequence[str]
 
 

@@ -16,19 +16,20 @@ from unistore.errors import ConversionError, InputError, Problem, StoreError
 from unistore.exporting.naming import FileNames
 from unistore.exporting.temporary_folder import temporary_folder
 from unistore.exporting.writing import write
+from unistore.progress import shown
 from unistore.remote.storage import local_path
 from unistore.remote.url import require_local_path
 from unistore.schemas.indices import whole
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 
 __all__ = ["Exported", "export"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """Result of an export: where it is, its family, the number of sources, files and bytes, and remarks."""
+    """Result of an export: where it is, its family, the number of sources, files and bytes, and notes."""
 
     destination: str
     family: str
@@ -43,7 +44,7 @@ def export(
     destination: str | os.PathLike[str],
     *,
     to: str | None = None,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> Exported:
     """Export a store as files in the main layout of its source family, or in another format.
 
@@ -59,7 +60,7 @@ def export(
     to
         ``"ome-zarr"``: CT volumes as OME-NGFF 0.5 images. None: the layout of the sources.
     progress
-        Receives the progress.
+        As of `unistore.convert`.
 
     Raises
     ------
@@ -81,8 +82,8 @@ def export(
     _check_destination(target, local_path(store))
     files = _exporter(opened, to)
     try:
-        with temporary_folder(target, "unistore-export") as work:
-            done = _write_all(opened, files(opened), work / "files", progress)
+        with shown(progress) as told, temporary_folder(target, "unistore-export") as work:
+            done = _write_all(opened, files(opened), work / "files", told)
             _check_destination(target, local_path(store))
             os.sync()
             (work / "files").rename(target)
@@ -92,7 +93,7 @@ def export(
 
 
 def _write_all(store: Store, files: Iterator[File], work: Path, progress: Progress) -> dict[str, Any]:
-    """Write all files; returns the counts and remarks of `Exported`."""
+    """Write all files; returns the counts and notes of `Exported`."""
     names = FileNames(store.path)
     work.mkdir()
     sizes = whole(store, "sources/bytes").tolist()

@@ -67,16 +67,8 @@ class ShardCache:
     ) -> bool:
         """Make sure that there is a copy, fetching it if needed; False if there is no room for it.
 
-        Parameters
-        ----------
-        checksum
-            xxh3-128 of the object, hexadecimal.
-        size
-            Bytes of the object; None: known once it is fetched, and held in memory then.
-        fetch
-            Returns the content, in pieces.
-        what
-            Name of the object, for errors.
+        `checksum` is the object's xxh3-128, hexadecimal, `size` its bytes (None: known once fetched, and
+        held in memory then); ``fetch()`` returns the content in pieces; errors name the object as `what`.
 
         Raises
         ------
@@ -126,9 +118,8 @@ class ShardCache:
                 if size > self.limit or not self._reserve(part, size):
                     return False
                 _write_verified(part, checksum, size, pieces or fetch(), what)
-                os.replace(
-                    checksum + PART, checksum, src_dir_fd=subfolder, dst_dir_fd=subfolder
-                )  # the lock stays
+                part_name = checksum + PART
+                os.replace(part_name, checksum, src_dir_fd=subfolder, dst_dir_fd=subfolder)  # the lock stays
         self._verified_at[checksum] = time.monotonic()
         return True
 
@@ -187,12 +178,9 @@ class ShardCache:
             raise self._unusable(self.folder / parent / name, error) from error
 
     def _unusable(self, path: Path, error: NotOwnError) -> StoreError:
-        file = "" if path == self.folder else f"{path} "
-        cure = "remove it, or " if file else ""
-        rule = "of your own, that others cannot write to"
-        return StoreError(
-            f"cache_dir {self.folder}: cannot be used ({file}{error}); {cure}choose another folder, {rule}"
-        )
+        file, cure = ("", "") if path == self.folder else (f"{path} ", "remove it, or ")
+        cure += "choose another folder, of your own, that others cannot write to"
+        return StoreError(f"cache_dir {self.folder}: cannot be used ({file}{error}); {cure}")
 
     def _reserve(self, part: int, size: int) -> bool:
         """Allocate an object's part file before it is fetched, evicting copies; False if there is no room."""

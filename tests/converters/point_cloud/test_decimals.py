@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 import unistore
-from unistore.converters.point_cloud.coordinates import Decimals, decimal_of, quantise_decimals
+from unistore.converters.point_cloud.coordinates import DecimalPlaces, decimal_of, quantise_decimals
 from unistore.converters.point_cloud.preview import PREVIEW
 from unistore.schemas.point_cloud.quantum import quantum_errors
 
@@ -165,10 +165,10 @@ def test_places_and_numbers_do_not_depend_on_blocks(numbers: list[tuple[int, int
     values = np.array([number / 10**places for number, places in numbers])
     values = np.where(values == 0, 0.0, values)
     xyz = np.repeat(values, 3).reshape(-1, 3)
-    whole, parts = Decimals(), Decimals()
-    whole.look(xyz)
+    whole, parts = DecimalPlaces(), DecimalPlaces()
+    whole.update(xyz)
     for lo in range(0, len(xyz), step):
-        parts.look(xyz[lo : lo + step])
+        parts.update(xyz[lo : lo + step])
     assert whole.places == parts.places >= 0
     decimal = decimal_of([whole.places], xyz.min(axis=0), xyz.max(axis=0))
     if decimal is None:
