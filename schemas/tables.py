@@ -81,7 +81,7 @@ def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
 
 
 def bounds_field(path: str, axis: str, description: str) -> Field:
-    """Offsets (n + 1,) i8 that divide rows into n ranges, one for each `axis`: ``"segment"``, ``"volume"``."""
+    """Offsets (n + 1,) i8 that divide rows into n ranges, one per `axis`: ``"segment"``, ``"volume"``."""
     return Field(path=path, dtype="int64", axes=(f"{axis}_bound",), description=description)
 
 
