@@ -31,6 +31,7 @@ __all__ = [
     "UnistoreError",
     "UnsupportedError",
     "WorkerDiedError",
+    "first_few",
     "printable",
 ]
 
@@ -174,3 +175,9 @@ def printable(text: str, *, line_feeds: bool = False) -> str:
 
 def _escape(char: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in char.encode("utf-8", "surrogateescape"))
+
+
+def first_few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str:
+    """The first `most` names, printable, and how many more there are: ``"a, b and 3 more"``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return separator.join(map(printable, names[:most])) + more

@@ -21,10 +21,11 @@ FAMILY = Family(
     validate="unistore.schemas.ct.specs:validate",
     rules="unistore.schemas.ct.rules:RULES",
     export="unistore.converters.ct.export:files",
+    export_to={"ome-zarr": "unistore.converters.ct.ome_zarr:files"},
     originals="unistore.converters.ct.original:Originals",
     kind="unistore.data.kinds.defaults:volumes",
     preview="unistore.converters.ct.preview:PREVIEW",
-    other_kinds=("unistore.Patches(96)",),
+    other_kinds=("unistore.Patches(96)", "unistore.SparsePoints()"),
     config="unistore.converters.ct.config:CONFIG",
     batch_size=2,
 )

@@ -13,6 +13,7 @@ from unistore.converters.common.faults import as_problem
 from unistore.converters.ct.files import VolumeFiles, WindowFile, place_of
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.info import read_info
+from unistore.converters.ct.layouts.metadata import read_row
 from unistore.converters.ct.layouts.npz import SPARSE_MEMBERS, Points, read_points_header
 from unistore.converters.ct.source import VoxelSource
 from unistore.converters.parts import Part, Scanned
@@ -55,6 +56,8 @@ class ScannedVolume(Scanned):
         What states each of them: ``"info.json"``, or ``"the volume's file"``.
     info
         Text of ``info.json``.
+    metadata
+        Row of ``metadata.csv`` as JSON text; empty: it has none.
     """
 
     files: VolumeFiles
@@ -69,6 +72,7 @@ class ScannedVolume(Scanned):
     geometry: Mapping[str, list[float]]
     stated_by: Mapping[str, str]
     info: str
+    metadata: str
 
 
 def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
@@ -124,6 +128,10 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
             info, stated = read_info(files.info, where)
             geometry |= stated
             stated_by |= dict.fromkeys(stated, "info.json")
+    metadata = ""
+    if files.metadata is not None:
+        with collected.attempt(where := place(files.metadata)):
+            metadata = read_row(files.metadata, files.path.name, where)
     collected.check()
     return ScannedVolume(
         files=files,
@@ -138,6 +146,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         geometry=geometry,
         stated_by=stated_by,
         info=info,
+        metadata=metadata,
     )
 
 

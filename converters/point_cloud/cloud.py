@@ -16,7 +16,8 @@ from unistore.converters.common.stored import SourceRows, sources_of
 from unistore.converters.files.hdf5.file import SUFFIXES
 from unistore.errors import StoreError
 from unistore.schemas.indices import contradiction, whole
-from unistore.schemas.point_cloud.fields import DECIMAL, POINTS, SEGMENTS
+from unistore.schemas.point_cloud.fields import POINTS, SEGMENTS
+from unistore.schemas.point_cloud.quantum import Quantum, quantum
 from unistore.schemas.store_view import StoreView
 
 __all__ = ["Cloud", "clouds", "hdf5_file", "lazy_values"]
@@ -54,8 +55,7 @@ class Cloud:
     last: int
     bounds: NDArray[np.int64]
     numbers: NDArray[np.int64]
-    quantum: NDArray[np.float64] | None
-    decimal: bool
+    quantum: Quantum | None
 
     @cached_property
     def order(self) -> NDArray[np.int64]:
@@ -88,9 +88,7 @@ class Cloud:
         """x, y or z in the source's order, (N,) f8 or f4."""
         values = np.ascontiguousarray(self._stored("xyz")[:, axis])
         if self.quantum is not None:
-            scale, offset = self.quantum[:, axis]
-            exact = values.astype(np.float64)
-            values = (exact + offset) / scale if self.decimal else exact * scale + offset
+            values = self.quantum.restored(values, self.source.number, axis)
         return self._in_order(values)
 
     def coordinate_dtype(self, axis: int) -> np.dtype[Any]:
@@ -128,9 +126,7 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
     sources = sources_of(store)
     headers = store.text("sources/header") if store.has("sources/header/data") else ["{}"] * len(sources)
     owner, numbers, offsets = (whole(store, f"{SEGMENTS}/{name}") for name in ("source", "number", "offsets"))
-    xyz = store.array(f"{POINTS}/xyz")
-    quantised = xyz.dtype.kind == "i"
-    scales = [whole(store, f"sources/{name}") for name in ("scale", "offset")] if quantised else []
+    restoring = quantum(store)
     for source in sources:
         first, last = (int(np.searchsorted(owner, source.number, side)) for side in ("left", "right"))
         bounds = offsets[first : last + 1]
@@ -149,8 +145,7 @@ def clouds(store: StoreView) -> Iterator[Cloud]:
             last=last,
             bounds=bounds,
             numbers=numbers[first:last],
-            quantum=np.stack([each[source.number] for each in scales]) if quantised else None,
-            decimal=DECIMAL in xyz.attributes,
+            quantum=restoring,
         )
 
 

@@ -6,7 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar
@@ -47,6 +47,7 @@ from unistore.errors import InputError, Problem, printable
 from unistore.schemas.point_cloud.fields import DECIMAL, FAMILY_NAME, POINTS, SEGMENTS, voxel_group
 from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
+from unistore.system.sizes import count_of
 
 __all__ = ["PointCloudConverter"]
 
@@ -113,8 +114,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
     def scan(self, part: Part) -> _Described:
         """Recognise a file's layout and columns; see `Converter.scan`."""
         with Candidate(part.files[0], part.roots, part.name) as file:
-            certain = format_of(file, self.map, Match.CERTAIN) is not None
-            return _Described(layout=recognise(file, self.map), certain=certain)
+            certain = format_of(file, self.map, Match.CERTAIN)
+            layout = recognise(file, self.map) if certain is None else certain.describe(file, self.map)
+            return _Described(layout=layout, certain=certain is not None)
 
     def gather(self, parts: Sequence[Part], scanned: Sequence[_Described]) -> Scan:
         """Reconcile the columns of all files, and add the names of rooms from lists."""
@@ -180,7 +182,7 @@ class PointCloudConverter(PointCloudOptions, Converter):
             detail={
                 **to_json(layout),
                 **texts.detail(part.name, layout.attributes),
-                "roots": [str(root.resolve()) for root in part.roots],
+                "roots": _resolved(part.roots),
                 **({"names": lists.rooms[path]} if path in lists.rooms else {}),
                 **({"class": list(part.detail.of_class)} if _has_class(part, layout) else {}),
             },
@@ -192,9 +194,9 @@ class PointCloudConverter(PointCloudOptions, Converter):
         kinds = Counter(each.format for each in found)
         counted = ", ".join(f"{count} of layout {kind}" for kind, count in kinds.items())
         stored = sum(each.segments for each in found if each.segmented)
-        notes = [f"point cloud: {len(parts)} file(s), {counted}; {stored} segments of their own"]
+        notes = [f"point cloud: {count_of(len(parts), 'file')}, {counted}; {stored} segments of their own"]
         uncut = [part.name for part, each in zip(parts, found, strict=True) if not each.segmented]
-        others = f" and {len(uncut) - 1} other file(s)" if len(uncut) > 1 else ""
+        others = f" and {count_of(len(uncut) - 1, 'other file')}" if len(uncut) > 1 else ""
         if uncut and self.segment is None:
             notes.append(
                 f"{uncut[0]}{others}: no segments, so each file is one (--segment window:50 cuts it)"
@@ -325,6 +327,11 @@ def _either(file: Candidate) -> Problem:
     ]
     message = "may be a point cloud, whose rows are points, or plain rows, each a sample"
     return Problem(str(file.path), message, " or ".join(commands), TWO_FAMILIES)
+
+
+@lru_cache(1)
+def _resolved(roots: tuple[Path, ...]) -> list[str]:
+    return [str(root.resolve()) for root in roots]
 
 
 def _unit(sources: Sequence[Source]) -> str | None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from unistore.errors import Problem
 from unistore.schemas.point_cloud.fields import Decimal
+from unistore.schemas.point_cloud.quantum import MAX_PLACES
 
 __all__ = [
     "DecimalPlaces",
@@ -28,7 +29,6 @@ __all__ = [
 Floats = NDArray[np.float64]
 
 _INT32 = np.iinfo(np.int32)
-_MAX_PLACES = 9
 _MAX_INTEGER = 2.0**50
 """Below it, ``rint(value * scale)`` is the integer of every decimal, despite rounding errors."""
 _STEP = 1 << 14
@@ -86,7 +86,7 @@ class DecimalPlaces:
         for lo in range(0, len(xyz), _STEP):
             part = np.ascontiguousarray(xyz[lo : lo + _STEP])
             while self.places >= 0 and not _is_decimal(part, 10.0**self.places):
-                self.places = self.places + 1 if self.places < _MAX_PLACES else -1
+                self.places = self.places + 1 if self.places < MAX_PLACES else -1
 
 
 def _is_decimal(values: Floats, scale: float) -> bool:

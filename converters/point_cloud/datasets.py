@@ -68,7 +68,7 @@ class _Walk:
 
     @contextmanager
     def __call__(self, path: Path) -> Iterator[OpenFile]:
-        with hdf5.open_hdf5(path, self.name) as file:
+        with hdf5.open_hdf5(path, self.name, _GROUPS) as file:
             yield OpenFile(file, walk(file, self.name, self.roots, skip=_GROUPS), self.name)
 
 
@@ -214,7 +214,7 @@ def opener(points: Callable[[h5py.File, Source], PointSource]) -> Open:
 
     @contextmanager
     def open_points(source: Source) -> Iterator[PointSource]:
-        with hdf5.open_hdf5(source.path, source.name) as file:
+        with hdf5.open_hdf5(source.path, source.name, _GROUPS) as file:
             yield points(file, source)
 
     return open_points

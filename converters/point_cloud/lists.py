@@ -84,9 +84,7 @@ def read_lists(files: Sequence[Path], roots: Sequence[Path]) -> Lists:
             f"{list(lists.splits.values()).count(split)} {split}"
             for split in dict.fromkeys(lists.splits.values())
         )
-        lists.notes.append(
-            f"splits taken from {', '.join(path.name for path in lists.files)}: {counted} file(s)"
-        )
+        lists.notes.append(f"splits taken from {', '.join(path.name for path in lists.files)}: {counted}")
     return lists
 
 
@@ -125,9 +123,9 @@ def _folders(files: Sequence[Path], roots: Sequence[Path]) -> list[Path]:
     """Folders of the files, and those above them inside a root."""
     found: dict[Path, None] = {}
     inside = [root.resolve() for root in roots if root.is_dir()]
-    for file in files:
-        found[file.parent] = None
-        for folder in file.parents:
+    for parent in {file.parent for file in files}:
+        found[parent] = None
+        for folder in (parent, *parent.parents):
             if any(folder.is_relative_to(root) for root in inside):
                 found[folder] = None
     return sorted(found)

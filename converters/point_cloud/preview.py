@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from unistore.converters.preview import Measure, Preview, parts_of
 from unistore.schemas.indices import Column, whole
 from unistore.schemas.point_cloud.fields import NO_SEGMENT, POINTS, SEGMENTS
+from unistore.schemas.point_cloud.quantum import quantum
 from unistore.schemas.store_view import StoreView
 from unistore.system.sizes import count_of
 
@@ -82,10 +83,11 @@ def _xyz(
 ) -> NDArray[np.float64]:
     """Coordinates relative to the segment's origin, (n, 3)."""
     stored = store.array(f"{POINTS}/xyz").read_ranges(first, last)
-    xyz = stored.astype(np.float64)
-    if stored.dtype == np.int32:
-        source = int(Column(store, f"{SEGMENTS}/source").take(row)[0])
-        xyz = xyz * whole(store, "sources/scale")[source] + whole(store, "sources/offset")[source]
+    restoring = quantum(store)
+    if restoring is None:
+        xyz = stored.astype(np.float64)
+    else:
+        xyz = restoring.restored(stored, int(Column(store, f"{SEGMENTS}/source").take(row)[0]))
     local: NDArray[np.float64] = xyz - Column(store, f"{SEGMENTS}/origin").take(row)[0]
     return local[np.isfinite(local).all(axis=1)] if not np.isfinite(local).all() else local
 

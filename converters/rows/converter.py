@@ -34,6 +34,7 @@ from unistore.errors import InputError, Problem, printable
 from unistore.schemas.rows.fields import FAMILY_NAME, TABLE, row_field
 from unistore.schemas.tables import Table
 from unistore.system.packed import Packed, view
+from unistore.system.sizes import count_of
 
 __all__ = ["RowsConverter"]
 
@@ -276,7 +277,7 @@ def _notes(
         alone += part.detail.arrays == (NPY_NAME,)
         compressed += [part.name] * each.compressed
     total = sum(sources.rows(TABLE))
-    notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {files} file(s)"]
+    notes = [f"plain arrays: {total} rows of {printable(', '.join(merged))} from {count_of(files, 'file')}"]
     if alone > 1:
         notes.append(f"{alone} .npy files of like rows: parts of one array, one after the other")
     splits = sorted({split for split in sources.splits if split is not None})

@@ -46,23 +46,12 @@ _CURE = "copy or export it again"
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """Header of an image.
-
-    Attributes
-    ----------
-    height, width
-        In pixels, as stored: an EXIF rotation is not applied.
-    colour
-        ``"rgb"``, ``"gray"``, ``"gray and alpha"``, ``"rgb and alpha"`` or ``"cmyk"``.
-    bits
-        Bits per channel.
-    size
-        Bytes of the file.
-    """
+    """Header of an image: pixels as stored (an EXIF rotation is not applied), bits a channel, file size."""
 
     height: int
     width: int
     colour: str
+    """``"rgb"``, ``"gray"``, ``"gray and alpha"``, ``"rgb and alpha"`` or ``"cmyk"``."""
     bits: int
     size: int
 
@@ -110,14 +99,8 @@ def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:
     if not width or not height or kind is None:
         message = f"has a damaged header ({width} x {height}, colour type {colour})"
         raise InputError(Problem(name, message, _CURE, "corrupt"))
-    _check_size(
-        height,
-        width,
-        height * (1 + width * _CHANNELS[colour] * bits // 8),
-        _MAX_DEFLATE_RATIO * size,
-        name,
-        size,
-    )
+    claimed = height * (1 + width * _CHANNELS[colour] * bits // 8)
+    _check_size(height, width, claimed, _MAX_DEFLATE_RATIO * size, name, size)
     return ImageHeader(height, width, kind, bits, size)
 
 

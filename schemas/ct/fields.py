@@ -4,7 +4,7 @@
 
     volumes/image                    (V, D, H, W), padded to the largest extent
     volumes/extent                   (V, 3): true D, H, W; what lies beyond is padding
-    volumes/{name, source_dtype, info}              text
+    volumes/{name, source_dtype, info, metadata}    text
     volumes/{spacing, origin, direction, nan}       where known
     windows/<name>/offsets           (V + 1): points of volume v are offsets[v]:offsets[v + 1]
     windows/<name>/{coords, values}  points in C order of their volume, as np.argwhere gives them

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from unistore.errors import Problem
-from unistore.schemas.point_cloud.fields import NO_SEGMENT
+from unistore.schemas.point_cloud.fields import DECIMAL, NO_SEGMENT, POINTS
+from unistore.schemas.point_cloud.quantum import quantum_errors
 from unistore.schemas.rules import Rule, View, broken, first_row
 
 __all__ = ["RULES"]
@@ -98,4 +99,14 @@ def _point_voxels(
         yield broken(f"{grid}/counts", f"voxel {at} has {found[at]} points, counted otherwise")
 
 
-RULES: tuple[Rule, ...] = (segments, bounds, source_rows, voxels)
+def coordinates(view: View) -> Iterator[Problem]:
+    """Quantised coordinates can be restored; decimals by a power of ten."""
+    xyz = view.store.array(f"{POINTS}/xyz")
+    if xyz.dtype.kind == "i":
+        filled = view.whole("sources/rows") > 0
+        scale, offset = (view.whole(f"sources/{name}")[filled] for name in ("scale", "offset"))
+        for path, message in quantum_errors(scale, offset, xyz.attributes.get(DECIMAL)):
+            yield broken(path, message)
+
+
+RULES: tuple[Rule, ...] = (coordinates, segments, bounds, source_rows, voxels)

@@ -96,6 +96,8 @@ def test_records_are_whole() -> None:
         optional = [part for part in ("validate", "rules") if getattr(each, part)]
         for part in ("options", "converter", "export", "originals", "kind", *optional):
             each.part(part)
+        for to in each.export_to:
+            each.part("export_to", to)
         assert each.part("specs") is not GENERAL
         assert issubclass(each.part("converter"), each.part("options"))
         assert each.part("converter").family == each.name

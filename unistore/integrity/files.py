@@ -21,6 +21,7 @@ from unistore.store.manifest import MANIFEST_LIMIT, Entry, parse_lines, root_is_
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.sizes import count_of
 from unistore.zarr3.documents import DocumentError, parse_document
 from unistore.zarr3.storage import AbsentError, Storage
 from unistore.zarr3.writer import PART_SUFFIX
@@ -135,7 +136,7 @@ class _FilesStep:
         return Outcome({"problems": {entry.key: check_file(storage, entry) for entry in entries}})
 
     def describe(self, entries: Sequence[Entry]) -> str:
-        return f"{self.path}: {len(entries)} file(s) from {entries[0].key}"
+        return f"{self.path}: {count_of(len(entries), 'file')} from {entries[0].key}"
 
 
 def check_files(

@@ -27,12 +27,13 @@ from unistore.integrity.regenerate import Regenerated, StoreFile, read_entry, re
 from unistore.integrity.root_repair import repaired_root
 from unistore.integrity.steps import make_executor
 from unistore.integrity.verify import Verified, verify_with
+from unistore.progress import shown
 from unistore.remote.storage import local_path
 from unistore.store.manifest import MANIFEST_LIMIT, Entry, make_seal, manifest_bytes
 from unistore.store.names import MANIFEST, REPAIR, ROOT
 from unistore.store.reader import Store
 from unistore.system.arguments import Arguments
-from unistore.system.progress import NO_PROGRESS, Progress
+from unistore.system.progress import Progress
 from unistore.system.workers import MAX_WORKERS
 from unistore.zarr3.durable import sync_folder
 from unistore.zarr3.local import LocalStorage
@@ -62,7 +63,7 @@ def repair(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     workers: int = 0,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> Repaired:
     """Write the damaged and missing files of a store again, byte for byte, and verify the store.
 
@@ -79,7 +80,7 @@ def repair(
     workers
         Worker processes; 0 repairs in this process. The files are the same.
     progress
-        Progress callbacks.
+        As of `unistore.convert`.
 
     Raises
     ------
@@ -101,18 +102,18 @@ def repair(
         msg = f"{os.fspath(store)}: only a store in a local folder can be repaired: repair a copy of it"
         raise StoreError(msg)
     folder = folder.absolute()
-    with make_executor(workers) as executor:
-        checked = check_files(str(folder), progress, executor)
+    with shown(progress) as told, make_executor(workers) as executor:
+        checked = check_files(str(folder), told, executor)
         keys: list[str] = []
         # a repair that was killed after its last step left an intact store, and its folder
         if not checked.is_intact or temporary_folder_path(folder, REPAIR).exists():
             try:
                 with temporary_folder(folder, REPAIR) as work:
-                    job = _Repair(folder, checked, work, progress, executor)
+                    job = _Repair(folder, checked, work, told, executor)
                     keys = [] if checked.is_intact else job.run(paths)
             except OSError as error:
                 raise ConversionError(refusal(named(error, folder), "then repair again")) from error
-        verified = verify_with(executor, str(folder), progress=progress)
+        verified = verify_with(executor, str(folder), progress=told)
         found = {field.name: getattr(verified, field.name) for field in fields(verified)}
         return Repaired(**found, repaired=tuple(keys))
 

@@ -18,6 +18,7 @@ from unistore.integrity.receipt import Receipt
 from unistore.integrity.rules import RULES, run_rules
 from unistore.integrity.steps import make_executor
 from unistore.integrity.structure import check_structure
+from unistore.progress import shown
 from unistore.remote.storage import open_storage
 from unistore.schemas.rules import View
 from unistore.store.reader import Store
@@ -72,7 +73,7 @@ def verify(
     against: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     sample: float = 1.0,
     workers: int = 0,
-    progress: Progress = NO_PROGRESS,
+    progress: Progress | bool | None = None,
 ) -> Verified:
     """Check a store, and compare it with its sources.
 
@@ -92,7 +93,7 @@ def verify(
     workers
         Worker processes; 0 verifies in this process. The result does not depend on it.
     progress
-        Progress callbacks.
+        As of `unistore.convert`.
 
     Raises
     ------
@@ -111,8 +112,8 @@ def verify(
     check.integer("workers", workers, most=MAX_WORKERS)
     check.raise_problems()
     sources = [] if isinstance(against, Sequence) and not against else source_paths(against)
-    with make_executor(workers) as executor:
-        return verify_with(executor, os.fspath(store), sources, sample, progress)
+    with shown(progress) as told, make_executor(workers) as executor:
+        return verify_with(executor, os.fspath(store), sources, sample, told)
 
 
 def verify_with(

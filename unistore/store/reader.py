@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,8 @@ class Store:
         cache_limit: str | int = CACHE_LIMIT,
     ) -> None:
         self.path = os.fspath(path)
-        self._cache = None if cache_dir is None else (os.fspath(cache_dir), cache_limit)
+        folder = None if cache_dir is None else os.fspath(cache_dir)
+        self._cache: dict[str, Any] = {"cache_dir": folder, "cache_limit": cache_limit}
         self._storage: Storage = open_storage(self.path)
         self._arrays: dict[str, Array] = {}
         self.cached_indices: dict[str, NDArray[Any]] = {}
@@ -75,7 +76,7 @@ class Store:
         self.sample_count: int = self.attributes["samples"]["count"]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _open, (self.path, self._cache)
+        return partial(type(self), **self._cache), (self.path,)
 
     def __repr__(self) -> str:
         return f"Store({self.path!r}, family={self.family!r}, samples={self.sample_count})"
@@ -223,10 +224,6 @@ class Store:
             return NoStoreError(f"{path}: no such store")
         msg = f"{path}: not a unistore store (no {ROOT}); run 'unistore inspect {path}' to see what it is"
         return NoStoreError(msg)
-
-
-def _open(path: str, cache: tuple[str, str | int] | None) -> Store:
-    return Store(path) if cache is None else Store(path, cache_dir=cache[0], cache_limit=cache[1])
 
 
 def _why_no_store(url: str) -> str:

@@ -10,9 +10,12 @@ import pytest
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import unistore
 from unistore.converters.point_cloud.coordinates import DecimalPlaces, decimal_of, quantise_decimals
+from unistore.converters.point_cloud.preview import PREVIEW
+from unistore.schemas.point_cloud.quantum import quantum_errors
 
 COUNT = 3000
 
@@ -77,6 +80,38 @@ def test_every_bit_by_every_way(places: list[int], tmp_path: Path) -> None:
         with h5py.File(tmp_path / "again" / f"{number}.h5") as file:
             again = np.stack([file[f"data/{axis}"][:] for axis in "xyz"], axis=1)
         assert again.tobytes() == xyz.tobytes()
+
+
+def test_pictures_show_where_points_are(tmp_path: Path) -> None:
+    xyz = rounded(2)
+    unistore.convert(write(tmp_path / "a.h5", xyz), tmp_path / "out.zarr", "point_cloud")
+    figure = Figure()
+    PREVIEW.draw(unistore.Store(tmp_path / "out.zarr"), 0, figure)
+    drawn = figure.axes[0].collections[0].get_offsets()
+    expected = xyz[5::2, :2] - xyz[5::2, :2].min(axis=0)
+    np.testing.assert_allclose(np.sort(drawn, axis=0), np.sort(expected, axis=0))
+
+
+@pytest.mark.parametrize(
+    ("decimal", "where", "why"),
+    [
+        ({"scale": 0, "offset": [0, 0, 0]}, "points/xyz", "is 0, expected a power of ten"),
+        ({"scale": -100.0, "offset": [0, 0, 0]}, "points/xyz", "is -100.0, expected"),
+        ({"scale": 10**1.5, "offset": [0, 0, 0]}, "points/xyz", "expected a power of ten"),
+        ({"scale": 1e10, "offset": [0, 0, 0]}, "points/xyz", "from 1 to 1e9"),
+        ({"scale": True, "offset": [0, 0, 0]}, "points/xyz", "is True"),
+        ({"scale": "1e2", "offset": [0, 0, 0]}, "points/xyz", "is '1e2'"),
+        ({"scale": 1e3, "offset": [0, 0, 0]}, "sources/scale", "is not 1000 everywhere"),
+        ({"scale": 1e2, "offset": [0, 0.5, 0]}, "points/xyz", "not three whole numbers"),
+        ({"scale": 1e2, "offset": [0, float("inf"), 0]}, "points/xyz", "not three whole numbers"),
+        ({"scale": 1e2, "offset": [0, 0]}, "points/xyz", "not three whole numbers"),
+        ({"scale": 1e2, "offset": [0, 1, 0]}, "sources/offset", "is not [0, 1, 0] everywhere"),
+        (7, "points/xyz", "is None"),
+    ],
+)
+def test_a_forged_attribute_is_refused(decimal: object, where: str, why: str) -> None:
+    found = list(quantum_errors(np.full((2, 3), 100.0), np.zeros((2, 3)), decimal))
+    assert any(path == where and why in message for path, message in found), found
 
 
 def test_the_bytes_do_not_depend_on_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

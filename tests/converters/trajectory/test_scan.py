@@ -113,7 +113,6 @@ def test_the_open_file_is_shared(tmp_path: Path) -> None:
         path.unlink()
         assert isinstance(TrajectoryConverter().look(file), Taken)
         assert opened["data/demo_0/actions"].shape == (2, 2)
-    assert not opened
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
