@@ -1,8 +1,8 @@
 """CT volumes: images, windows as points or bit masks, masks, labels, distance fields.
 
 A source is one volume. `scan` reads headers. `derive` reads every volume once, slab by slab, to count and
-check voxels. `settle` then chooses points or bits for each window. `read` computes the rows that a shard needs,
-or some planes of one. Only the number of points per plane is kept of a volume.
+check voxels. `settle` then chooses points or bits for each window. `read` computes the rows that a shard
+needs, or some planes of one. Only the number of points per plane is kept of a volume.
 """
 
 from __future__ import annotations
