@@ -44,7 +44,7 @@ class Packed(Sequence[T]):
             if self._count > FEW:
                 few, self._few, self._count = self._few, None, 0
                 for each in few:
-                    self.append(each)
+                    Packed.append(self, each)
             return
         self._last.append(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
         self._last_bytes += len(self._last[-1])
