@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,10 @@ from unistore.zarr3.cache import IndexCache
 from unistore.zarr3.frames import FrameError, most_encoded
 from unistore.zarr3.metadata import ArrayMetadata
 from unistore.zarr3.sharding import EMPTY
+from unistore.zarr3.shared import SharedChunks
 from unistore.zarr3.storage import ReadsEnds, ReadsInto, Storage
 
-__all__ = ["ChunkReader", "Located", "SharedChunks"]
+__all__ = ["ChunkReader", "Located"]
 
 _MOST_KEYS = 65536
 _tokens = itertools.count()
@@ -55,16 +56,6 @@ class Located:
             [self.offsets[at] for at in positions],
             [self.sizes[at] for at in positions],
         )
-
-
-class SharedChunks(Protocol):
-    """Decoded chunks of one array that several processes keep together."""
-
-    def find(self, numbers: Sequence[int]) -> list[NDArray[np.uint8] | None]:
-        """Bytes of chunks, not to be written to; None for those that are not there."""
-
-    def add(self, number: int, chunk: NDArray[Any]) -> None:
-        """Keep a chunk, if there is room."""
 
 
 class ChunkReader:
@@ -160,20 +151,20 @@ class ChunkReader:
         if self.shared is None:
             yield from self._decode_stored(located, targets)
             return
-        codecs, dtype, shape = self.metadata.codecs, self.metadata.dtype, self.metadata.chunk_shape
-        kept = self.shared.find(located.numbers)
-        missing = [at for at, chunk in enumerate(kept) if chunk is None]
-        wanted = [targets[at] for at in missing]
-        stored = self._decode_stored(located.pick(missing), wanted)
-        for number, found, target in zip(located.numbers, kept, targets, strict=True):
-            if found is None:
+        shared, metadata = self.shared, self.metadata
+        there = shared.there[located.numbers].tolist()
+        missing = [at for at, found in enumerate(there) if not found]
+        shared.hits += len(there) - len(missing)
+        stored = self._decode_stored(located.pick(missing), [targets[at] for at in missing])
+        for number, found, target in zip(located.numbers, there, targets, strict=True):
+            if not found:
                 chunk = next(stored)
-                self.shared.add(number, chunk)
+                shared.add(number, chunk)
                 yield chunk
             elif target is None:
-                yield codecs.restore(found, dtype, shape)
+                yield metadata.codecs.restore(shared.chunks[number], metadata.dtype, metadata.chunk_shape)
             else:
-                target.reshape(-1).view(np.uint8)[:] = found
+                target.reshape(-1).view(np.uint8)[:] = shared.chunks[number]
                 yield target
 
     def _decode_stored(

@@ -65,6 +65,11 @@ class Volumes:
             check.refuse("scale", "scales a window to 0…1: name the window", 'window="lung"')
         check.raise_problems()
 
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return True
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_family(store, "ct", self)
