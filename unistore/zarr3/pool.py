@@ -88,8 +88,9 @@ class ChunkPool:
             chunks, inside = np.divmod(rows, self._step)
             if self._alone is not None and self._read_alone(chunks, inside, flat):
                 return True
-            for start in range(0, len(rows), room):
-                part = slice(start, start + room)
+            together = len(rows) if room >= self._chunks else room
+            for start in range(0, len(rows), together):
+                part = slice(start, start + together)
                 places = self._slots(chunks[part], room) * self._step + inside[part]
                 np.take(self._rows, places, axis=0, out=flat[part], mode="clip")  # "raise" copies `out`
         finally:
