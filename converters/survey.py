@@ -252,12 +252,14 @@ def _of_two(verdict: Verdict) -> bool:
 
 def _verdict(file: Candidate, family: Family, converter: Converter) -> Verdict | None:
     """What a family says of a file; None if a package's fails, which leaves the others their turn."""
-    location = printable(str(file.path))
+    try:
+        return converter.look(file)
+    except Exception as failure:  # noqa: BLE001  named below; a context around each question takes as long
+        location, raised = printable(str(file.path)), failure
     try:
         with as_problem(location):
-            return converter.look(file)
+            raise raised
     except InputError as error:
-        raised = error.__cause__
         meant = not any(problem.trace for problem in error.problems) or isinstance(raised, OSError)
         if meant or is_own(family.name):
             return Refused(error.problems[0] if error.problems else Problem(location, str(error)))

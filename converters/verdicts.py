@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -47,28 +48,20 @@ class Count:
 
 def counted(files: Iterable[tuple[str, str, Path]]) -> tuple[Count, ...]:
     """Count files, given with verdict and reason; taken ones come first, refused ones last."""
-    groups: dict[tuple[str, str], tuple[list[str], int]] = {}
+    counts, examples = Counter[tuple[str, str]](), defaultdict[tuple[str, str], list[str]](list)
     for verdict, why, path in files:
-        examples, count = groups.get((verdict, why), ([], 0))
-        if count < _EXAMPLES:
-            examples.append(printable(path.name))
-        groups[verdict, why] = examples, count + 1
-    order = (TAKEN, LEFT_OUT, REFUSED)
-    return tuple(
-        Count(verdict, why, count, tuple(examples))
-        for (verdict, why), (examples, count) in sorted(
-            groups.items(), key=lambda item: order.index(item[0][0])
-        )
-    )
+        key = verdict, why
+        counts[key] += 1
+        if counts[key] <= _EXAMPLES:
+            examples[key].append(printable(path.name))
+    ordered = sorted(counts, key=lambda key: (TAKEN, LEFT_OUT, REFUSED).index(key[0]))
+    return tuple(Count(*key, counts[key], tuple(examples[key])) for key in ordered)
 
 
 def name_of(path: Path, names: Container[str], start: int = 1) -> str | None:
     """Which of some names of sources a file, or a folder above it, has; None if it has none of them.
 
-    Parameters
-    ----------
-    start
-        Parts of the path that names do not begin with.
+    Names do not begin with the first `start` parts of the path.
     """
     parts = path.parts
     spans = ((lo, hi) for hi in range(len(parts), start, -1) for lo in range(start, hi))

@@ -1,4 +1,4 @@
-"""Value rules of a family: what they read of a store, and how they report what is broken."""
+"""Value rules of a family: how they read a store and report what is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.errors import Problem, StoreError, UnsupportedError
-from unistore.schemas.forms import SAMPLES, Form
+from unistore.schemas.array_spec import SAMPLES, ArraySpec
 from unistore.schemas.store_view import ArrayView, StoreView
 
 __all__ = ["Rule", "UnreadableError", "View", "broken", "first_row"]
@@ -22,19 +22,11 @@ BLOCK = 32 << 20
 
 
 class UnreadableError(Exception):
-    """An array is damaged, so that a rule about it cannot be checked; already reported."""
+    """A rule needs an array that is damaged, which is reported already."""
 
 
 class View:
-    """A store's arrays for rules.
-
-    Parameters
-    ----------
-    store
-        The store.
-    damaged
-        Paths of the arrays that are damaged.
-    """
+    """The arrays of a store that rules read; those at the paths `damaged` raise `UnreadableError`."""
 
     def __init__(self, store: StoreView, damaged: frozenset[str] = frozenset()) -> None:
         self.store = store
@@ -49,9 +41,9 @@ class View:
         """Paths of all arrays, damaged or not."""
         return self.store.paths()
 
-    def form(self, path: str) -> Form:
+    def spec(self, path: str) -> ArraySpec:
         """What an array must be."""
-        return self.store.forms.of(path, self.store.attributes["fields"])
+        return self.store.specs.of(path, self.store.attributes["fields"])
 
     def under(self, prefix: str) -> list[str]:
         """Paths of all arrays that begin with `prefix`."""
@@ -82,7 +74,7 @@ class View:
             raise UnreadableError(path)
         try:
             return self.store.array(path)
-        except (StoreError, UnsupportedError) as error:  # of an array that its form refers to
+        except (StoreError, UnsupportedError) as error:  # of an array that a spec refers to
             if self._damaged:
                 raise UnreadableError(path) from error
             raise
@@ -98,14 +90,14 @@ class View:
 
 
 Rule = Callable[[View], Iterator[Problem]]
-"""One rule: yields every way in which a store breaks it."""
+"""A rule yields a problem for every violation in a store."""
 
 
 def broken(location: str, message: str) -> Problem:
-    """A broken value rule."""
+    """The problem of a violated value rule."""
     return Problem(location, message, _CURE, "values")
 
 
 def first_row(wrong: Any) -> int:
-    """Number of the first row that is wrong, from one bool a row."""
+    """Index of the first row that is True, from one bool per row."""
     return int(np.flatnonzero(wrong)[0])

@@ -5,6 +5,7 @@ How long an example takes is the machine's affair; a test that hangs is ended an
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+multiprocessing.set_forkserver_preload(["torch"])  # imported once, not by every worker it starts
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

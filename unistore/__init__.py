@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from unistore.integrity.receipt import Receipt as Receipt
     from unistore.integrity.repair import Repaired as Repaired
     from unistore.integrity.repair import repair as repair
-    from unistore.integrity.run import Verified as Verified
-    from unistore.integrity.run import verify as verify
+    from unistore.integrity.verify import Verified as Verified
+    from unistore.integrity.verify import verify as verify
     from unistore.loader import Loader as Loader
     from unistore.loader import LoaderError as LoaderError
     from unistore.loader import SampleError as SampleError
@@ -85,7 +85,7 @@ _HOME = {
     "Transitions": "data.kinds",
     "UnistoreError": "errors",
     "UnsupportedError": "errors",
-    "Verified": "integrity.run",
+    "Verified": "integrity.verify",
     "Volumes": "data.kinds",
     "Windows": "data.kinds",
     "WorkerDiedError": "loader",
@@ -96,7 +96,7 @@ _HOME = {
     "inspect": "report.inspection",
     "open_zarr": "store.zarr_group",
     "repair": "integrity.repair",
-    "verify": "integrity.run",
+    "verify": "integrity.verify",
 }
 """Module of each public name; the imports above say the same to type checkers, and a test compares both."""
 

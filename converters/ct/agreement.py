@@ -32,6 +32,9 @@ class Agreement:
         Windows of the store: those asked for, then those that files brought.
     values
         dtype name of the values of each window's points, and of each ``sdf/<name>``.
+    scaled
+        dtype name of the values of each window that some files bring as floats, where they turn out to be
+        scaled to 0…1.
     labels
         Native dtype name that holds every label volume of a name exactly, by name; floats may be 0 and 1.
     """
@@ -40,6 +43,7 @@ class Agreement:
     shape: tuple[int, int, int]
     windows: tuple[Window, ...]
     values: Mapping[str, str]
+    scaled: Mapping[str, str]
     labels: Mapping[str, str]
 
 
@@ -73,6 +77,7 @@ def agree(
     listed = [f"{dtype} ({_first(volumes, names, dtype)})" for dtype in dtypes]
     image = _promoted(dtypes, listed, "volumes", problems) if dtypes else None
     values: dict[str, str] = {}
+    scaled: dict[str, str] = {}
     for name in windows:
         points = [v.sparse[name] for v in volumes if name in v.sparse and name not in v.windows]
         kinds = [np.dtype(np.uint8) for v in volumes if name in v.windows]
@@ -82,6 +87,12 @@ def agree(
             continue
         problems += _check_window(name, found, sparse if points else "auto")
         values[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
+        floats = [
+            v.windows[name].dtype for v in volumes if name in v.windows and v.windows[name].dtype.kind == "f"
+        ]
+        if floats:
+            kinds += floats
+            scaled[name] = _promoted(kinds, map(str, kinds), f"window {name!r}", problems) or ""
     sdf = sorted_names(name for volume in volumes for name in volume.sdf)
     for name in sdf:
         kinds = [np.dtype(volume.sdf[name].dtype) for volume in volumes if name in volume.sdf]
@@ -100,6 +111,7 @@ def agree(
         shape=(shape[0], shape[1], shape[2]),
         windows=tuple(windows.values()),
         values=values,
+        scaled=scaled,
         labels=labels,
     )
 

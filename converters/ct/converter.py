@@ -106,5 +106,5 @@ class CtConverter(CtOptions, Converter):
 
 def _found_of(agreement: Agreement) -> dict[str, Any]:
     """Dtypes of what is settled later: of points, and of labels where there are any."""
-    labels = {"labels": dict(agreement.labels)} if agreement.labels else {}
-    return {"values": dict(agreement.values), **labels}
+    found = {"values": agreement.values, "scaled": agreement.scaled, "labels": agreement.labels}
+    return {name: dict(dtypes) for name, dtypes in found.items() if dtypes or name == "values"}

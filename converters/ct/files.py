@@ -44,6 +44,8 @@ class VolumeFiles:
         Label volumes and masks that are paired with the image by name: ``img_seg.npy`` of ``img.npy``.
     info
         ``info.json``.
+    metadata
+        ``metadata.csv`` of the set that a case belongs to.
     problems
         What is wrong with the files' names; the volume's own name is put before it.
     """
@@ -55,13 +57,14 @@ class VolumeFiles:
     masks: dict[str, Path] = field(default_factory=dict)
     labels: dict[str, Path] = field(default_factory=dict)
     info: Path | None = None
+    metadata: Path | None = None
     problems: list[Problem] = field(default_factory=list)
 
     def paths(self) -> tuple[Path, ...]:
         """All of them, the one that names the volume first."""
         windows = (item.path for item in (*self.windows, *self.archives))
-        info = () if self.info is None else (self.info,)
-        found = (*self.images.values(), *windows, *self.masks.values(), *self.labels.values(), *info)
+        texts = [path for path in (self.info, self.metadata) if path is not None]
+        found = (*self.images.values(), *windows, *self.masks.values(), *self.labels.values(), *texts)
         return tuple(sorted(found, key=lambda file: file != self.path))
 
     def add_image(self, file: Path, resolution: int) -> None:

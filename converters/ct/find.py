@@ -11,15 +11,13 @@ from unistore.converters.ct.layouts import format_of, suffixes
 from unistore.converters.ct.layouts.cases import add_case, case_folders, folder_of
 from unistore.converters.ct.layouts.foreign import FOREIGN, FOREIGN_CURE, foreign_message, known_formats
 from unistore.converters.ct.layouts.loose import add_loose
-from unistore.converters.ct.names import INFO, POINTS
+from unistore.converters.ct.layouts.metadata import tables_of
+from unistore.converters.ct.names import INFO, METADATA, POINTS
 from unistore.converters.files.paths import expand, natural_key, relative_names
 from unistore.converters.parts import Found, Part
 from unistore.errors import Problem
 
 __all__ = ["find_volumes"]
-
-_NAMED = "metadata.csv"
-"""Lies beside many sets of cases: said to be left out."""
 
 
 def find_volumes(
@@ -46,7 +44,8 @@ def find_volumes(
     roots = [path if path.is_dir() else path.parent for path in paths]
     arrays: list[Path] = []
     infos: set[Path] = set()
-    for file in expand(paths, (*suffixes(), POINTS, INFO, _NAMED, *FOREIGN)):
+    tables: set[Path] = set()
+    for file in expand(paths, (*suffixes(), POINTS, INFO, METADATA, *FOREIGN)):
         name = file.name.lower()
         if exclusion is not None and exclusion.is_other_family(file):
             continue
@@ -54,6 +53,8 @@ def find_volumes(
             arrays.append(file)
         elif name == INFO:
             infos.add(file)
+        elif name == METADATA and file not in given:
+            tables.add(file)
         elif file in given:
             grouped.problems.append(_unread(file))
         else:
@@ -64,8 +65,11 @@ def find_volumes(
         cases.get(folder_of(file), outside).append(file)
     for folder, files in cases.items():
         add_case(folder, files, infos, known, grouped)
+        grouped.volumes[-1].metadata = next((each for each in tables_of(folder) if each in tables), None)
     add_loose(outside, given, known, grouped)
     grouped.left_out += [(file, "lies in no case folder") for file in infos - {case / INFO for case in cases}]
+    used = {volume.metadata for volume in grouped.volumes}
+    grouped.left_out += [(file, f"is no {known_formats()} file") for file in tables - used]
     if not grouped.volumes and not grouped.problems:
         grouped.problems = _nothing(paths, [file for file, _ in grouped.left_out])
     return _found(grouped, tuple(paths))

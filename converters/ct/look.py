@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from unistore.converters.common.faults import as_problem
@@ -12,9 +12,11 @@ from unistore.converters.ct.layouts import format_of, open_voxels, stem_of, suff
 from unistore.converters.ct.layouts.cases import folder_of
 from unistore.converters.ct.layouts.foreign import FOREIGN_CURE, foreign_message, known_formats
 from unistore.converters.ct.layouts.info import read_info
+from unistore.converters.ct.layouts.metadata import tables_of
 from unistore.converters.ct.layouts.npz import members_of
 from unistore.converters.ct.names import (
     INFO,
+    METADATA,
     POINTS,
     WORDS,
     image_resolution,
@@ -57,6 +59,8 @@ def look(file: Candidate) -> Verdict:
     if path.name == INFO and _in_case(path.parent, file.roots):
         read_info(path, location)
         return Taken("cases", "describes the volume of a case folder")
+    if path.name == METADATA and any(_lists(path, case, file.roots) for case in _cases_beside(path)):
+        return Taken("cases", "has a row for each of these case folders")
     foreign = foreign_message(path)
     return LeftOut(f"{foreign}: {FOREIGN_CURE}" if foreign else f"is no {known_formats()} file")
 
@@ -205,6 +209,19 @@ def _in_case(folder: Path, roots: Sequence[Path]) -> bool:
             _has_companions(folder, roots) and _holds(folder, lambda file: format_of(file) is not None, roots)
         )
     )
+
+
+def _cases_beside(table: Path) -> Iterator[Path]:
+    """Folders that may be the cases of a table."""
+    for folder in (table.parent, table.parent / "processed"):
+        if folder.is_dir():
+            yield from (each for each in folder.iterdir() if each.is_dir())
+
+
+def _lists(table: Path, case: Path, roots: Sequence[Path]) -> bool:
+    """Whether a folder is a case, and this the table that it takes its row of."""
+    found = (each for each in tables_of(case) if each.exists() and is_inside(each, roots))
+    return _in_case(case, roots) and next(found, None) == table
 
 
 def _has_companions(folder: Path, roots: Sequence[Path]) -> bool:

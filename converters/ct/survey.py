@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from unistore.converters.ct.inside import Inside, inside
 from unistore.converters.ct.slabs import SLAB, in_one_order, slab_bytes, slabs, together
 from unistore.converters.ct.source import VoxelSource
+from unistore.schemas.ct.limiting import limit
 from unistore.schemas.ct.windows import Window
 from unistore.system.workers import usable_cores
 
@@ -27,6 +28,8 @@ __all__ = [
     "kept_survey",
     "most_shares",
     "ones_of",
+    "scaled_differences",
+    "scaled_tolerance",
     "state_of",
     "survey",
 ]
@@ -68,10 +71,14 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Ones:
-    """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1."""
+    """What a mask holds: its ones in each plane, (D,), and how many voxels are neither 0 nor 1.
+
+    Where it is `scaled`, of floats between 0 and 1, `counts` has the voxels above 0.
+    """
 
     counts: NDArray[np.int64]
     others: int
+    scaled: bool = False
 
 
 def survey(image: VoxelSource, tests: Mapping[str, Inside], masks: Mapping[str, VoxelSource]) -> Survey:
@@ -129,12 +136,36 @@ def _survey(
 
 def ones_of(mask: VoxelSource) -> Ones:
     """Look at every voxel of a mask once."""
-    counts, others = np.zeros(mask.shape[0], np.int64), 0
+    counts, above = np.zeros((2, mask.shape[0]), np.int64)
+    others = outside = 0
     for slab in slabs(mask):
         ones = slab.values == 1
         counts[slab.box[0]] += _per_plane(ones)
         others += _others(slab.values)
-    return Ones(counts, others)
+        if mask.dtype.kind == "f":
+            above[slab.box[0]] += _per_plane(slab.values > 0)
+            outside += slab.values.size - int(np.count_nonzero((slab.values >= 0) & (slab.values <= 1)))
+    scaled = mask.dtype.kind == "f" and others > 0 and not outside
+    return Ones(above if scaled else counts, others, scaled)
+
+
+def scaled_differences(image: VoxelSource, given: VoxelSource, window: Window) -> int:
+    """Voxels of a file that are not those of an image, limited to a window and scaled to 0…1.
+
+    They may differ by a few roundings of float32, or of the file's dtype if that is coarser; where the image
+    is NaN, any value will do.
+    """
+    tolerance, differing = scaled_tolerance(given.dtype), 0
+    for _, (values, scaled) in together([image, given]):
+        expected = limit(values, window.low, window.high, scale=True)
+        close = np.abs(expected - scaled) <= tolerance
+        differing += int(np.count_nonzero(~(close | np.isnan(expected))))
+    return differing
+
+
+def scaled_tolerance(dtype: np.dtype[Any]) -> float:
+    """How far a scaled value of a dtype may lie from its exact one."""
+    return 4 * max(float(np.finfo(dtype).eps), float(np.finfo(np.float32).eps))
 
 
 # What was found is kept for the shards of the same volume; `state` notices a changed file.

@@ -31,7 +31,8 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
 
     ``detail`` holds places in ``files`` instead of paths: ``image``, ``windows`` (name → file), ``sparse``,
     ``masks``, ``labels`` and ``sdf`` likewise; ``extent``; ``dtype`` of the image as in its file,
-    ``mask_dtypes`` and ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``.
+    ``mask_dtypes`` and ``label_dtypes``; ``geometry``, and what states it (``stated_by``); ``info``,
+    ``metadata``.
     """
     files: list[Path] = []
 
@@ -57,9 +58,11 @@ def make_source(volume: ScannedVolume, name: str, roots: Sequence[Path], agreeme
         "geometry": volume.geometry,
         "stated_by": volume.stated_by,
         "info": volume.info,
+        "metadata": volume.metadata,
     }
-    if volume.files.info is not None:
-        at(volume.files.info)
+    for path in (volume.files.info, volume.files.metadata):
+        if path is not None:
+            at(path)
     rows = {schema.VOLUMES: 1, schema.MASKS: 1}
     rows |= {f"{schema.SDF}/{n}": points.count for n, points in volume.sdf.items()}
     held, lists = _held(volume)
@@ -153,8 +156,11 @@ def possible_tables(
         listed = sum(volume.sparse[name].count for volume in volumes if name in volume.sparse)
         points = sum(prod(volume.extent) for volume in volumes if volume.extent is not None)
         group = f"{schema.WINDOWS}/{name}"
-        table = points_table(group, max(agreement.shape), agreement.values[name], 1, "")
-        if sparse == "auto" and not listed:  # masks are smaller where there are more
+        dtype = agreement.scaled.get(name, agreement.values[name])
+        table = points_table(group, max(agreement.shape), dtype, 1, "")
+        if (
+            sparse == "auto" and not listed and name not in agreement.scaled
+        ):  # masks are smaller where there are more
             bits = sum(prod(bit_shape(volume.extent)) for volume in volumes if volume.extent is not None)
             points = bits // sum(field.row_bytes for field in table.fields)
         if sparse != "mask" or listed:

@@ -24,7 +24,15 @@ from unistore.converters.ct.layouts.npz import (
 )
 from unistore.converters.ct.slabs import read_image
 from unistore.converters.ct.source import VoxelSource
-from unistore.converters.ct.survey import Agreed, State, Survey, kept_ones, kept_survey, state_of
+from unistore.converters.ct.survey import (
+    Agreed,
+    State,
+    Survey,
+    kept_ones,
+    kept_survey,
+    scaled_differences,
+    state_of,
+)
 from unistore.converters.ct.voxels import point_coords, read_bits, read_points
 from unistore.converters.protocol import Facts, Scan, Source
 from unistore.errors import InputError, Problem
@@ -64,8 +72,9 @@ class VolumeReader:
         Returns
         -------
         Facts
-            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), and of each label how many voxels
-            are neither 0 nor 1, ``others/labels/<label>`` (), and of each mask; all i8.
+            ``points/<window>`` (), ``nan`` (), ``extent`` (3,), ``scaled/<window>`` () of windows that came
+            as floats scaled to 0…1, and of each label how many voxels are neither 0 nor 1,
+            ``others/labels/<label>`` (), and of each mask; all i8.
 
         Raises
         ------
@@ -76,6 +85,7 @@ class VolumeReader:
         counts = dict.fromkeys(self.windows, 0)
         nan = 0
         image = self._image
+        scaled = [name for name, file in self._files("windows") if self._is_scaled(file)]
         if image is None:
             for name, file in self._files("windows"):
                 counts[name] = self._check_mask(file, problems)
@@ -98,6 +108,7 @@ class VolumeReader:
         if problems:
             raise InputError(problems)
         facts = {f"points/{name}": np.int64(count) for name, count in counts.items()}
+        facts |= {f"scaled/{name}": np.int64(1) for name in scaled}
         facts |= {"nan": np.int64(nan)} | {f"others/{name}": np.int64(n) for name, n in others.items()}
         return {name: np.asarray(value) for name, value in facts.items()} | {
             "extent": np.array(self.extent())
@@ -142,8 +153,8 @@ class VolumeReader:
             read_image(image, blocks["image"], lo, hi)
             return
         for name, file in self._files("windows"):
-            if name in blocks:
-                mask = self._file(file)
+            mask = self._file(file)
+            if name in blocks and (image is None or mask.dtype.kind != "f"):
                 read_bits(mask, {name: inside(None, mask.dtype)}, {name: blocks.pop(name)}, lo, hi)
         if blocks and image is not None:
             tests = {name: inside(self.windows[name], image.dtype) for name in blocks}
@@ -192,22 +203,32 @@ class VolumeReader:
         self, name: str, image: VoxelSource, agreed: Agreed, count: int, problems: list[Problem]
     ) -> None:
         """A Problem where a window that also came as a file is no mask, or differs from the image."""
-        place = self._place(self.source.detail["windows"][name])
-        if agreed.others:
+        file = self.source.detail["windows"][name]
+        place, differing = self._place(file), agreed.differing
+        told = f"it has {agreed.ones} ones, the volume {count} voxels inside"
+        if agreed.others and self._is_scaled(file):
+            differing = scaled_differences(image, self._file(file), self.windows[name])
+            told = "it holds floats from 0 to 1, but not (value - low) / width"
+        elif agreed.others:
             problems.append(_no_mask(agreed.others, place))
-        elif agreed.differing:
+            return
+        if differing:
             message = (
-                f"differs from window {self.windows[name]} of {image.location} in {agreed.differing} "
-                f"voxels: it has {agreed.ones} ones, the volume {count} voxels inside"
+                f"differs from window {self.windows[name]} of {image.location} in {differing} voxels: {told}"
             )
             cure = "make it again from this volume, or take it away: it is computed anyway"
             problems.append(Problem(place, message, cure, "window"))
 
+    def _is_scaled(self, file: int) -> bool:
+        """Whether a window came as floats scaled to 0…1."""
+        mask = self._file(file)
+        return mask.dtype.kind == "f" and kept_ones(mask, state_of([mask.path])).scaled
+
     def _check_mask(self, file: int, problems: list[Problem]) -> int:
-        """Number of ones in a mask; a Problem if it holds anything but 0 and 1."""
+        """Number of ones in a mask, or above 0 in a scaled window; a Problem if it is neither."""
         mask = self._file(file)
         found = kept_ones(mask, state_of([mask.path]))
-        if found.others:
+        if found.others and not found.scaled:
             problems.append(_no_mask(found.others, self._place(file)))
         return int(found.counts.sum())
 

@@ -21,7 +21,14 @@ from unistore.converters.files.hdf5 import file as hdf5
 from unistore.converters.files.hdf5.attributes import Attributes, objects_of, read_attributes
 from unistore.converters.files.hdf5.tree import walk
 from unistore.converters.files.npy.archive import NpzMember, member_runs, npz_members, open_member
-from unistore.converters.files.npy.array import NpyHeader, open_npy, read_flat, read_header
+from unistore.converters.files.npy.array import (
+    NpyHeader,
+    flat_reader,
+    open_flat,
+    open_header,
+    open_npy,
+    read_header,
+)
 from unistore.errors import InputError, Problem
 
 __all__ = ["NPY_NAME", "SUFFIXES", "ArrayFile", "list_arrays", "open_arrays", "with_reversed_axes"]
@@ -36,6 +43,9 @@ ReadRows = Callable[[str, int, int, NDArray[Any] | None], NDArray[Any]]
 ``out`` is C-contiguous, (hi - lo, …), or None. If it has the array's dtype, rows may be read into it; then it
 is returned.
 """
+
+Read = Callable[[int, NDArray[Any]], None]
+"""See `open_flat`."""
 
 _RECORD_BLOCK = 8 << 20
 
@@ -96,7 +106,7 @@ def list_arrays(
     path
         The file.
     name
-        What messages call it.
+        Its name in messages.
     roots
         Folders that links inside HDF5 files may lead to.
     attributes
@@ -155,7 +165,7 @@ def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterato
     Parameters
     ----------
     path, name
-        The file, and what messages call it.
+        The file, and its name in messages.
     reverse_axes
         Whether the rows of HDF5 datasets are on the last axis.
 
@@ -166,8 +176,9 @@ def open_arrays(path: Path, name: str, *, reverse_axes: bool = False) -> Iterato
     """
     kind = format_of(path)
     if kind == "npy":
-        header = read_header(path, name)
-        yield lambda _, lo, hi, out: _npy_rows(path, header, name, lo, hi, out)
+        with open_header(path, name) as (header, npy):
+            read = flat_reader(npy, header, name)
+            yield lambda _, lo, hi, out: _npy_rows(path, header, name, read, lo, hi, out)
     elif kind == "npz":
         members = npz_members(path, name)
         yield lambda key, lo, hi, out: _npz_rows(path, members[key], name, lo, hi, out)
@@ -187,11 +198,11 @@ def _hdf5_rows(dataset: h5py.Dataset, where: str, lo: int, hi: int, out: NDArray
 
 
 def _npy_rows(
-    path: Path, header: NpyHeader, name: str, lo: int, hi: int, out: NDArray[Any] | None
+    path: Path, header: NpyHeader, name: str, read: Read, lo: int, hi: int, out: NDArray[Any] | None
 ) -> NDArray[Any]:
     if header.fortran_order:
         return _native(np.ascontiguousarray(open_npy(path, name)[lo:hi]))
-    return _in_place(path, header, name, lo, hi, out)
+    return _in_place(header, read, lo, hi, out)
 
 
 def _npz_rows(
@@ -201,17 +212,16 @@ def _npz_rows(
         return _native(np.ascontiguousarray(open_member(path, member, name)[lo:hi]))
     if member.compressed:
         return _native(_streamed(path, member, name, lo, hi))
-    return _in_place(path, member.header, hdf5.location_of(name, member.name), lo, hi, out)
+    with open_flat(path, member.header, hdf5.location_of(name, member.name)) as read:
+        return _in_place(member.header, read, lo, hi, out)
 
 
-def _in_place(
-    path: Path, header: NpyHeader, where: str, lo: int, hi: int, out: NDArray[Any] | None
-) -> NDArray[Any]:
+def _in_place(header: NpyHeader, read: Read, lo: int, hi: int, out: NDArray[Any] | None) -> NDArray[Any]:
     rows = out
     if rows is None or rows.dtype != header.dtype:
         rows = np.empty((hi - lo, *header.shape[1:]), header.dtype)
     if rows.size:
-        read_flat(path, header, lo * (rows.size // len(rows)), rows, where)
+        read(lo * (rows.size // len(rows)), rows)
     return _native(rows)
 
 

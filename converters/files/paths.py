@@ -10,12 +10,13 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from unistore.converters.files.formats import has_ending
 from unistore.errors import InputError, Problem, printable
-from unistore.system.packed import Packed
+from unistore.system.packed import Packed, view
 
 __all__ = [
     "PathListing",
@@ -58,16 +59,28 @@ def natural_key(text: str) -> bytes:
     ASCII digits compare as numbers of any length. Equal numbers written differently (``7``, ``07``) compare
     as text, so that the order is total. A key is bytes, since millions are sorted.
     """
+    folder, slash, name = text.rpartition("/")
+    return b"%b%b\0%b" % (_folder_key(folder) if slash else b"", _part_key(name), _encoded(text))
+
+
+@lru_cache(1024)
+def _folder_key(folder: str) -> bytes:
+    return b"".join(map(_part_key, folder.split("/")))
+
+
+def _part_key(part: str) -> bytes:
     pieces = []
-    for part in text.split("/"):
-        for index, piece in enumerate(_DIGITS.split(part)):
-            if index % 2:
-                digits = piece.lstrip("0")
-                pieces.append(b"\2%b%b" % (len(digits).to_bytes(8), digits.encode()))
-            elif piece:
-                pieces.append(b"\3%b\0" % piece.encode("utf-8", "surrogatepass"))
-        pieces.append(b"\1")
-    return b"%b\0%b" % (b"".join(pieces), text.encode("utf-8", "surrogatepass"))
+    for index, piece in enumerate(_DIGITS.split(part)):
+        if index % 2:
+            digits = piece.lstrip("0")
+            pieces.append(b"\2%b%b" % (len(digits).to_bytes(8), digits.encode()))
+        elif piece:
+            pieces.append(b"\3%b\0" % _encoded(piece))
+    return b"".join([*pieces, b"\1"])
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def real_path(path: Path) -> Path:
@@ -162,7 +175,7 @@ def list_files(paths: Sequence[Path], suffixes: Sequence[str] = ("",)) -> PathLi
             targets.add(target)
             unique[str(link)] = None
     return PathListing(
-        Packed(map(Path, sorted(unique, key=lambda path: natural_key(Path(path).as_posix())))),
+        view(Packed(sorted(unique, key=lambda path: natural_key(path.replace(os.sep, "/")))), Path),
         problems,
         sorted(skipped.items(), key=lambda item: natural_key(item[0].as_posix())),
     )
@@ -245,22 +258,22 @@ def is_store(folder: Path) -> bool:
 
 
 def folders_of_targets(links: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
-    """The fewest folders that hold what links lead to, and none of the given paths."""
+    """The fewest folders that contain all targets of links and none of the given paths."""
     given = [real_path(root) for root in roots]
     targets = {real_path(link) for link in links}
     return _covering({each if each.is_dir() else each.parent for each in targets}, given)
 
 
-def _covering(folders: set[Path], apart: Sequence[Path]) -> list[Path]:
+def _covering(folders: set[Path], excluded: Sequence[Path]) -> list[Path]:
     if not folders:
         return []
     top = Path(os.path.commonpath(folders))
-    if top in folders or not any(each.is_relative_to(top) for each in apart):
+    if top in folders or not any(each.is_relative_to(top) for each in excluded):
         return [top]
     groups: dict[str, set[Path]] = {}
     for folder in folders:
         groups.setdefault(folder.relative_to(top).parts[0], set()).add(folder)
-    return [each for name in sorted(groups) for each in _covering(groups[name], apart)]
+    return [each for name in sorted(groups) for each in _covering(groups[name], excluded)]
 
 
 def _outside_problem(path: Path) -> Problem:

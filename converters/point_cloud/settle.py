@@ -1,4 +1,4 @@
-"""Tables and index arrays of a point cloud store, once every file has been derived."""
+"""Tables and index arrays of a point cloud store, from the facts of all files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.columns import Column, Merged, reconcile
-from unistore.converters.common.options import Columns
 from unistore.converters.files.hdf5.attributes import attribute_arrays
+from unistore.converters.options import Columns
 from unistore.converters.point_cloud.coordinates import decimal_of
 from unistore.converters.point_cloud.derive import is_label
 from unistore.converters.point_cloud.source import LABEL
@@ -37,8 +37,12 @@ from unistore.schemas.point_cloud.fields import (
 from unistore.schemas.tables import Field, Table
 from unistore.schemas.text import text_arrays
 from unistore.system.packed import view
+from unistore.system.sizes import count_of
 
 __all__ = ["column_fields", "point_columns", "segment_columns", "settle_points", "tables"]
+
+_AT_ONCE = 256
+"""Sources whose facts are joined at a time."""
 
 Arrays = list[tuple[Field, NDArray[Any]]]
 
@@ -60,7 +64,7 @@ def tables(
     voxel_runs: Sequence[int],
     decimal: Decimal | None = None,
 ) -> tuple[Table, ...]:
-    """``points`` and one table a voxel grid, all spilled.
+    """``points`` and one table per voxel grid, all spilled.
 
     Parameters
     ----------
@@ -69,11 +73,11 @@ def tables(
     sizes
         Edges of the voxel grids.
     xyz_dtype, unit
-        Of the coordinates.
+        Dtype and unit of the coordinates.
     run, voxel_runs
         Points of a typical segment, and its voxels in each grid.
     decimal
-        How decimals are quantised.
+        Scale and offset of decimals.
     """
     grids = [
         voxel_fields(size, voxel_run, run, unit) for size, voxel_run in zip(sizes, voxel_runs, strict=True)
@@ -120,36 +124,36 @@ def _forms(columns: Mapping[str, Any]) -> dict[str, Column]:
 
 
 def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], unit: str | None) -> Settled:
-    """Index arrays and the final tables.
+    """Index arrays and the final tables of all sources.
 
     Parameters
     ----------
     scan, facts
-        Of all sources.
+        The scan, and the facts of each source.
     sizes
         Edges of the voxel grids.
     unit
-        Of the coordinates.
+        Unit of the coordinates.
 
     Raises
     ------
     InputError
         If no segment is left.
     """
-    lengths = np.concatenate([each["lengths"] for each in facts])
-    numbers = np.concatenate([each["numbers"] for each in facts])
-    of_source = np.repeat(np.arange(len(facts)), [len(each["numbers"]) for each in facts])
+    found = _joined(facts, scan)
+    lengths, numbers = found["lengths"], found["numbers"]
+    of_source = np.repeat(np.arange(len(facts)), found["counts"])
     real = numbers != NO_SEGMENT
     if not real.any():
         message = "no point belongs to a segment, so there would be no sample"
-        raise InputError(Problem(f"{len(facts)} file(s)", message, "lower min_points", "empty"))
+        raise InputError(Problem(count_of(len(facts), "file"), message, "lower min_points", "empty"))
     run = _typical(lengths[real])
-    voxels = [np.concatenate([each[voxel_group(size)] for each in facts]) for size in sizes]
-    dtype = _xyz_dtype(scan.sources, facts)
-    decimal = _decimal(facts, lengths) if dtype == "float64" else None
+    voxels = [found[voxel_group(size)] for size in sizes]
+    dtype = _xyz_dtype(scan.sources, found["quantised"])
+    decimal = _decimal(found) if dtype == "float64" else None
     dtype = dtype if decimal is None else "int32"
-    columns = [_described(key, field, facts) for key, field in point_columns(scan).items()]
-    arrays = _segment_arrays(scan, facts, unit)
+    columns = [_described(key, field, found) for key, field in point_columns(scan).items()]
+    arrays = _segment_arrays(scan, found, of_source, unit)
     arrays += [
         (voxel_offsets_field(size), _offsets(counts)) for size, counts in zip(sizes, voxels, strict=True)
     ]
@@ -173,25 +177,36 @@ def settle_points(scan: Scan, facts: Sequence[Facts], sizes: Sequence[float], un
     )
 
 
-def _segment_arrays(scan: Scan, facts: Sequence[Facts], unit: str | None) -> Arrays:
+def _joined(facts: Sequence[Facts], scan: Scan) -> Facts:
+    """Each fact of all sources, one after the other, and their ``counts`` of segments, (sources,)."""
+    dtypes = {f"{SEGMENTS}/{key}": field.dtype for key, field in scan.shared["segment_columns"].items()}
+    found: dict[str, list[NDArray[Any]]] = {}
+    for lo in range(0, len(facts), _AT_ONCE):
+        some = facts[lo : lo + _AT_ONCE]
+        for name, first in some[0].items():
+            values = [each[name].astype(dtypes.get(name, first.dtype), copy=False) for each in some]
+            found.setdefault(name, []).append(np.concatenate(values) if first.ndim else np.array(values))
+        found.setdefault("counts", []).append(np.array([len(each["numbers"]) for each in some]))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+def _segment_arrays(scan: Scan, found: Facts, of_source: NDArray[np.int64], unit: str | None) -> Arrays:
     fields = segment_fields(unit)
-    bounds = np.concatenate([each["bounds"] for each in facts])
-    counts = [len(each["numbers"]) for each in facts]
+    bounds = found["bounds"]
     values = {
-        "offsets": _offsets(np.concatenate([each["lengths"] for each in facts])),
+        "offsets": _offsets(found["lengths"]),
         "origin": np.ascontiguousarray(bounds[:, 0]),
         "bounds": bounds,
-        "source": np.repeat(np.arange(len(facts), dtype=np.int32), counts),
-        "number": np.concatenate([each["numbers"] for each in facts]),
+        "source": of_source.astype(np.int32),
+        "number": found["numbers"],
     }
     arrays: Arrays = [(fields[name], values[name]) for name in fields]
-    for key, field in scan.shared["segment_columns"].items():
-        joined = np.concatenate([each[f"{SEGMENTS}/{key}"].astype(field.dtype) for each in facts])
-        arrays.append((field, joined))
+    columns = scan.shared["segment_columns"].items()
+    arrays += [(field, found[f"{SEGMENTS}/{key}"]) for key, field in columns]
     if any("names" in source.detail for source in scan.sources):
         names = [
             name
-            for source, count in zip(scan.sources, counts, strict=True)
+            for source, count in zip(scan.sources, found["counts"].tolist(), strict=True)
             for name in source.detail.get("names", [""] * count)
         ]
         arrays += text_arrays(f"{SEGMENTS}/name", names, axis="segment", description="room of the segment")
@@ -208,7 +223,7 @@ def _quantum_arrays(sources: Sequence[Source], decimal: Decimal | None) -> Array
 
 
 def _source_arrays(sources: Sequence[Source]) -> Arrays:
-    """What each file's layout was, and the headers."""
+    """Layout, header and attributes of each file."""
     kept = ("layout", "xyz", "xyz_stored", "columns", "segment_columns")
     layouts = (json.dumps({name: source.detail[name] for name in kept}) for source in sources)
     arrays: Arrays = [
@@ -220,25 +235,24 @@ def _source_arrays(sources: Sequence[Source]) -> Arrays:
     return [*arrays, *attribute_arrays(view(sources, attrgetter("detail")))]
 
 
-def _xyz_dtype(sources: Sequence[Source], facts: Sequence[Facts]) -> str:
-    """int32 if every source is quantised, float32 if every one is, else float64, which holds them all."""
+def _xyz_dtype(sources: Sequence[Source], quantised: NDArray[np.bool_]) -> str:
+    """int32 or float32 if all sources have that dtype, else float64, which can represent both."""
     kinds = {
-        "int32" if each["quantised"] else source.detail["xyz_dtype"]
-        for source, each in zip(sources, facts, strict=True)
+        "int32" if each else source.detail["xyz_dtype"]
+        for source, each in zip(sources, quantised, strict=True)
     }
     return kinds.pop() if len(kinds) == 1 else "float64"
 
 
-def _decimal(facts: Sequence[Facts], lengths: NDArray[np.int64]) -> Decimal | None:
-    """How the coordinates of all sources are quantised as decimals; None where they cannot be."""
-    bounds = np.concatenate([each["bounds"] for each in facts])[lengths > 0]
-    places = [int(each["places"]) for each in facts]
-    return decimal_of(places, bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
+def _decimal(found: Facts) -> Decimal | None:
+    """Common scale and offset if the coordinates of all sources are decimals, or None."""
+    bounds = found["bounds"][found["lengths"] > 0]
+    return decimal_of(found["places"].tolist(), bounds[:, 0].min(axis=0), bounds[:, 1].max(axis=0))
 
 
-def _described(key: str, field: Field, facts: Sequence[Facts]) -> Field:
-    """A label column whose every value is 0 says so."""
-    if not is_label(key) or any(each[f"labelled/{key}"] for each in facts):
+def _described(key: str, field: Field, found: Facts) -> Field:
+    """Mark a label column whose values are all 0."""
+    if not is_label(key) or found[f"labelled/{key}"].any():
         return field
     return replace(field, attributes={**field.attributes, "unlabelled": "every value is 0"})
 

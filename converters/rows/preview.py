@@ -19,11 +19,11 @@ __all__ = ["PREVIEW"]
 
 _PANELS = 5
 _NUMBERS = 12
-"""Lines of numbers, and bars; longer vectors are curves."""
+"""Numbers and bars that are drawn, at most; longer vectors are curves."""
 _MOST = 1 << 22
-"""Values of a row that are read."""
+"""Arrays with more values per row are not drawn."""
 _SIDE = 4
-"""Pixels of the smaller side of an image, at least."""
+"""Smallest side of an array that is drawn as an image."""
 
 
 def draw(store: StoreView, sample: int, figure: Figure) -> None:
@@ -70,7 +70,7 @@ def _show(axes: Axes, values: NDArray[Any], title: str) -> None:
 
 
 def _as_image(values: NDArray[Any]) -> NDArray[Any] | None:
-    """(H, W), or (H, W, 3) of bytes; of more axes the middle; None: no image."""
+    """(H, W), or (H, W, 3) u1; the middle index of further axes; None if it is no image."""
     while values.ndim > 3 or (values.ndim == 3 and values.shape[-1] != 3 and values.shape[0] not in (1, 3)):
         values = values[len(values) // 2]
     if values.ndim == 3 and values.shape[-1] != 3:

@@ -31,31 +31,27 @@ Arrays = list[tuple[Field, NDArray[Any]]]
 def index_arrays(sources: Sequence[Source]) -> Arrays:
     """All index arrays of the sources, one source for each frame."""
     details = [source.detail for source in sources]
-    arrays: Arrays = []
+
+    def stacked(of: str, name: str) -> NDArray[np.int32]:
+        return np.array([detail[of][name] for detail in details], np.int32)
+
     if "spike" in details[0]:
-        extents = _stack([detail["spike"]["extent"] for detail in details])
-        arrays += [
-            (spike_length_field(), np.ascontiguousarray(extents[:, 0])),
-            (extent_field(SPIKE_EXTENT), np.ascontiguousarray(extents[:, 1:])),
-        ]
+        lengths, extents = np.split(stacked("spike", "extent"), [1], axis=1)
+        arrays: Arrays = [(spike_length_field(), np.ascontiguousarray(lengths[:, 0]))]
+        arrays.append((extent_field(SPIKE_EXTENT), np.ascontiguousarray(extents)))
     else:
-        arrays.append((extent_field(SPIKE_EXTENT), _stack([detail["voxel"]["extent"] for detail in details])))
-    images = details[0].get("images", {})
+        arrays = [(extent_field(SPIKE_EXTENT), stacked("voxel", "extent"))]
+    images = list(details[0].get("images", {}))
     if images:
-        first = next(iter(images))
-        arrays.append((extent_field(IMAGE_EXTENT), _stack([detail["images"][first] for detail in details])))
+        arrays.append((extent_field(IMAGE_EXTENT), stacked("images", images[0])))
     for image in images:
-        sizes = [
-            source.rows[file_table_name(image)] for source in sources if file_table_name(image) in source.rows
-        ]
-        if sizes:
+        table = file_table_name(image)
+        if sizes := [source.rows[table] for source in sources if table in source.rows]:
             arrays.append((file_offsets_field(image), _offsets(sizes)))
-    names = [(name, len(list(group))) for name, group in groupby(detail["sequence"] for detail in details)]
-    arrays.append((sequence_offsets_field(), _offsets([length for _, length in names])))
-    arrays += text_arrays(
-        SEQUENCE_NAME, [name for name, _ in names], axis="sequence", description="Name of the sequence"
-    )
-    return arrays
+    groups = [(name, len(list(each))) for name, each in groupby(detail["sequence"] for detail in details)]
+    arrays.append((sequence_offsets_field(), _offsets([length for _, length in groups])))
+    names = [name for name, _ in groups]
+    return arrays + text_arrays(SEQUENCE_NAME, names, axis="sequence", description="Name of the sequence")
 
 
 def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
@@ -67,7 +63,3 @@ def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
 
 def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
     return np.array([0, *accumulate(lengths)], np.int64)
-
-
-def _stack(rows: Sequence[Sequence[int]]) -> NDArray[np.int32]:
-    return np.array(rows, np.int32)

@@ -32,27 +32,10 @@ def find_left_out(
     A folder without any file of a frame is listed as a whole. Hidden names are skipped. Links to folders are
     not followed: their targets are listed where they lie.
 
-    Parameters
-    ----------
-    found
-        The recordings, and the paths that were searched.
-    used
-        Files of all frames.
-    roles
-        Roles that are converted.
-    folders
-        Folder name of each role.
-    exclusion
-        What is excluded by name; it is reported elsewhere.
-
-    Returns
-    -------
-    list of (path, reason)
-        In natural order.
+    `used` are the files of all frames, `roles` those that are converted, `folders` the folder name of each
+    role. What `exclusion` covers is reported elsewhere. In natural order.
     """
-    reported = Exclusion(
-        [*(each.source for each in found.problems), *(each.location for each in found.problems)]
-    )
+    reported = Exclusion(name for each in found.problems for name in (each.source, each.location))
     walk = _LeftOutSearch(set(resolve_files(used)), roles, folders, found.base, (exclusion, reported))
     left = [each for root in sorted(found.searched) for each in walk.below(root)]
     left += [each for root in sorted(found.followed) for each in walk.below(root, followed=True)]

@@ -15,14 +15,7 @@ __all__ = ["recognise"]
 
 
 def recognise(path: Path, folders: Mapping[str, str]) -> Verdict:
-    """Verdict on a file.
-
-    Parameters
-    ----------
-    path
-        The file.
-    folders
-        Folder name of each role.
+    """Verdict on a file; `folders` has the folder name of each role.
 
     Raises
     ------

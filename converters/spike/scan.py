@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ from unistore.converters.spike.layouts import open_spikes, open_voxels
 from unistore.converters.spike.source import FrameSource, StreamSource, VoxelGrid
 from unistore.errors import InputError, Problem
 
-__all__ = ["ScannedFrame", "scan_frame"]
+__all__ = ["ScannedFrame", "first_frames", "scan_frame"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,15 +39,16 @@ class ScannedFrame(Scanned):
         return self.spikes if isinstance(self.spikes, StreamSource) else None
 
 
-def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
-    """Scan the files of one frame.
+def first_frames(frames: Iterable[ScannedFrame]) -> list[ScannedFrame]:
+    """The first frame of every sequence."""
+    firsts: dict[str, ScannedFrame] = {}
+    for each in frames:
+        firsts.setdefault(each.info.sequence, each)
+    return list(firsts.values())
 
-    Parameters
-    ----------
-    info
-        The frame, and the roles of the files to scan.
-    convert_images
-        Accept images that are not 8-bit RGB.
+
+def scan_frame(info: FrameInfo, *, convert_images: bool) -> ScannedFrame:
+    """Scan the files of one frame; `convert_images` accepts those that are not 8-bit RGB.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from unistore.converters.files.paths import split_of
 from unistore.converters.parts import Candidate, LeftOut, Part, Taken, Verdict
 from unistore.converters.protocol import Converter, Emit, Facts, Scan, Settled, Source, Sources
 from unistore.converters.trajectory import layouts
-from unistore.converters.trajectory.derive import derive_memory, derive_source
+from unistore.converters.trajectory.derive import SUMMARY, derive_memory, derive_source
 from unistore.converters.trajectory.episode_index import EpisodeIndex
 from unistore.converters.trajectory.naming import Naming
 from unistore.converters.trajectory.options import TrajectoryOptions
@@ -29,6 +29,7 @@ from unistore.errors import InputError, Problem
 from unistore.schemas.tables import Table
 from unistore.schemas.trajectory.fields import EPISODES, FAMILY_NAME, STEPS
 from unistore.system.packed import Packed
+from unistore.system.sizes import count_of
 
 __all__ = ["TrajectoryConverter"]
 
@@ -109,7 +110,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
                 sum(len(each.index.names) for _, each in kept),
                 sum(sum(each.index.lengths) for _, each in kept),
             ),
-            needs_facts=True,
+            needs_facts=any(each.summary is None for _, each in kept),
         )
 
     def _source(
@@ -127,7 +128,11 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             files=(*part.files, *each.files),
             rows={table.name: sum(index.lengths) for table in tables if not table.spilled},
             split=split_of(part.name),
-            detail={**index.to_json(), **texts.detail(part.name, each.attributes, _is_stored(index))},
+            detail={
+                **index.to_json(),
+                **texts.detail(part.name, each.attributes, _is_stored(index)),
+                **({} if each.summary is None else {SUMMARY: each.summary}),
+            },
             memory=derive_memory(index, keep=self.images == "keep"),
             reading=each.reading,
         )
@@ -141,10 +146,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             dropped |= dict.fromkeys(each.dropped)
             for variant in each.index.variants:
                 empty |= dict.fromkeys(variant.empty)
-                encoded |= dict.fromkeys(
-                    column for column, feature in variant.features.items() if feature.encoded
-                )
-        notes = [f"{next(iter(layouts))}: {episodes} episode(s), {steps} steps from {len(kept)} file(s)"]
+                encoded |= dict.fromkeys(name for name, each in variant.features.items() if each.encoded)
+        counted = f"{count_of(episodes, 'episode')}, {count_of(steps, 'step')}"
+        notes = [f"{next(iter(layouts))}: {counted} from {count_of(len(kept), 'file')}"]
         notes += [
             f"no {role}: the sources name none; --map {role}=DATASET names it"
             for role in ("action", "reward")
@@ -156,9 +160,7 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         ):
             if datasets:
                 notes.append(f"{what}: {', '.join(datasets)}")
-        compressed = [column for column in encoded if column in layout.merged]
-        if compressed:
-            listed = ", ".join(compressed)
+        if listed := ", ".join(column for column in encoded if column in layout.merged):
             notes.append(
                 f"compressed frames ({listed}) taken as {self.colour}; if red and blue are exchanged, "
                 "choose the other --colour (standard, swapped)"
@@ -175,10 +177,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
             for variant in each.index.variants
             for feature in variant.features.values()
         }
+        message = "no episode has a per-step dataset of this name"
         return [
-            Problem(
-                f"--map {column}={dataset}", "no episode has a per-step dataset of this name", kind="missing"
-            )
+            Problem(f"--map {column}={dataset}", message, kind="missing")
             for column, dataset in self.map.items()
             if dataset.strip("/") not in used
         ]
@@ -234,4 +235,6 @@ def _no_episodes(scanned: Sequence[ScannedFile]) -> list[Problem]:
     if any(each.index.names for each in scanned):
         return []
     notes = [note for each in scanned for note in each.notes][:20]
-    return [Problem(f"{len(scanned)} file(s)", "; ".join(["no episode is left", *notes]), kind="empty")]
+    return [
+        Problem(f"{count_of(len(scanned), 'file')}", "; ".join(["no episode is left", *notes]), kind="empty")
+    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +16,18 @@ from unistore.converters.trajectory.columns import Feature, flags
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Span
 from unistore.converters.trajectory.images import is_complete
 from unistore.converters.trajectory.layouts import format_named
-from unistore.converters.trajectory.read import BLOCK, blocks, frames
-from unistore.converters.trajectory.source import Array, EpisodeSource, to_json
-from unistore.errors import InputError, Problem
+from unistore.converters.trajectory.read import BLOCK, blocks, damaged_frame, frames
+from unistore.converters.trajectory.source import EpisodeSource, to_json
+from unistore.errors import InputError
 from unistore.schemas.trajectory.fields import JPEG_SUFFIX, OBSERVATION
+from unistore.system.packed import view
 
-__all__ = ["derive_memory", "derive_source", "frame_sizes", "summary_of"]
+__all__ = ["SUMMARY", "derive_memory", "derive_source", "frame_sizes", "summaries_of", "summary_in_scan"]
 
 
 _BASE_MEMORY = 4 << 20
+SUMMARY = "summary"
+"""Fact, and entry of a source's ``detail`` where the scan knows it."""
 
 
 def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
@@ -44,23 +47,14 @@ def derive_memory(index: EpisodeIndex, *, keep: bool) -> int:
 
 
 def derive_source(source: Source, index: EpisodeIndex, kept: Sequence[str], emit: Emit) -> Facts:
-    """Facts of one source.
+    """Facts of one source, of which the frames of the tables `kept` are emitted.
 
-    Parameters
-    ----------
-    source, index
-        The file, and the index of its steps.
-    kept
-        Tables of compressed frames to emit: ``"steps/observation/<key>_jpeg"``.
-    emit
-        As in `Converter.derive`.
-
-    Returns
-    -------
-    dict
-        ``summary``: JSON as u1 (see `summary_of`); ``sizes/<n>``: bytes of each step's frame in table n of
-        `kept`, (steps,) i8.
+    ``summary`` is JSON as u1 (see `summaries_of`); ``sizes/<n>`` has the bytes of each step's frame in table
+    n of `kept`, (steps,) i8.
     """
+    known = source.detail.get(SUMMARY)
+    if known is not None and not kept:
+        return {SUMMARY: np.frombuffer(known.encode(), np.uint8)}
     layout = format_named(index.layout)
     with layout.open_episodes(source) as file:
         summary = {
@@ -71,21 +65,34 @@ def derive_source(source: Source, index: EpisodeIndex, kept: Sequence[str], emit
         sizes = {
             f"sizes/{n}": _emit_frames(file, source.name, index, table, emit) for n, table in enumerate(kept)
         }
-    return {"summary": np.frombuffer(json.dumps(summary, sort_keys=True).encode(), np.uint8), **sizes}
+    return {SUMMARY: np.frombuffer(_text(summary).encode(), np.uint8), **sizes}
 
 
-def summary_of(facts: Facts) -> dict[str, Any]:
-    """The summary in the facts of a source.
+def summary_in_scan(file: EpisodeSource, index: EpisodeIndex, *, joined: bool) -> str | None:
+    """The summary as JSON, where no values are compared for it; None where they are, or cannot be read."""
+    columns = {column for variant in index.variants for column in variant.features}
+    if "truncated" in columns or any(column.startswith("next_observation/") for column in columns):
+        return None
+    try:
+        return _text({"following": {}, "cut": [], **_attributes(file, index, joined=joined)})
+    except InputError:
+        return None
 
-    Returns
-    -------
-    dict
-        ``following``: by key, whether every next observation is the observation of the following step;
-        ``cut``: numbers of the episodes that no flag ends although the file has truncation flags; ``source``:
-        attributes of the file; ``episodes``: attributes of each episode.
+
+def _text(summary: Mapping[str, Any]) -> str:
+    return json.dumps(summary, sort_keys=True)
+
+
+def summaries_of(sources: Sequence[Source], facts: Sequence[Facts]) -> Sequence[dict[str, Any]]:
+    """The summary of each source: in its facts, or, where nothing was derived, from the scan.
+
+    ``following``: by key, whether every next observation is the observation of the following step; ``cut``:
+    numbers of the episodes that no flag ends although the file has truncation flags; ``source``: attributes
+    of the file; ``episodes``: attributes of each episode.
     """
-    found: dict[str, Any] = json.loads(facts["summary"].tobytes())
-    return found
+    if facts:
+        return view(facts, lambda each: json.loads(each[SUMMARY].tobytes()))
+    return view(sources, lambda each: json.loads(each.detail[SUMMARY]))
 
 
 def frame_sizes(facts: Facts, number: int) -> NDArray[np.int64]:
@@ -168,23 +175,15 @@ def _emit_frames(
         for lo, hi in blocks(feature, span.length):
             first, stop = span.first + lo, span.first + hi
             with collected.attempt(location_of(name, f"{span.group}/{feature.dataset}")):
-                block = _complete_frames(file.array(span.group, feature.dataset), feature, first, stop)
+                array = file.array(span.group, feature.dataset)
+                block = list(frames(array, feature, first, stop))
+                for row, frame in enumerate(block, first):
+                    if not is_complete(frame):
+                        raise damaged_frame(frame, f"{array.location} row {row}")
                 sizes[span.at + lo : span.at + hi] = [frame.size for frame in block]
                 emit(table, "data", np.concatenate(block))
     collected.check()
     return sizes
-
-
-def _complete_frames(array: Array, feature: Feature, lo: int, hi: int) -> list[NDArray[np.uint8]]:
-    """Compressed frames of rows ``lo:hi``; raises `InputError` if one is truncated."""
-    block: list[NDArray[np.uint8]] = []
-    for frame in frames(array, feature, lo, hi):
-        if not is_complete(frame):
-            message = f"a compressed frame of {frame.size} bytes that is cut short or damaged"
-            where = f"{array.location} row {lo + len(block)}"
-            raise InputError(Problem(where, message, "get or write the file again", "damaged"))
-        block.append(frame)
-    return block
 
 
 def _attributes(file: EpisodeSource, index: EpisodeIndex, *, joined: bool) -> dict[str, Any]:

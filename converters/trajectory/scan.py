@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from unistore.converters.files.hdf5.attributes import Attributes
 from unistore.converters.files.hdf5.file import location_of
 from unistore.converters.parts import Candidate, Part, Scanned
 from unistore.converters.trajectory.columns import Episode, describe, flags, not_per_step
+from unistore.converters.trajectory.derive import summary_in_scan
 from unistore.converters.trajectory.episode_index import EpisodeIndex, Variant, location_prefix, with_episodes
 from unistore.converters.trajectory.layouts import format_of
 from unistore.converters.trajectory.naming import Naming
@@ -28,45 +29,25 @@ __all__ = ["ScannedFile", "scan_file"]
 
 @dataclass(frozen=True, kw_only=True)
 class ScannedFile(Scanned):
-    """The sound episodes of one file; `problems` are those of its other episodes.
-
-    Attributes
-    ----------
-    index
-        The episodes; each has at least one step.
-    dropped
-        Datasets that are neither per step nor small.
-    notes
-        Notes on decisions and what is left out.
-    files
-        Other files that are read.
-    reading
-        Bytes of memory needed to read rows, besides the rows.
-    attributes
-        As in `Contents`.
-    """
+    """The sound episodes of one file, each of a step or more; `problems` are those of its other episodes."""
 
     index: EpisodeIndex
     dropped: tuple[str, ...]
+    """Datasets that are neither per step nor small."""
     notes: tuple[str, ...]
+    """On decisions and what is left out."""
     files: tuple[Path, ...]
+    """Other files that are read."""
     reading: int
+    """Bytes of memory needed to read rows, besides the rows."""
     attributes: Attributes
+    """As in `Contents`."""
+    summary: str | None
+    """See `summary_in_scan`."""
 
 
 def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) -> ScannedFile:
     """Find the episodes of one file.
-
-    Parameters
-    ----------
-    part
-        The file.
-    naming
-        Which column a dataset becomes.
-    colour
-        As for `decode_frame`.
-    exclusion
-        Which episodes to leave out.
 
     Raises
     ------
@@ -89,30 +70,23 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
                 episode = describe(group, location, own, colour, not_steps)
                 episode.problems += inside[group.path]
                 found.add(group, episode, location)
-        masks = found.masks(contents.masks, {group.name for group in groups})
+        index = found.index(layout.name, found.masks(contents.masks, {group.name for group in groups}))
+        episodes = layout.episodes_in(look)
+        summary = summary_in_scan(episodes, index, joined=layout.joined) if episodes is not None else None
     problems = with_episodes(found.problems, part.name, [group.path for group in groups])
     if problems and not found.sound:
         raise InputError(problems)
     return ScannedFile(
-        index=found.index(layout.name, masks),
+        index=index,
         dropped=tuple(found.dropped),
         notes=tuple(found.notes()),
         files=tuple(sorted(contents.files)),
         reading=contents.memory,
         attributes=contents.attributes,
+        summary=summary,
         problems=tuple(problems),
         excluded=exclusion.covered,
     )
-
-
-class _SoundEpisode(NamedTuple):
-    """One entry of `EpisodeIndex`."""
-
-    name: str
-    group: str
-    first: int
-    length: int
-    variant: int
 
 
 class _Episodes:
@@ -120,7 +94,8 @@ class _Episodes:
 
     def __init__(self, name: str, *, joined: bool) -> None:
         self._name, self._joined = name, joined
-        self.sound: list[_SoundEpisode] = []
+        self.sound: list[tuple[str, str, int, int, int]] = []
+        """Name, group, first row, length and variant of each, as in `EpisodeIndex`."""
         self.variants: list[Variant] = []
         self.dropped: dict[str, None] = {}
         self.problems: list[Problem] = []
@@ -144,7 +119,7 @@ class _Episodes:
 
     def masks(self, masks: Sequence[Mask], groups: Collection[str]) -> dict[str, list[str]]:
         """Names in each mask, of sound episodes and of `groups`, which may have problems."""
-        known = {*groups, *(each.name for each in self.sound)}
+        known = {*groups, *(name for name, *_ in self.sound)}
         listed = {}
         for mask in masks:
             if (reason := name_problem(f"mask/{mask.name}")) is not None:
@@ -175,7 +150,7 @@ class _Episodes:
         number = self.variants.index(variant)
         for count, (first, stop) in enumerate(pairwise([*firsts, episode.length])):
             name = f"{group.name}:{count}" if len(firsts) > 1 else group.name
-            self.sound.append(_SoundEpisode(name, group.path, first, stop - first, number))
+            self.sound.append((name, group.path, first, stop - first, number))
 
     def _find_cut(self, group: Group, episode: Episode, location: str) -> list[int]:
         """First rows of the episodes in a group, which terminal and timeout flags end."""
@@ -198,20 +173,14 @@ class _Episodes:
         return firsts
 
     def index(self, layout: str, masks: Mapping[str, Sequence[str]]) -> EpisodeIndex:
-        numbers = {each.name: number for number, each in enumerate(self.sound)}
-        return EpisodeIndex(
-            layout=layout,
-            names=tuple(each.name for each in self.sound),
-            groups=tuple(each.group for each in self.sound),
-            firsts=tuple(each.first for each in self.sound),
-            lengths=tuple(each.length for each in self.sound),
-            variant=tuple(each.variant for each in self.sound),
-            variants=tuple(self.variants),
-            masks={
-                mask: tuple(numbers[name] for name in listed if name in numbers)
-                for mask, listed in masks.items()
-            },
-        )
+        numbers = {name: number for number, (name, *_) in enumerate(self.sound)}
+        found = {
+            mask: tuple(numbers[name] for name in listed if name in numbers) for mask, listed in masks.items()
+        }
+        columns: Sequence[tuple[Any, ...]] = list(zip(*self.sound, strict=True)) or [()] * 5
+        names, groups, firsts, lengths, variant = columns
+        variants = tuple(self.variants)
+        return EpisodeIndex(layout, names, groups, firsts, lengths, variant, variants, found)
 
     def notes(self) -> list[str]:
         """Notes on decisions and what is left out."""

@@ -339,6 +339,10 @@ class Format(ABC):
             If the file cannot be opened.
         """
 
+    def episodes_in(self, look: SourceFile) -> EpisodeSource | None:
+        """What `open_episodes` opens, of a file that is looked at; None: it must be opened again."""
+        return None
+
     @abstractmethod
     def open_original(self, path: Path) -> AbstractContextManager[OriginalFile]:
         """Open a file to read its values without the converter: with h5py or numpy alone."""

@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.errors import Problem
-from unistore.schemas.arrays import ArrayInfo
 from unistore.schemas.tables import Field, own_axes
 
 __all__ = [
@@ -42,7 +40,6 @@ __all__ = [
     "segment_field",
     "segment_fields",
     "source_row_field",
-    "validate",
     "voxel_fields",
     "voxel_group",
     "voxel_offsets_field",
@@ -253,70 +250,3 @@ def voxel_offsets_field(size: float) -> Field:
         axes=("segment_bound",),
         description="voxels of segment s are offsets[s]:offsets[s + 1]",
     )
-
-
-def validate(arrays: Mapping[str, ArrayInfo], attributes: Mapping[str, Any]) -> list[Problem]:
-    """Every way in which a set of arrays is no point cloud store.
-
-    Checked: required arrays with their shapes and dtypes, one row count for points, for segments and for each
-    voxel grid, scale and offset beside quantised coordinates, the sample count. Not checked: values.
-
-    Parameters
-    ----------
-    arrays
-        Shape and dtype of every array of the store, by path.
-    attributes
-        The root's ``unistore`` attributes.
-    """
-    quantised = "points/xyz" in arrays and arrays["points/xyz"].dtype == "int32"
-    own = [source_row_field(1), *segment_fields(None).values(), *(scale_fields() if quantised else ())]
-    forms = {field.path: field for field in own}
-    voxels = (*voxel_fields(1.0, 1, 1, None), voxel_offsets_field(1.0))
-    grids = sorted({path.rsplit("/", 1)[0] for path in arrays if path.startswith("voxels/")})
-    forms |= {f"{grid}/{field.name}": field for grid in grids for field in voxels}
-    problems = _form_problems("points/xyz", arrays.get("points/xyz"), (3,), ("int32", "float64", "float32"))
-    for path, field in forms.items():
-        problems += _form_problems(path, arrays.get(path), field.row_shape, (field.dtype,))
-    if problems:
-        return problems
-    points, segments = arrays["points/xyz"].shape[0], arrays["segments/number"].shape[0]
-    for path, info in arrays.items():
-        expected = _expected_rows(path, points, segments, arrays)
-        if expected is not None and info.shape[:1] != (expected,):
-            rows = info.shape[0] if info.shape else "no"
-            problems.append(Problem(path, f"has {rows} rows, expected {expected}", kind="shape"))
-    count = attributes.get("samples", {}).get("count")
-    if count is not None and not 0 <= count <= segments:
-        problems.append(
-            Problem("samples", f"count is {count}, but there are {segments} segments", kind="count")
-        )
-    return problems
-
-
-def _form_problems(
-    path: str, info: ArrayInfo | None, row_shape: tuple[int, ...], dtypes: tuple[str, ...]
-) -> list[Problem]:
-    if info is None:
-        return [Problem(path, "is missing", kind="missing")]
-    problems = []
-    if len(info.shape) != 1 + len(row_shape) or info.shape[1:] != row_shape:
-        expected = ("n", *row_shape)
-        problems.append(Problem(path, f"has shape {info.shape}, expected {expected}", kind="shape"))
-    if info.dtype not in dtypes:
-        problems.append(Problem(path, f"is {info.dtype}, expected {' or '.join(dtypes)}", kind="dtype"))
-    return problems
-
-
-def _expected_rows(path: str, points: int, segments: int, arrays: Mapping[str, ArrayInfo]) -> int | None:
-    """Rows an array must have; None where the schema does not say."""
-    if path.startswith(f"{POINTS}/") or path.endswith("/point_voxel"):
-        return points
-    if path.endswith("/data"):
-        return None
-    if path.startswith((f"{SEGMENTS}/", "voxels/")) and path.endswith("/offsets"):
-        return segments + 1
-    if path.startswith(f"{SEGMENTS}/"):
-        return segments
-    if path.startswith("voxels/"):
-        return arrays[f"{path.rsplit('/', 1)[0]}/coords"].shape[0]
-    return None

@@ -9,18 +9,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
-import unistore
 from unistore.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests" / "data"
 GUIDES = sorted((ROOT / "docs").rglob("*.md"))
 BLOCK = re.compile(r"^```(\w*)$")
 
@@ -41,53 +39,36 @@ def loaded(path: Path) -> Any:
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def demo() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "examples")
+        return loaded(ROOT / "examples" / "demo.py")
+
+
+@pytest.fixture(scope="module")
+def sources(demo: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source files of every family, where the guides have them."""
     folder = tmp_path_factory.mktemp("sources")
-    for name, pattern in (("clouds", "pointcloud/thin_*.h5"), ("volumes", "ct/*.npy")):
-        (folder / name).mkdir()
-        for path in DATA.glob(pattern):
-            shutil.copy(path, folder / name)
-    (folder / "demos").mkdir()
-    shutil.copy(DATA / "trajectory" / "robosuite100_lift_panda_demo.hdf5", folder / "demos")
-    synthetic = loaded(ROOT / "examples" / "synthetic.py")
-    synthetic.spike_sequences(folder / "recordings")
-    (folder / "episodes").mkdir()
-    synthetic.robot_episodes(folder / "episodes" / "run.hdf5")
-    (folder / "arrays").mkdir()
-    rng = np.random.default_rng(0)
-    for name in ("a", "b"):
-        np.savez(
-            folder / "arrays" / f"{name}.npz",
-            data=rng.random((120, 8), np.float32),
-            label=rng.integers(0, 3, 120),
-        )
+    demo.lay_out(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def stores(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stores that the guides open, and sources of one."""
-    folder = tmp_path_factory.mktemp("stores")
-    shutil.copytree(sources / "clouds", folder / "clouds")
-    made: dict[str, tuple[list[str], str, dict[str, Any]]] = {
-        "clouds": (["clouds/thin_a.h5", "clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
-        "more-clouds": (["clouds/thin_b.h5"], "point_cloud", {"voxel_size": (20.0,)}),
-        "volumes": (["volumes"], "ct", {"window": ("lung", "bone")}),
-        "recordings": (["recordings"], "spike", {"height": 96, "width": 160, "voxel_bins": (5,)}),
-        "demos": (["demos"], "trajectory", {}),
-        "episodes": (["episodes"], "trajectory", {}),
-        "arrays": (["arrays"], "rows", {}),
-        "train": (["arrays"], "rows", {"split": "train=0.5,val=0.5"}),
-    }
-    for name, (paths, family, options) in made.items():
-        unistore.convert([sources / path for path in paths], folder / f"{name}.zarr", family, **options)
+def stores(demo: Any, sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `make demo` leaves, as far as the guides open it."""
+    folder = tmp_path_factory.mktemp("demo-out")
+    shutil.copytree(sources, folder, dirs_exist_ok=True)
+    with chdir(folder):
+        for conversion in demo.CONVERSIONS:
+            if conversion.name not in ("stream", "returns"):
+                with pytest.raises(SystemExit, match="0"):
+                    main(conversion.words)
     return folder
 
 
@@ -129,17 +110,20 @@ def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
     run(ROOT / name, stores, PREAMBLES.get(name, ""))
 
 
-@pytest.mark.parametrize("framework", ["lightning", "accelerate"])
+FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspect"}
+"""What is no dependency of the tests, and the guide that shows it in a block of ``py``."""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_frameworks(stores: Path, tmp_path: Path, framework: str) -> None:
-    """Blocks of ``py`` need a framework that is no dependency of the tests."""
+    guide = ROOT / "docs" / f"{FRAMEWORKS[framework]}.md"
     pytest.importorskip(
-        framework, reason=f"{framework} is not installed: its example in training.md is not run"
+        framework, reason=f"{framework} is not installed: its example in {guide.name} is not run"
     )
-    found = re.findall(
-        r"^```py\n(.*?)^```$", (ROOT / "docs/training.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    found = re.findall(r"^```py\n(.*?)^```$", guide.read_text(), re.DOTALL | re.MULTILINE)
     (code,) = [code for code in found if code.startswith(f"import {framework}\n")]
-    shutil.copytree(stores / "arrays.zarr", tmp_path / "arrays.zarr")
+    for name in ("arrays.zarr", "clouds.zarr"):
+        shutil.copytree(stores / name, tmp_path / name)
     (tmp_path / "example.py").write_text(code)
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "example.py"],
@@ -217,7 +201,8 @@ def test_the_site_has_every_guide() -> None:
         return [page for part in (nav.values() if isinstance(nav, dict) else nav) for page in pages(part)]
 
     listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    made = {"api.md", *loaded(ROOT / "mkdocs_pages.py").MOVED.values()}
+    moved = loaded(ROOT / "mkdocs_pages.py").MOVED.values()
+    made = {"api.md", *(page for page in moved if page.endswith(".md"))}
     assert sorted(listed) == sorted(made | {path.relative_to(ROOT / "docs").as_posix() for path in GUIDES})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,9 @@ from unistore.remote.redaction import redact_urls
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["COLOURS", "SHOWN", "console", "safe", "say", "say_done", "say_json"]
+    from unistore.progress import ProgressBar
+
+__all__ = ["COLOURS", "SHOWN", "console", "progress_bar", "safe", "say", "say_done", "say_json"]
 
 COLOURS = ("auto", "always", "never")
 
@@ -37,6 +40,13 @@ def console(*, err: bool = False) -> Console:
     if SHOWN.color == "always":
         return Console(stderr=err, color_system="standard")
     return Console(stderr=err, no_color=True if SHOWN.color == "never" else None)
+
+
+def progress_bar() -> ProgressBar:
+    """Progress on standard error, as much of it as was asked for."""
+    from unistore.progress import ProgressBar
+
+    return ProgressBar(quiet=SHOWN.quiet, verbose=SHOWN.verbose, console=partial(console, err=True))
 
 
 def safe(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Blocks"]
+__all__ = ["Blocks", "Kept"]
 
 
 class Blocks:
@@ -74,3 +74,26 @@ def _whole(block: NDArray[Any]) -> NDArray[np.uint8]:
     while isinstance(block.base, np.ndarray):
         block = block.base
     return block
+
+
+class Kept:
+    """Rows of tables that were read before, for who reads them again. Pickles without them."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[str, int, int, Mapping[str, NDArray[Any]]]] = []
+
+    def __reduce__(self) -> tuple[type[Kept], tuple[()]]:
+        return Kept, ()
+
+    def add(self, table: str, lo: int, hi: int, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Keep rows ``lo:hi`` of all columns of a table, which nobody changes any more."""
+        self._parts.append((table, lo, hi, columns))
+
+    def fill(self, table: str, lo: int, hi: int, out: Mapping[str, NDArray[Any]]) -> bool:
+        """Copy rows ``lo:hi`` of columns, if they are there."""
+        for name, first, last, columns in self._parts:
+            if name == table and first <= lo and hi <= last:
+                for column, rows in out.items():
+                    rows[...] = columns[column][lo - first : hi - first]
+                return True
+        return False

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from unistore.conversion.blocks import Kept
 from unistore.conversion.build import Build
 from unistore.conversion.estimate import estimate, provisional_tables
 from unistore.conversion.executors.local import Executor, Job, largest_need
@@ -87,10 +88,10 @@ class Conversion:
             check_space(self.build.ground, self.build.folder, tables, self.progress)
         guards = self.guards
         keys = source_keys(self.scan, guards)
-        planned, spill = self._plan(guards, keys, codec, shares)
+        planned, spill, kept = self._plan(guards, keys, codec, shares)
         plan = planned.plan
         check_schema(plan, planned.attributes)
-        resumed = self._write_shards(guards, keys, planned, spill)
+        resumed = self._write_shards(guards, keys, planned, spill, kept)
         sealed = seal(
             self.build.target,
             plan,
@@ -121,18 +122,23 @@ class Conversion:
         self.build.remove()
         return report
 
-    def _plan(self, guards: Guards, keys: Keys, codec: str, shares: Shares | None) -> tuple[Planned, Spill]:
+    def _plan(
+        self, guards: Guards, keys: Keys, codec: str, shares: Shares | None
+    ) -> tuple[Planned, Spill, Kept]:
         """Derive, settle, plan: what only that needs, as a source a sample, is held no longer."""
-        spill = self._derive(guards, keys)
+        spill, kept = self._derive(guards, keys), Kept()
         settled = self.converter.settle(self.scan, spill if self.scan.is_derived else ())
 
         def choose(plan: Plan, spilled: Mapping[str, Table]) -> Mapping[str, str]:
-            job = self._job(guards, plan, spilled, spill)
+            job = self._job(guards, plan, spilled, spill, kept)
             return choose_codecs(job, bad_sources=self.exhaustive)
 
-        return plan_conversion(self.scan, settled, codec, shares, spill, choose), spill
+        planned = plan_conversion(self.scan, settled, codec, shares, spill, choose)
+        return planned, spill, kept if self.memory is None else Kept()
 
-    def _job(self, guards: Guards, plan: Plan, spilled: Mapping[str, Table], spill: Spill) -> ShardJob:
+    def _job(
+        self, guards: Guards, plan: Plan, spilled: Mapping[str, Table], spill: Spill, kept: Kept
+    ) -> ShardJob:
         return ShardJob(
             converter=self.converter,
             scan=self.scan,
@@ -142,6 +148,7 @@ class Conversion:
             plan=plan,
             spilled=spilled,
             reading=reading_memory(self.scan),
+            kept=kept,
         )
 
     def _derive(self, guards: Guards, keys: Keys) -> Spill:
@@ -181,7 +188,9 @@ class Conversion:
             spill.add(lot, number[known].tolist(), known.tolist())
         return spill
 
-    def _write_shards(self, guards: Guards, source_keys: Keys, planned: Planned, spill: Spill) -> int:
+    def _write_shards(
+        self, guards: Guards, source_keys: Keys, planned: Planned, spill: Spill, kept: Kept
+    ) -> int:
         """Write every shard that is not there yet; returns how many were."""
         journal, plan = self.build.journal, planned.plan
         before = [record for record in journal.of("plan") if record["round"] == self.round]
@@ -196,7 +205,7 @@ class Conversion:
         todo = [task for task in plan.tasks() if task.id not in done]
         self._steps(
             "writing",
-            self._job(guards, plan, planned.spilled, spill),
+            self._job(guards, plan, planned.spilled, spill, kept),
             todo,
             plan.task_bytes,
             lambda task: {"of": keys[task.id]},

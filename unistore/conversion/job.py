@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from unistore.conversion.blocks import Blocks
+from unistore.conversion.blocks import Blocks, Kept
 from unistore.conversion.columns import Column, InMemory, Planes, in_planes
 from unistore.conversion.guard import Guards, reading
 from unistore.conversion.keys import shared_key, source_key
@@ -158,6 +158,8 @@ class ShardJob:
     """The most that reading a source takes besides its rows, in bytes."""
     blocks: Blocks = field(default_factory=Blocks, compare=False)
     """Memory of the rows of tasks that are written."""
+    kept: Kept = field(default_factory=Kept, compare=False)
+    """Rows that need not be read again in this process."""
     known: Sequence[Piece] | None = None
     """Pieces of the one task that this is for; None: of any."""
 
@@ -274,7 +276,9 @@ class ShardJob:
             source = self.scan.sources[piece.source]
             try:
                 with reading(source, self.guards[piece.source]):
-                    self._fill(table.name, piece.source, piece.lo, piece.hi, out)
+                    first = task.lo + piece.at
+                    if not self.kept.fill(table.name, first, first + piece.hi - piece.lo, out):
+                        self._fill(table.name, piece.source, piece.lo, piece.hi, out)
             except InputError as error:
                 return _problems(error, source)
             digests[at] = [content_digest(rows) for rows in out.values()]

@@ -8,6 +8,7 @@ store.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -157,7 +158,7 @@ class Lot:
         for forms in self._facts:
             values = {}
             for name, (form, shape) in forms.items():
-                dtype, count = np.dtype(form), int(np.prod(shape, dtype=np.int64))
+                dtype, count = np.dtype(form), math.prod(shape)
                 values[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
                 at += count * dtype.itemsize
             found.append(values)
@@ -185,7 +186,7 @@ class Lot:
         """Rows ``lo:hi`` of a source's column, one run of a dtype after the other, (n, *row_shape) each."""
         known = self._columns[table, column]
         row_shape = tuple(known["row_shape"])
-        items = int(np.prod(row_shape, dtype=np.int64))
+        items = math.prod(row_shape)
         lo, hi = lo + known["first"][source], hi + known["first"][source]
         start = offset = 0
         for form, rows in known["runs"]:

@@ -34,7 +34,7 @@ def choose_codecs(job: ShardJob, *, bad_sources: bool = False) -> dict[str, str]
     Parameters
     ----------
     job
-        Reads the rows.
+        Reads the rows, and keeps them.
     bad_sources
         Whether sources that cannot be read are left to the writers, who find all of them at once: their
         tables are then as by ``fast``, until they are planned again without them.
@@ -89,8 +89,10 @@ def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
 def _blocks(job: ShardJob, table: TablePlan, lo: int, hi: int) -> Iterator[tuple[ArrayPlan, NDArray[Any]]]:
     """Rows of every column, or, of rows that are read in planes, the chunks in the middle of one."""
     if not in_planes(job.converter, table):
-        for column in job.columns(ShardTask(table.name, 0, lo, hi)):
-            yield from ((column.array, block) for _, block in column)
+        columns = job.columns(ShardTask(table.name, 0, lo, hi))
+        blocks = {column.array.column: block for column in columns for _, block in column}
+        job.kept.add(table.name, lo, hi, blocks)
+        yield from ((array, blocks[array.column]) for array in table.arrays)
         return
     (piece,) = table.pieces(lo, lo + 1)
     for array in table.arrays:

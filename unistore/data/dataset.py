@@ -170,10 +170,8 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
     def _repr_html_(self) -> str:
         from unistore.pictures.html import notebook_html
 
-        facts = [("samples", repr(self.samples)), ("fields", ", ".join(self.fields))]
-        facts += [("split", "+".join(self.splits))] if self.splits else []
         shown = [(part.store, part.units()) for part in self.parts]
-        return notebook_html(repr(self), facts, shown)
+        return notebook_html(repr(self), [("fields", ", ".join(self.fields))], shown)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_reader": None, "_expected_bytes": 0}

@@ -65,16 +65,8 @@ class ShardCache:
     def ensure(self, checksum: str, size: int, fetch: Callable[[], Iterable[bytes]], what: str) -> bool:
         """Make sure that there is a copy, fetching it if needed; False if there is no room for it.
 
-        Parameters
-        ----------
-        checksum
-            xxh3-128 of the object, hexadecimal.
-        size
-            Bytes of the object.
-        fetch
-            Returns the content, in pieces.
-        what
-            Name of the object, for errors.
+        `checksum` is the object's xxh3-128, hexadecimal, `size` its bytes; ``fetch()`` returns the content in
+        pieces; errors name the object as `what`.
 
         Raises
         ------
@@ -120,9 +112,8 @@ class ShardCache:
                 if not self._reserve(part, size):
                     return False
                 _write_verified(part, checksum, size, fetch(), what)
-                os.replace(
-                    checksum + PART, checksum, src_dir_fd=subfolder, dst_dir_fd=subfolder
-                )  # the lock stays
+                part_name = checksum + PART
+                os.replace(part_name, checksum, src_dir_fd=subfolder, dst_dir_fd=subfolder)  # the lock stays
         self._verified_at[checksum] = time.monotonic()
         return True
 
@@ -181,12 +172,9 @@ class ShardCache:
             raise self._unusable(self.folder / parent / name, error) from error
 
     def _unusable(self, path: Path, error: NotOwnError) -> StoreError:
-        file = "" if path == self.folder else f"{path} "
-        cure = "remove it, or " if file else ""
-        rule = "of your own, that others cannot write to"
-        return StoreError(
-            f"cache_dir {self.folder}: cannot be used ({file}{error}); {cure}choose another folder, {rule}"
-        )
+        file, cure = ("", "") if path == self.folder else (f"{path} ", "remove it, or ")
+        cure += "choose another folder, of your own, that others cannot write to"
+        return StoreError(f"cache_dir {self.folder}: cannot be used ({file}{error}); {cure}")
 
     def _reserve(self, part: int, size: int) -> bool:
         """Allocate an object's part file before it is fetched, evicting copies; False if there is no room."""

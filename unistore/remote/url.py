@@ -22,21 +22,14 @@ _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):/[^/]")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A prefix in an object store, or a path on a web server.
-
-    Attributes
-    ----------
-    scheme
-        ``"s3"``, ``"gs"``, ``"az"``, ``"https"`` or ``"http"``.
-    bucket
-        Bucket, container or host.
-    prefix
-        Path below the bucket, without leading and trailing slashes.
-    """
+    """A prefix in an object store, or a path on a web server."""
 
     scheme: str
+    """``"s3"``, ``"gs"``, ``"az"``, ``"https"`` or ``"http"``."""
     bucket: str
+    """Bucket, container or host."""
     prefix: str
+    """Path below the bucket, without leading and trailing slashes."""
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")
@@ -67,12 +60,7 @@ def is_url(path: str | os.PathLike[str]) -> bool:
 
 
 def require_local_path(path: str | os.PathLike[str], what: str) -> str:
-    """Return a path as text if it is a path of this machine.
-
-    Parameters
-    ----------
-    what
-        Name of the argument, for the error.
+    """Return a path as text if it is a path of this machine; the error names the argument as `what`.
 
     Raises
     ------

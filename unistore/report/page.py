@@ -14,6 +14,7 @@ from unistore.report.blocks import Block
 from unistore.report.measures import chosen_samples, noun
 from unistore.report.sealed import describe_store
 from unistore.report.sealed_blocks import number
+from unistore.report.values import FEW
 from unistore.store.reader import Store
 from unistore.system.sizes import size
 
@@ -22,8 +23,6 @@ __all__ = ["page"]
 _ASKED = 24
 """Samples that may be asked for."""
 _CHARTS = 24
-_FEW = 12
-"""Values that a chart is drawn of, at least."""
 _TEXT = 20_000
 """Characters of code, or of a line."""
 _TRIAL = 64 << 20
@@ -77,7 +76,8 @@ def page(
         raise InputError(Problem("samples", f"are those of a store, and {path} is none", kind="option"))
     parts = [_block(block) for block in blocks]
     if kind == "store":
-        parts[1:1] = _looks(Store(path), details, samples)
+        first = 1 + any(block.title == "remarks" for block in blocks)
+        parts[first:first] = _looks(Store(path), details, samples)
     elif kind == "source" and "raw_bytes" in details:  # of one family, and nothing is wrong
         parts[1:1] = _trial(path, details)
     title = text_html(path.rstrip("/").rpartition("/")[2] or path)
@@ -162,9 +162,9 @@ def _charts(about: Mapping[str, Any], what: str) -> Iterable[str]:
     if about["splits"]:
         yield _bars("splits", [(name, count, f"{count:,}") for name, count in about["splits"].items()])
     for each in about["measures"]:
-        if each["samples"] >= _FEW:
+        if each["samples"] >= FEW:
             yield _histogram(f"{each['name']} per {what}", each["histogram"], each["min"], each["max"])
-    valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= _FEW]
+    valued = [array for array in about["arrays"] if array["values"] and array["values"]["read"] >= FEW]
     for array in sorted(valued, key=lambda array: (not array["values"]["labels"], -array["raw_bytes"]))[
         :_CHARTS
     ]:

@@ -27,13 +27,16 @@ from unistore.zarr3.array import Array
 __all__ = ["describe_store"]
 
 SHOWN_SOURCES = 5
-ROWS = 1 << 20
 """Split codes that are read at a time."""
 VALUED = 64
 """Arrays whose values are looked at, the largest ones, in local stores."""
 VALUED_FAR = 16
 """In an object store, where each array takes several requests."""
 _BOOKKEEPING = frozenset({"source", "number", "source_row"})
+_NO_CLASS = {"classification": (0, 1), "label": (0,), "labels": (0,)}
+"""Labels that mean no class, where any does: of LAS files 0 (never classified) and 1 (unclassified)."""
+_REMARKED = 0.005
+"""Share of the unlabelled from which on it is remarked on."""
 _INDEX_ENTRY = 16
 """Bytes of one chunk in a shard's index: offset and size, u8 each (Zarr v3, "sharding_indexed")."""
 _INDEX_CHECKSUM = 4
@@ -133,19 +136,38 @@ def _look_at_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
         array["values"] = values
         if values is not None and values["nan"]:
             remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
+        if values is not None and (remark := _unlabelled(array["path"], values)):
+            remarks.append(remark)
     return remarks
+
+
+def _unlabelled(path: str, values: dict[str, Any]) -> str | None:
+    """A remark on labels that mean no class; where all are 0 there is another one."""
+    meant = _NO_CLASS.get(path.rpartition("/")[2].lower())
+    counts = dict(values["labels"] or ())
+    found = [label for label in counts if meant is not None and (label < 0 or label in meant)]
+    share = sum(counts[label] for label in found) / values["read"]
+    if len(counts) < 2 or not found or share < _REMARKED:
+        return None
+    told = " or ".join(map(str, sorted(found)))
+    return f"{path}: {100 * share:.3g} % are {told}: unlabelled?"
 
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
     """Whether an array only says where others are, or is text beside what samples are made of."""
-    path, axes = array["path"], array["axes"]
-    text = path.endswith("/data") and axes in ([], ["byte"]) and array["raw_bytes"] < whole / 10
+    path = array["path"]
+    text = path.endswith("/data") and _holds_bytes(array) and array["raw_bytes"] < whole / 10
     return _is_index(path) or text or path.rpartition("/")[2] in _BOOKKEEPING
 
 
 def _is_packed(array: dict[str, Any]) -> bool:
     """Whether the values stand for something else: bits, or the bytes of files."""
-    return "bit_order" in array["attributes"] or "byte" in array["axes"]
+    return "bit_order" in array["attributes"] or _holds_bytes(array)
+
+
+def _holds_bytes(array: dict[str, Any]) -> bool:
+    """Whether an axis counts the bytes of texts or files: ``"name_byte"``."""
+    return any(axis.rpartition("_")[2] == "byte" for axis in array["axes"])
 
 
 def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
@@ -180,12 +202,9 @@ def _splits(store: Store) -> dict[str, int]:
     """Samples by split name, in order of their codes; empty: no splits."""
     if not store.has("splits/code"):
         return {}
-    names = store.split_names()
-    codes = store.array("splits/code")
-    counts = np.zeros(256, np.int64)
-    for lo in range(0, len(codes), ROWS):
-        counts += np.bincount(codes.read(lo, min(lo + ROWS, len(codes))), minlength=256)
-    return {name: int(count) for name, count in zip(names, counts, strict=False)}
+    codes, names = store.splits()
+    counts = np.bincount(codes, minlength=len(names)).tolist()
+    return dict(zip(names, counts, strict=False))
 
 
 def _sources(store: Store) -> dict[str, Any]:

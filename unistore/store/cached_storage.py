@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -81,29 +82,28 @@ class CachedStorage:
     ) -> Iterator[bytes]:
         found = self._entries().get(key)
         for _ in range(MAX_ATTEMPTS):
-            if found is None or not self._ensure(key, *found):
+            if found is None:
                 break
-            copies = local.read_many([self._cache.name(found[1])] * len(sizes), offsets, sizes)
+            size, checksum = found
+            what = f"{self._inner!r}: {key}"
+            if not self._cache.ensure(checksum, size, partial(self._fetch, key, size), what):
+                break
+            copies = local.read_many([self._cache.name(checksum)] * len(sizes), offsets, sizes)
             try:
                 first = next(copies)
             except AbsentError:  # evicted by another process before it was opened
-                self._cache.invalidate(found[1])
+                self._cache.invalidate(checksum)
                 continue
             yield first
             yield from copies
             return
         yield from self._inner.read_many([key] * len(sizes), offsets, sizes)
 
-    def _ensure(self, key: str, size: int, checksum: str) -> bool:
-        what = f"{self._inner!r}: {key}"
-        return self._cache.ensure(checksum, size, lambda: self._fetch(key, size), what)
-
     def _fetch(self, key: str, size: int) -> Iterable[bytes]:
         """Content of an object in pieces of one request each."""
         starts = range(0, size, LIMIT)
-        return self._inner.read_many(
-            [key] * len(starts), starts, [min(LIMIT, size - start) for start in starts]
-        )
+        sizes = [min(LIMIT, size - start) for start in starts]
+        return self._inner.read_many([key] * len(starts), starts, sizes)
 
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""

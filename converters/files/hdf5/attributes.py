@@ -3,7 +3,7 @@
 An attribute is left out if its name is not UTF-8, if its type has no meaning outside its file (references,
 values of variable length), if it cannot be read, or if a size limit is reached. A note says so.
 
-A store has one JSON text a source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as in
+A store has one JSON text per source, ``sources/hdf5_attributes``: ``{path: {name: entry}}``, each entry as in
 `unistore.converters.files.hdf5.attribute_json`. Between scan and store, the text of a source is in
 ``detail["attributes"]``.
 """
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from unistore.converters.files.hdf5.attribute_json import decode, encode, type_problem
 from unistore.converters.files.hdf5.file import FAILURES
+from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree
 from unistore.errors import printable
 from unistore.schemas.sources import HDF5_ATTRIBUTES
@@ -99,8 +100,7 @@ def read_attributes(
     bytes_left = MAX_FILE_BYTES
     for path, item in objects:
         kept: dict[str, Entry] = {}
-        for number in range(h5py.h5a.get_num_attrs(item.id)):
-            name, entry = _entry(item, number)
+        for name, entry in _entries(item):
             if isinstance(entry, str):
                 reason = entry
             elif is_rewritten(path, item, name, entry):
@@ -123,6 +123,15 @@ def _too_large(size: int, bytes_left: int) -> str:
     if size > MAX_ATTRIBUTE_BYTES:
         return f"larger than {MAX_ATTRIBUTE_BYTES >> 10} KiB"
     return f"more than {MAX_FILE_BYTES >> 20} MiB of attributes in one file" if size > bytes_left else ""
+
+
+def _entries(item: h5py.HLObject | PlainGroup | PlainDataset) -> Iterator[tuple[str, Entry | str]]:
+    """Names of the attributes of an object, and the entry of each or the reason why it is left out."""
+    if isinstance(item, PlainGroup | PlainDataset):
+        yield from ((name, encode(values, values.dtype)) for name, values in item.attributes.items())
+        return
+    for number in range(h5py.h5a.get_num_attrs(item.id)):
+        yield _entry(item, number)
 
 
 def _entry(item: h5py.HLObject, number: int) -> tuple[str, Entry | str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unistore.converters.common.faults import as_problem
+from unistore.converters.files.formats import lfs_pointer_problem
 from unistore.converters.files.hdf5.chunks import Chunks, chunks_of, creation_of, native
+from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup, open_plain
 from unistore.converters.files.hdf5.safety import check_safe_to_open, check_safe_to_read
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.errors import InputError, Problem, printable
@@ -53,26 +55,27 @@ _CHUNK_CACHE = 1 << 20
 """Bytes of HDF5's chunk cache for a dataset."""
 _METADATA_CACHE = 2 << 20
 """Bytes of HDF5's metadata cache for a file; unlimited, it grows by 7 kB with every dataset."""
-_LFS = b"version https://git-lfs.github.com/spec/"
 FAILURES = (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError)
 """What h5py raises where a file is damaged."""
 
 
 def location_of(name: str, item: str = "") -> str:
-    """What messages call an object of a file: ``"scans/a.h5: data/x"``."""
+    """Name of an object of a file in messages: ``"scans/a.h5: data/x"``."""
     return f"{printable(name)}: {printable(item.strip('/'))}" if item.strip("/") else printable(name)
 
 
 @contextmanager
-def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
-    """Open a file for reading.
+def open_hdf5(path: Path, name: str = "", library: Collection[str] = ()) -> Iterator[h5py.File | PlainGroup]:
+    """Open a file for reading: of a small one of the simplest form, all is read at once.
 
     Parameters
     ----------
     path
         The file.
     name
-        What messages call it; its path if not given.
+        Its name in messages; its path if not given.
+    library
+        Names at its root of what is read with more of h5py than a `PlainGroup` has.
 
     Raises
     ------
@@ -80,6 +83,11 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
         If it is not a readable HDF5 file (the message says what it is), or hangs or crashes the library.
     """
     location = location_of(name or str(path))
+    plain = open_plain(path)
+    if plain is not None and not any(each in plain for each in library):
+        with as_problem(location):
+            yield plain
+        return
     check_safe_to_open(path, location)
     try:
         file = h5py.File(path, "r", driver="sec2", locking="best-effort")
@@ -92,16 +100,20 @@ def open_hdf5(path: Path, name: str = "") -> Iterator[h5py.File]:
         yield file
 
 
-def member(group: h5py.Group, path: str) -> h5py.HLObject:
+def member(group: h5py.Group | PlainGroup, path: str) -> h5py.HLObject:
     """``group[path]`` in a file opened for reading; faster, since h5py checks the mode for each dataset."""
+    if isinstance(group, PlainGroup):
+        return group[path]
     found = h5py.h5o.open(group.id, path.encode("utf-8", "surrogateescape"), lapl=group._lapl)
     if h5py.h5i.get_type(found) == h5py.h5i.DATASET:
         return h5py.Dataset(found, readonly=True)
     return h5py.Group(found) if h5py.h5i.get_type(found) == h5py.h5i.GROUP else h5py.Datatype(found)
 
 
-def file_of(item: h5py.Group | h5py.Dataset) -> Path:
+def file_of(item: h5py.Group | h5py.Dataset | PlainGroup | PlainDataset) -> Path:
     """The file of an object; ten times as fast as ``item.file.filename``."""
+    if isinstance(item, PlainDataset | PlainGroup):
+        return item.path
     return Path(os.fsdecode(h5py.h5f.get_name(item.id)))
 
 
@@ -112,14 +124,14 @@ def _diagnose(path: Path, location: str, message: str) -> Problem:
         return Problem(location, "is a folder, not an HDF5 file", kind="format")
     try:
         with path.open("rb") as stream:
-            head = stream.read(len(_LFS))
+            head = stream.read(32)
     except OSError as error:
         return Problem(location, f"cannot be read: {error.strerror}", "check the rights", "unreadable")
     size = path.stat().st_size
     if size == 0:
         return Problem(location, "is empty (0 bytes)", "download or write it again", "empty")
-    if head == _LFS:
-        return Problem(location, "is a Git-LFS pointer, not the data", "run `git lfs pull`", "lfs")
+    if (pointer := lfs_pointer_problem(head, location)) is not None:
+        return pointer
     if "signature not found" in message:
         found = "its beginning was never written" if not any(head) else f"it begins with {head[:8]!r}"
         return Problem(location, f"is not an HDF5 file: {found}", "check what wrote it", "format")
@@ -171,6 +183,8 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
     list of Problem
         Of kinds ``"dtype"`` (object, variable length, no values), ``"unwritten"`` and ``"damaged"``.
     """
+    if isinstance(dataset, PlainDataset):
+        return []
     shape, dtype = dataset.shape, dataset.dtype
     if shape is None:
         return [Problem(location, "has no values (a null dataspace)", kind="dtype")]
@@ -205,6 +219,8 @@ def check_dataset(dataset: h5py.Dataset, location: str, *, allow_object: bool = 
 
 def chunk_memory(dataset: h5py.Dataset) -> int:
     """Bytes needed to decode one chunk, compressed and decompressed; 0 for small chunks."""
+    if isinstance(dataset, PlainDataset):
+        return 0
     creation = creation_of(dataset)
     if creation.get_layout() != h5py.h5d.CHUNKED or not creation.get_nfilters():
         return 0
@@ -240,6 +256,9 @@ def read_rows(
         out = np.empty((stop - lo, *dataset.shape[1:]), native(dataset.dtype))
     if out.size == 0:
         return out
+    if isinstance(dataset, PlainDataset):
+        np.copyto(out, dataset.values[lo:stop], casting="equiv")
+        return out
     try:
         chunks = _prepare(dataset, lo, stop, out)
         if chunks is not None:
@@ -264,6 +283,8 @@ def read_reversed(dataset: h5py.Dataset, location: str, lo: int, hi: int) -> NDA
     """
     if dataset.ndim < 2:
         return read_rows(dataset, location, lo, hi)
+    if isinstance(dataset, PlainDataset):
+        return np.ascontiguousarray(dataset.values[..., lo:hi].T, native(dataset.dtype))
     out = np.zeros((*dataset.shape[:-1], hi - lo), native(dataset.dtype))
     if out.size:
         try:

@@ -4,7 +4,7 @@ A cyclic list hangs the library; a cyclic tree or a damaged header can crash the
 parsed here first, from the superblock on, if it has the forms that h5py writes by default (HDF5 File Format
 Specification 3.0: superblock version 0, object headers version 1, groups as symbol tables). Every address
 must lie in the file, the levels of every tree must decrease, every list must end. A file with other forms may
-be sound: `trial_process` opens it.
+be sound: `trial_process` opens it. What was parsed of a small file is enough to read it: see `plain`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,35 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-__all__ = ["is_simple_and_sound"]
+__all__ = [
+    "ATTRIBUTE",
+    "DATASPACE",
+    "DATATYPE",
+    "HEAD_BYTES",
+    "LAYOUT",
+    "SYMBOL_TABLE",
+    "Node",
+    "NotSimpleError",
+    "attribute_parts",
+    "is_simple_and_sound",
+    "parse",
+    "require",
+]
 
 _UNDEFINED = 0xFFFF_FFFF_FFFF_FFFF
-_HEAD_BYTES = 64 << 10
+HEAD_BYTES = 64 << 10
 """Bytes read at once: small files as a whole."""
 _MAX_READ = 1 << 24
 """Limit on the bytes of a header, node or heap."""
 _SUPERBLOCK = b"\x89HDF\r\n\x1a\n\0\0\0\0\0\x08\x08\0"
+_TREE_RANKS = b"\4\0\x10\0"
 _CONSTANT_OR_NOT_SHARED = 0x05
-_NIL, _DATASPACE, _DATATYPE, _OLD_FILL, _FILL, _LAYOUT, _FILTERS, _ATTRIBUTE = 0, 1, 3, 4, 5, 8, 11, 12
-_COMMENT, _OLD_TIME, _CONTINUATION, _SYMBOL_TABLE, _TIME, _REFERENCES = 13, 14, 16, 17, 18, 22
-_HARMLESS = {_NIL, _DATASPACE, _OLD_FILL, _FILL, _FILTERS, _COMMENT, _OLD_TIME, _TIME, _REFERENCES}
+_NIL, DATASPACE, DATATYPE, _OLD_FILL, _FILL, LAYOUT, _FILTERS, ATTRIBUTE = 0, 1, 3, 4, 5, 8, 11, 12
+_COMMENT, _OLD_TIME, _CONTINUATION, SYMBOL_TABLE, _TIME, _REFERENCES = 13, 14, 16, 17, 18, 22
+_LEFT_OUT = {_NIL, _OLD_FILL, _FILL, _COMMENT, _OLD_TIME, _TIME, _REFERENCES}
+_HARMLESS = {DATASPACE, _FILTERS}
 _INTEGER, _FLOAT, _TEXT, _ENUM, _VARIABLE = 0, 1, 3, 8, 9
 _COMPACT, _CONTIGUOUS, _CHUNKED = 0, 1, 2
 _GROUP_TREE, _CHUNK_TREE = 0, 1
@@ -38,16 +54,30 @@ _TREE = struct.Struct("<4sBBHQQ")
 _HEAP = struct.Struct("<4sB3xQQQ")
 _COLLECTION = struct.Struct("<4sB3xQ")
 _PAIR = struct.Struct("<QQ")
+_Entry = tuple[int, int, int, int, bytes]
+"""Offset of the name, address of the header, and what is cached of it."""
 _OBJECT = struct.Struct("<HH4xQ")
 _REFERENCE = struct.Struct("<IQI")
 
 
-class _NotSimpleError(Exception):
+class NotSimpleError(Exception):
     """The structure is damaged, or not of the forms that are checked here."""
 
 
+@dataclass(slots=True)
+class Node:
+    """An object: kind and data of the messages in its header, and the members if it is a group."""
+
+    messages: list[tuple[int, bytes]] = field(default_factory=list)
+    members: dict[bytes, Node] = field(default_factory=dict)
+
+
+FAILURES = (NotSimpleError, OSError, struct.error, ValueError, IndexError)
+"""What parsing raises where a file is damaged, or not simple."""
+
+
 def is_simple_and_sound(file: int, size: int) -> bool:
-    """Whether everything that the library would follow is of the simple forms, and sound.
+    """Whether everything that the library would follow is of the simple kinds, and sound.
 
     Parameters
     ----------
@@ -57,75 +87,99 @@ def is_simple_and_sound(file: int, size: int) -> bool:
         Bytes of the file.
     """
     try:
-        _StructureCheck(file, size).run()
-    except (_NotSimpleError, OSError, struct.error, ValueError, IndexError):
+        _StructureCheck(file, size, os.pread(file, min(size, HEAD_BYTES), 0)).run()
+    except FAILURES:
         return False
     return True
 
 
-def _require(condition: object) -> None:
+def parse(data: bytes) -> tuple[Node, list[tuple[int, int]]]:
+    """The root group of a file, given all its bytes, and the ranges of bytes that decide what it is.
+
+    Raises
+    ------
+    NotSimpleError, OSError, struct.error, ValueError, IndexError
+        See `FAILURES`: if `is_simple_and_sound` is false, or the superblock is not as h5py writes it.
+    """
+    require(data[16:20] == _TREE_RANKS)
+    require(struct.unpack_from("<QQ", data, 32) == (_UNDEFINED, len(data)))
+    check = _Recording(-1, len(data), data)
+    return check.run(), check.ranges
+
+
+def require(condition: object) -> None:
+    """Raise `NotSimpleError` unless something is so."""
     if not condition:
-        raise _NotSimpleError
+        raise NotSimpleError
 
 
 class _StructureCheck:
-    def __init__(self, file: int, size: int) -> None:
-        self._file, self._size = file, size
-        self._head = os.pread(file, min(size, _HEAD_BYTES), 0)
+    def __init__(self, file: int, size: int, head: bytes) -> None:
+        self._file, self._size, self._head = file, size, head
         self._visited: set[int] = set()
         """Addresses of headers, nodes and heaps: each may be referred to once."""
         self._collections: dict[int, dict[int, int]] = {}
 
-    def run(self) -> None:
-        """Raise `_NotSimpleError` unless everything below the root group is simple and sound."""
+    def run(self) -> Node:
+        """The root group, with all below it if the head is the whole file.
+
+        Raise `NotSimpleError` unless everything below it is simple and sound.
+        """
         head = self._read(0, 96)
-        _require(head.startswith(_SUPERBLOCK))
+        require(head.startswith(_SUPERBLOCK))
         base, _, _, driver = struct.unpack_from("<4Q", head, 24)
-        _require(base == 0 and driver == _UNDEFINED)
-        _, *root = _ENTRY.unpack_from(head, 56)
-        todo = [tuple(root)]
+        require(base == 0 and driver == _UNDEFINED)
+        keep, root = len(self._head) == self._size, Node()
+        todo = [(root, _ENTRY.unpack_from(head, 56))]
         while todo:
-            todo += self._check_object(*todo.pop())
+            node, entry = todo.pop()
+            for name, member in self._check_object(node, *entry[1:]):
+                below = Node()
+                if keep:
+                    node.members[name] = below
+                todo.append((below, member))
+        return root
 
     def _read(self, address: int, size: int) -> bytes:
         end = address + size
         if end <= len(self._head):
             return self._head[address:end]
-        _require(end <= self._size and size <= _MAX_READ)
+        require(end <= self._size and size <= _MAX_READ)
         data = os.pread(self._file, size, address)
-        _require(len(data) == size)
+        require(len(data) == size)
         return data
 
     def _visit(self, address: int) -> None:
-        _require(address not in self._visited)
+        require(address not in self._visited)
         self._visited.add(address)
 
     def _check_object(
-        self, address: int, cached: int, _: int, scratch: bytes
-    ) -> list[tuple[int, int, int, bytes]]:
-        """Check an object header; returns the members if it is a group."""
+        self, node: Node, address: int, cached: int, _: int, scratch: bytes
+    ) -> list[tuple[bytes, _Entry]]:
+        """Check an object header; returns names and entries of the members if it is a group."""
         self._visit(address)
-        _require(cached in (_NO_CACHE, _CACHED_TABLE))
+        require(cached in (_NO_CACHE, _CACHED_TABLE))
         table = None
         for kind, data in self._messages(address):
-            if kind == _DATATYPE:
-                _require(_is_number_or_text(data))
-            elif kind == _LAYOUT:
+            if kind == DATATYPE:
+                require(_is_number_or_text(data))
+            elif kind == LAYOUT:
                 self._check_layout(data)
-            elif kind == _ATTRIBUTE:
+            elif kind == ATTRIBUTE:
                 self._check_attribute(data)
-            elif kind == _SYMBOL_TABLE:
-                _require(table is None)
+            elif kind == SYMBOL_TABLE:
+                require(table is None)
                 table = data[:16]
-            else:
-                raise _NotSimpleError
-        _require(cached == _NO_CACHE or scratch == table)
+            elif kind not in _HARMLESS:
+                raise NotSimpleError
+            node.messages.append((kind, data))
+        require(cached == _NO_CACHE or scratch == table)
         return [] if table is None else self._members(*_PAIR.unpack(table))
 
     def _messages(self, address: int) -> Iterator[tuple[int, bytes]]:
         """Kind and data of the messages of an object header, without those that contain no address."""
         version, _, count, _, size = _HEADER.unpack(self._read(address, _HEADER.size))
-        _require(version == 1)
+        require(version == 1)
         blocks = [(address + 16, size)]
         for start, length in blocks:
             data, at = self._read(start, length), 0
@@ -133,75 +187,70 @@ class _StructureCheck:
                 kind, size, flags = _MESSAGE.unpack_from(data, at)
                 at += 8
                 if at + size > length or flags & ~_CONSTANT_OR_NOT_SHARED:
-                    raise _NotSimpleError
+                    raise NotSimpleError
                 count -= 1
                 if kind == _CONTINUATION:
                     blocks.append(_PAIR.unpack_from(data, at))
                     self._visit(blocks[-1][0])
-                elif kind not in _HARMLESS:
+                elif kind not in _LEFT_OUT:
                     yield kind, data[at : at + size]
                 at += size
-        _require(count == 0)
+        require(count == 0)
 
     def _check_layout(self, data: bytes) -> None:
         version, form = data[:2]
-        _require(version == 3 and form in (_COMPACT, _CONTIGUOUS, _CHUNKED))
+        require(version == 3 and form in (_COMPACT, _CONTIGUOUS, _CHUNKED))
         if form == _CHUNKED:
             axes, address = struct.unpack_from("<BQ", data, 2)
             if address != _UNDEFINED:
                 self._tree(address, _CHUNK_TREE, 8 + 8 * axes)
 
     def _check_attribute(self, data: bytes) -> None:
-        version, flags, name, datatype, space = struct.unpack_from("<BBHHH", data)
-        _require(version in (1, 3) and flags == 0)
-        at, width = (8, 8) if version == 1 else (9, 1)
-        at += -(-name // width) * width
-        described = data[at : at + datatype]
-        at += -(-datatype // width) * width + -(-space // width) * width
+        _, described, _, values = attribute_parts(data)
         if not _is_number_or_text(described):
-            _require(described[0] & 15 == _VARIABLE and described[8] & 15 in (_INTEGER, _TEXT))
-            values = data[at:]
+            require(described[0] & 15 == _VARIABLE and described[8] & 15 in (_INTEGER, _TEXT))
             for length, address, number in _REFERENCE.iter_unpack(values[: len(values) & ~15]):
                 if address not in (0, _UNDEFINED):
-                    _require(length <= self._collection(address).get(number, -1))
+                    require(length <= self._collection(address).get(number, -1))
 
     def _collection(self, address: int) -> dict[int, int]:
         """Sizes of the objects of a global heap collection, by object number."""
         if address in self._collections:
             return self._collections[address]
         signature, version, size = _COLLECTION.unpack(self._read(address, _COLLECTION.size))
-        _require(signature == b"GCOL" and version == 1)
+        require(signature == b"GCOL" and version == 1)
         data, at, found = self._read(address, size), _COLLECTION.size, dict[int, int]()
         while at + _OBJECT.size <= size:
             number, _, length = _OBJECT.unpack_from(data, at)
-            _require(number not in found and (number or length >= _OBJECT.size))
+            require(number not in found and (number or length >= _OBJECT.size))
             found[number] = length
             at += _OBJECT.size + -(-length // 8) * 8 if number else length
-            _require(at <= size)
+            require(at <= size)
         self._collections[address] = found
         return found
 
-    def _members(self, tree: int, heap: int) -> list[tuple[int, int, int, bytes]]:
-        names, found = self._heap(heap), []
+    def _members(self, tree: int, heap: int) -> list[tuple[bytes, _Entry]]:
+        names, found = self._heap(heap), list[tuple[bytes, _Entry]]()
         for address in self._tree(tree, _GROUP_TREE, 8):
             signature, version, count = struct.unpack("<4sBxH", self._read(address, 8))
-            _require(signature == b"SNOD" and version == 1)
-            for name, *entry in _ENTRY.iter_unpack(self._read(address + 8, count * _ENTRY.size)):
-                _require(name < len(names) and names.find(0, name) >= 0)
-                found.append((entry[0], entry[1], entry[2], entry[3]))
+            require(signature == b"SNOD" and version == 1)
+            for entry in _ENTRY.iter_unpack(self._read(address + 8, count * _ENTRY.size)):
+                end = names.find(0, entry[0])
+                require(end >= 0)
+                found.append((names[entry[0] : end], entry))
         return found
 
     def _heap(self, address: int) -> bytes:
         self._visit(address)
         signature, version, size, free, start = _HEAP.unpack(self._read(address, _HEAP.size))
-        _require(signature == b"HEAP" and version == 0)
+        require(signature == b"HEAP" and version == 0)
         data, seen = self._read(start, size), set[int]()
         while free not in _NO_MORE_FREE:
-            _require(free not in seen and free + _PAIR.size <= size)
+            require(free not in seen and free + _PAIR.size <= size)
             seen.add(free)
             at = free
             free, length = _PAIR.unpack_from(data, at)
-            _require(length >= _PAIR.size and at + length <= size)
+            require(length >= _PAIR.size and at + length <= size)
         return data
 
     def _tree(self, address: int, kind: int, key: int) -> list[int]:
@@ -212,23 +261,46 @@ class _StructureCheck:
             for position, node in enumerate(nodes):
                 self._visit(node)
                 signature, found, height, count, left, right = _TREE.unpack(self._read(node, _TREE.size))
-                _require(signature == b"TREE" and found == kind)
-                _require(left == (nodes[position - 1] if position else _UNDEFINED))
-                _require(right == (nodes[position + 1] if position + 1 < len(nodes) else _UNDEFINED))
+                require(signature == b"TREE" and found == kind)
+                require(left == (nodes[position - 1] if position else _UNDEFINED))
+                require(right == (nodes[position + 1] if position + 1 < len(nodes) else _UNDEFINED))
                 levels.add(height)
                 if height or kind == _GROUP_TREE:
                     data = self._read(node + _TREE.size, count * (key + 8) + key)
                     children += (
                         address for (address,) in struct.iter_unpack(f"<{key}xQ", data[: count * (key + 8)])
                     )
-            _require(len(levels) == 1)
+            require(len(levels) == 1)
             (height,) = levels
-            _require(level is None or height == level - 1)
+            require(level is None or height == level - 1)
             if not height:
                 for child in children:
                     self._visit(child)
                 return children
             nodes, level = children, height
+
+
+class _Recording(_StructureCheck):
+    """Keeps which ranges were read."""
+
+    def __init__(self, file: int, size: int, head: bytes) -> None:
+        super().__init__(file, size, head)
+        self.ranges: list[tuple[int, int]] = []
+
+    def _read(self, address: int, size: int) -> bytes:
+        self.ranges.append((address, address + size))
+        return super()._read(address, size)
+
+
+def attribute_parts(data: bytes) -> tuple[bytes, bytes, bytes, bytes]:
+    """Name, datatype, dataspace and values in the message of an attribute."""
+    version, flags, name, datatype, space = struct.unpack_from("<BBHHH", data)
+    require(version in (1, 3) and flags == 0)
+    at, width = (8, 8) if version == 1 else (9, 1)
+    of_type = at + -(-name // width) * width
+    of_space = of_type + -(-datatype // width) * width
+    values = of_space + -(-space // width) * width
+    return data[at : at + name], data[of_type:][:datatype], data[of_space:][:space], data[values:]
 
 
 def _is_number_or_text(datatype: bytes) -> bool:

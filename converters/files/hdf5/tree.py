@@ -15,6 +15,7 @@ import h5py
 
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.files.hdf5.file import FAILURES, file_of, location_of, member, names_in
+from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.safety import check_safe_to_open
 from unistore.converters.files.hdf5.virtual import check_sources
 from unistore.converters.files.paths import is_inside, real_path
@@ -51,7 +52,9 @@ class Tree:
     broken: list[str] = field(default_factory=list)
 
 
-def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()) -> Tree:
+def walk(
+    group: h5py.Group | PlainGroup, name: str, roots: Sequence[Path], skip: Collection[str] = frozenset()
+) -> Tree:
     """Find all groups and datasets below a group, each group once; links are followed inside the roots.
 
     Bookkeeping of PyTables, pandas and MATLAB (indices, axes, references) is left out.
@@ -61,17 +64,40 @@ def walk(group: h5py.Group, name: str, roots: Sequence[Path], skip: Collection[s
     group
         Where to begin; paths are relative to it.
     name
-        How messages call the file.
+        Name of the file in messages.
     roots
         Folders or files in which targets of external links and of virtual datasets must lie.
     skip
         Paths of groups that are listed but not entered.
     """
+    if isinstance(group, PlainGroup):
+        return _plain_tree(group, skip)
     walker = _Walker(name, roots, skip, h5py.h5o.get_info(group.id).fileno)
     walker.descend(group, "")
     if walker.tree.files:
         walker.tree.files.discard(real_path(file_of(group)))
     return walker.tree
+
+
+def _plain_tree(root: PlainGroup, skip: Collection[str]) -> Tree:
+    """The same of a group without any links."""
+    tree = Tree()
+
+    def descend(group: PlainGroup, prefix: str) -> None:
+        bookkeeping = _bookkeeping(group, list(group))
+        for key in group:
+            path, item = f"{prefix}{key}", group[key]
+            if key in bookkeeping:
+                continue
+            if isinstance(item, PlainDataset):
+                tree.datasets[path] = item
+            else:
+                tree.groups.append(path)
+                if path not in skip:
+                    descend(item, f"{path}/")
+
+    descend(root, "")
+    return tree
 
 
 class _Walker:

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from unistore.converters.files.npy.header import NpyHeader, check_size, parse_header, unreadable
 from unistore.errors import InputError, Problem
 
-__all__ = ["NpyHeader", "fill", "map_values", "open_flat", "open_npy", "read_flat", "read_header"]
+__all__ = [
+    "NpyHeader",
+    "fill",
+    "flat_reader",
+    "map_values",
+    "open_flat",
+    "open_header",
+    "open_npy",
+    "read_header",
+]
 
 
 def read_header(path: Path, location: str | None = None) -> NpyHeader:
@@ -26,22 +35,32 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
     path
         The file.
     location
-        What messages call the file; its path by default.
+        Name of the file in messages; its path by default.
 
     Raises
     ------
     InputError
         If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
+    with open_header(path, location) as (header, _):
+        return header
+
+
+@contextmanager
+def open_header(path: Path, location: str | None = None) -> Iterator[tuple[NpyHeader, FileIO]]:
+    """The same, with the open file, of which `flat_reader` reads values."""
     where = location or str(path)
     try:
-        with path.open("rb") as file:
-            header = parse_header(file, where)
-            size = os.fstat(file.fileno()).st_size
+        file = FileIO(path)
     except OSError as error:
         raise InputError(unreadable(where, error)) from error
-    check_size(header, size, where)
-    return header
+    with file:
+        try:
+            header, size = parse_header(file, where), os.fstat(file.fileno()).st_size
+        except OSError as error:
+            raise InputError(unreadable(where, error)) from error
+        check_size(header, size, where)
+        yield header, file
 
 
 def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
@@ -53,14 +72,6 @@ def open_npy(path: Path, location: str | None = None) -> NDArray[Any]:
         As `read_header`.
     """
     return map_values(path, read_header(path, location), location or str(path))
-
-
-def read_flat(
-    path: Path, header: NpyHeader, start: int, out: NDArray[Any], location: str | None = None
-) -> None:
-    """Read ``out.size`` values from index ``start`` on, in file order, into ``out``; see `open_flat`."""
-    with open_flat(path, header, location) as read:
-        read(start, out)
 
 
 @contextmanager
@@ -77,7 +88,7 @@ def open_flat(
     path, header
         The file and its header (or that of an uncompressed ``.npz`` member).
     location
-        What messages call the file; its path by default.
+        Name of the file in messages; its path by default.
 
     Raises
     ------
@@ -85,6 +96,16 @@ def open_flat(
         If the file ends before ``out`` is full (it was truncated after its header was read).
     """
     where = location or str(path)
+    try:
+        file = FileIO(path)
+    except OSError as error:
+        raise InputError(unreadable(where, error)) from error
+    with file:
+        yield flat_reader(file, header, where)
+
+
+def flat_reader(file: FileIO, header: NpyHeader, where: str) -> Callable[[int, NDArray[Any]], None]:
+    """What `open_flat` gives, of an open file."""
 
     def read(start: int, out: NDArray[Any]) -> None:
         if out.dtype != header.dtype or not out.flags.c_contiguous:
@@ -101,12 +122,7 @@ def open_flat(
             cure = "it changed during the conversion: run again when it is complete"
             raise InputError(Problem(where, message, cure, "truncated"))
 
-    try:
-        file = path.open("rb", buffering=0)
-    except OSError as error:
-        raise InputError(unreadable(where, error)) from error
-    with file:
-        yield read
+    return read
 
 
 def map_values(path: Path, header: NpyHeader, where: str) -> NDArray[Any]:

@@ -31,6 +31,7 @@ from unistore.converters.files.hdf5.file import (
     read_rows,
 )
 from unistore.converters.files.hdf5.original_attributes import attributes_left_out
+from unistore.converters.files.hdf5.plain import PlainDataset, PlainGroup
 from unistore.converters.files.hdf5.tree import Tree, walk
 from unistore.converters.scan import Source
 from unistore.converters.trajectory.source import (
@@ -73,8 +74,10 @@ def root_members(look: SourceFile) -> tuple[h5py.File, dict[str, str]]:
     return file, look.once("root", lambda: members(file))
 
 
-def members(group: h5py.Group) -> dict[str, str]:
+def members(group: h5py.Group | PlainGroup) -> dict[str, str]:
     """Members of a group (hard links only): ``"group"`` or ``"dataset"`` by name."""
+    if isinstance(group, PlainGroup):
+        return {name: "dataset" if isinstance(group[name], PlainDataset) else "group" for name in group}
     found = {}
     for name in names_in(group, _location(group)):
         key = name.encode()
@@ -213,6 +216,10 @@ class Hdf5Format(Format):
         """As in `Format`."""
         with open_hdf5(source.path, source.name) as file:
             yield self.episodes(file, source.name)
+
+    def episodes_in(self, look: SourceFile) -> EpisodeSource:
+        """As in `Format`."""
+        return self.episodes(look.opened(open_hdf5), look.name)
 
     @contextmanager
     def open_original(self, path: Path) -> Iterator[OriginalFile]:

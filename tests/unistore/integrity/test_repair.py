@@ -19,7 +19,7 @@ import pytest
 
 from unistore import inspect, repair, verify
 from unistore.errors import ConversionError, InputError, StoreError
-from unistore.integrity.roots import repaired_root
+from unistore.integrity.root_repair import repaired_root
 
 Copy = Callable[[str], Any]
 Tree = Callable[[Path], dict[str, bytes]]
@@ -188,7 +188,7 @@ def test_another_encoder_is_refused(copy_case: Copy, monkeypatch: pytest.MonkeyP
     damage(store, "sources/rows/c/0", random.Random(0))
     now = {"unistore": "0.1.0", "numcodecs": "99.0"}
     monkeypatch.setattr("unistore.conversion.planning.versions", lambda: now)
-    monkeypatch.setattr("unistore.integrity.rebuilt.versions", lambda: now)
+    monkeypatch.setattr("unistore.integrity.recorded.versions", lambda: now)
     with pytest.raises(InputError, match=r"numcodecs: .* made the store, this is 99\.0"):
         repair(store, case.sources)
 

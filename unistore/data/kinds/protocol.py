@@ -18,6 +18,7 @@ __all__ = [
     "INDEX",
     "SOURCE",
     "BoxReader",
+    "NamesGroup",
     "Picks",
     "SampleKind",
     "SampleReader",
@@ -99,6 +100,15 @@ class SampleKind(Protocol):
 
     def bind(self, store: Store, fields: Sequence[str], units: NDArray[np.int64] | None) -> SampleReader:
         """Reader of the samples in `units`, row numbers of the store's sample table; None: all rows."""
+        ...
+
+
+@runtime_checkable
+class NamesGroup(Protocol):
+    """A kind that reads one of several groups of a store, by its name."""
+
+    def chosen(self, store: Store) -> SampleKind | None:
+        """The kind itself where it says which, else with the first group of the store; None: it has none."""
         ...
 
 

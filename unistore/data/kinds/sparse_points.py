@@ -76,6 +76,13 @@ class SparsePoints:
         """Reader of the volumes `units`."""
         return PointReader(store, self, fields, units)
 
+    def chosen(self, store: Store) -> SparsePoints | None:
+        """See `NamesGroup.chosen`."""
+        groups = point_groups(store)
+        if self.window is not None or len(groups) == 1:
+            return self
+        return replace(self, window=groups[0].removeprefix("windows/")) if groups else None
+
     def group(self, store: Store) -> str:
         """Group of the window.
 

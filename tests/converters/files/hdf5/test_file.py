@@ -33,7 +33,7 @@ def refused(path: Path) -> Problem:
     ("content", "kind", "message"),
     [
         (b"", "empty", "is empty (0 bytes)"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "lfs", "Git-LFS pointer"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "format", "Git LFS pointer"),
         (b"PK\x03\x04 something else", "format", "it begins with b'PK"),
         (bytes(4096), "format", "its beginning was never written"),
     ],
@@ -62,7 +62,7 @@ def test_what_cannot_be_opened(tmp_path: Path, whole: Path) -> None:
 
 
 def test_no_handle_survives(whole: Path) -> None:
-    with open_hdf5(whole) as file:
+    with open_hdf5(whole, library="b") as file:
         dataset = file["b"]
     assert not file
     assert not dataset
