@@ -28,8 +28,8 @@ class CachedStorage:
     """Reads objects from local copies; an object is fetched whole and verified on first use.
 
     Sizes and checksums come from the store's manifest, which is read on first use and kept like them. Objects
-    that do not fit into the cache are read from the store directly. `manifest` is the manifest's checksum, from
-    the seal.
+    that do not fit into the cache are read from the store directly. `manifest` is the manifest's checksum,
+    from the seal.
     """
 
     def __init__(self, inner: Storage, cache: ShardCache, manifest: str) -> None:
