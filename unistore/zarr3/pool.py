@@ -86,7 +86,7 @@ class ChunkPool:
             room = self._room()
             flat = out.reshape(len(rows), self._columns)
             chunks, inside = np.divmod(rows, self._step)
-            if self._alone is not None and self._read_alone(chunks, inside, flat):
+            if self._read_alone(chunks, inside, flat):
                 return True
             together = len(rows) if room >= self._chunks else room
             for start in range(0, len(rows), together):
@@ -99,7 +99,8 @@ class ChunkPool:
 
     def _read_alone(self, chunks: NDArray[np.int64], inside: NDArray[np.int64], out: NDArray[Any]) -> bool:
         """Read rows without their chunks, if most chunks are missing and few rows of each are wanted."""
-        assert self._alone is not None
+        if self._alone is None or self._reader.shared is not None:  # what is shared is kept as chunks
+            return False
         missing = chunks[self._slot_of[chunks] < 0]
         if 2 * len(missing) < len(chunks) or len(missing) > FEW_ROWS * len(np.unique(missing)):
             return False

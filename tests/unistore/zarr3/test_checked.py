@@ -77,6 +77,22 @@ def test_a_change_is_found_before_and_after_the_first_read(array: Array, tmp_pat
     np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
 
 
+def test_what_is_shared_is_kept_as_chunks(array: Array, sizes: list[int]) -> None:
+    class Chunks:
+        chunks = np.zeros((array.chunk_count, CHUNK), np.uint8)
+        there = np.zeros(array.chunk_count, np.int64)
+        hits = 0
+
+        def add(self, number: int, chunk: Any) -> None:
+            self.chunks[number], self.there[number] = chunk.reshape(-1).view(np.uint8), 1
+
+    array.share(shared := Chunks())
+    rows = one_of_each_chunk(0)
+    np.testing.assert_array_equal(array.read_rows(rows), VALUES[rows])
+    assert shared.there.all()
+    assert 12 not in sizes
+
+
 def test_absent_chunks_and_many_rows_of_few_chunks_are_read_as_ever(
     tmp_path: Path, write: Any, array: Array, sizes: list[int]
 ) -> None:
