@@ -51,25 +51,26 @@ class View:
 
     def shape(self, path: str) -> tuple[int, ...]:
         """Shape of an array; of `SAMPLES`, (samples,)."""
-        return (self.store.sample_count,) if path == SAMPLES else self._array(path).shape
+        return (self.store.sample_count,) if path == SAMPLES else self.array(path).shape
 
     def whole(self, path: str) -> NDArray[Any]:
         """All of an array."""
-        return self._array(path).read()
+        return self.array(path).read()
 
     def rows(self, path: str, lo: int, hi: int) -> NDArray[Any]:
         """Rows ``lo:hi`` of an array."""
-        return self._array(path).read(lo, hi)
+        return self.array(path).read(lo, hi)
 
     def blocks(self, path: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """All rows of an array in blocks, each with the number of its first row."""
-        array = self._array(path)
+        array = self.array(path)
         step = max(1, BLOCK // max(1, prod(array.shape[1:]) * array.dtype.itemsize))
         step = step // array.chunk_shape[0] * array.chunk_shape[0] or step
         for lo in range(0, len(array), step):
             yield lo, array.read(lo, min(len(array), lo + step))
 
-    def _array(self, path: str) -> ArrayView:
+    def array(self, path: str) -> ArrayView:
+        """Open an array; `UnreadableError` if it is damaged."""
         if path in self._damaged:
             raise UnreadableError(path)
         try:
@@ -81,7 +82,8 @@ class View:
 
     def planes(self, path: str, row: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """One row of an array in blocks along axis 1, each with the number of its first plane."""
-        (count, *rest), array = self.shape(path)[1:], self.store.array(path)
+        array = self.array(path)
+        count, *rest = array.shape[1:]
         layer = array.chunk_shape[1]
         step = layer * max(1, BLOCK // max(1, layer * prod(rest) * array.dtype.itemsize))
         for lo in range(0, count, step):

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-__all__ = ["Field", "Table", "own_axes"]
+__all__ = ["Field", "Table", "bounds_field", "own_axes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,11 @@ def own_axes(column: str, axis: str, count: int) -> tuple[str, ...]:
     """Names of axes that only one column has: ``("rgb_component",)``; numbered from 1 if several."""
     name = f"{column.rpartition('/')[2]}_{axis}"
     return (name,) if count == 1 else tuple(f"{name}_{number}" for number in range(1, count + 1))
+
+
+def bounds_field(path: str, axis: str, description: str) -> Field:
+    """Offsets (n + 1,) i8 that divide rows into n ranges, one per `axis`: ``"segment"``, ``"volume"``."""
+    return Field(path=path, dtype="int64", axes=(f"{axis}_bound",), description=description)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.schemas.tables import Field, own_axes
+from unistore.schemas.tables import Field, bounds_field, own_axes
 
 __all__ = ["text_arrays", "text_values"]
 
@@ -38,24 +38,19 @@ def text_arrays(
         ``data[offsets[i]:offsets[i + 1]]``.
     """
     column = path.rpartition("/")[2]
-    encoded, bounds = bytearray(), array("q", [0])
+    encoded, ends = bytearray(), array("q", [0])
     for string in strings:
         encoded += string.encode("utf-8", "backslashreplace")
-        bounds.append(len(encoded))
-    data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(bounds, np.int64)
+        ends.append(len(encoded))
+    data, offsets = np.frombuffer(bytes(encoded), np.uint8), np.array(ends, np.int64)
     data_field = Field(
         path=f"{path}/data",
         dtype="uint8",
         axes=own_axes(column, "byte", 1),
         description=f"{description or column}: UTF-8 text of all rows",
     )
-    offsets_field = Field(
-        path=f"{path}/offsets",
-        dtype="int64",
-        axes=(f"{axis}_bound",),
-        description=f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}",
-    )
-    return [(data_field, data), (offsets_field, offsets)]
+    bounds = f"string i is data[offsets[i]:offsets[i + 1]], one a {axis}"
+    return [(data_field, data), (bounds_field(f"{path}/offsets", axis, bounds), offsets)]
 
 
 def text_values(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[str]:

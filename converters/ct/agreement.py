@@ -1,4 +1,4 @@
-"""What the volumes of one store must agree on, and what they may lack."""
+"""Merge the volumes of a store: common dtypes, extents and windows, and contradictions."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ __all__ = ["Agreement", "agree", "sorted_names"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What holds for all volumes of one store.
+    """What all volumes of one store have in common.
 
     Attributes
     ----------
     image
-        Native dtype name that holds every image exactly; None where no volume has one.
+        Native dtype name that can represent every image exactly; None if no volume has an image.
     shape
         Largest extent on each axis.
     windows
-        Windows of the store: those asked for, then those that files brought.
+        Windows of the store: those of the options, then those of files.
     values
         dtype name of the values of each window's points, and of each ``sdf/<name>``.
     scaled
@@ -50,7 +50,7 @@ class Agreement:
 def agree(
     volumes: Sequence[ScannedVolume], asked: Sequence[Window], sparse: str, names: Sequence[str]
 ) -> Agreement:
-    """Bring all volumes to one form.
+    """Find what all volumes have in common.
 
     Parameters
     ----------
@@ -61,12 +61,12 @@ def agree(
     sparse
         ``"auto"``, ``"coords"`` or ``"mask"``.
     names
-        How messages name each volume.
+        Name of each volume in messages.
 
     Raises
     ------
     InputError
-        With everything that they do not agree on.
+        With every contradiction between volumes.
     """
     problems = [*_check_images(volumes, names), *_check_names(volumes, asked, names)]
     found = {name: window for volume in volumes for name, window in volume.named.items()}
@@ -144,7 +144,7 @@ def _check_images(volumes: Sequence[ScannedVolume], names: Sequence[str]) -> lis
 def _check_names(
     volumes: Sequence[ScannedVolume], asked: Sequence[Window], names: Sequence[str]
 ) -> list[Problem]:
-    """A window's name must mean one width and level everywhere."""
+    """Problems of window names with different widths or levels."""
     meant: dict[str, tuple[Window, str]] = {window.name: (window, "--window") for window in asked}
     problems = []
     for volume, where in zip(volumes, names, strict=True):
@@ -158,7 +158,7 @@ def _check_names(
 
 
 def _check_window(name: str, found: Mapping[str, Window], sparse: str) -> list[Problem]:
-    """Whether a window can be had although there are no intensities to compute it from."""
+    """Problems of a window that cannot be computed, as there are no intensities."""
     where = f"window {name!r}"
     if name not in found:
         message = "is in no file, and there are no intensities to compute it from"

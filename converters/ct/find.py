@@ -1,4 +1,4 @@
-"""Which files make a CT volume: those of a case folder, or else each file of voxels."""
+"""Group files into CT volumes: one per case folder, or one per file of voxels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["find_volumes"]
 def find_volumes(
     paths: Sequence[Path], known: Collection[str] = (), exclusion: Exclusion | None = None
 ) -> Found:
-    """Group the files that the given paths stand for into volumes, a `Part` each with its `VolumeFiles`.
+    """Group the files of the given paths into volumes: one `Part` each, with its `VolumeFiles`.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ def find_volumes(
     known
         Names of windows besides the presets.
     exclusion
-        Its `is_other_family` tells which files to pass over.
+        Files of other families are skipped.
 
     Raises
     ------
     InputError
-        A path does not exist, holds nothing, or leads elsewhere.
+        If a path does not exist, is empty, or is a link out of the given paths.
     """
     grouped = Grouped()
     given = {path.parent.resolve() / path.name for path in paths if not path.is_dir()}
@@ -90,14 +90,14 @@ def _found(grouped: Grouped, roots: tuple[Path, ...]) -> Found:
 
 
 def _nothing(paths: Sequence[Path], left_out: Sequence[Path]) -> list[Problem]:
-    """What is said where there is no volume: what the files of other formats are, if there are any."""
+    """Problems if there is no volume: the files of other formats, if there are any."""
     foreign = [_unread(file) for file in sorted(left_out) if foreign_message(file)]
     listed = ", ".join(map(str, paths))
     return foreign or [Problem(listed, f"no {known_formats()} volume here", "see the CT layouts", "missing")]
 
 
 def _unread(file: Path) -> Problem:
-    """What is said of a file that was given, and is of no format that is read."""
+    """Problem of a given file whose format is not read."""
     read = f"CT volumes are {known_formats()} files"
     foreign = foreign_message(file)
     if foreign:

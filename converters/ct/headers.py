@@ -10,7 +10,7 @@ from pathlib import Path
 from unistore.converters.common.columns import storable
 from unistore.converters.common.exclusion import ProblemCollector
 from unistore.converters.common.faults import as_problem
-from unistore.converters.ct.files import VolumeFiles, WindowFile, place_of
+from unistore.converters.ct.files import VolumeFiles, WindowFile, file_location
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.layouts.info import read_info
 from unistore.converters.ct.layouts.metadata import read_row
@@ -91,7 +91,7 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
         With all problems of all its files.
     """
     files: VolumeFiles = part.detail
-    place = partial(place_of, volume=files.path, name=part.name)
+    location = partial(file_location, volume=files.path, name=part.name)
     collected = ProblemCollector([replace(problem, location=part.name) for problem in files.problems])
     image: VoxelSource | None = None
     geometry: dict[str, list[float]] = {}
@@ -99,20 +99,20 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
     with collected.attempt(part.name):
         if files.images:
             path = _chosen(files.images, resolution, part.name)
-            image = _opened(path, "a volume", place(path))
+            image = _opened(path, "a volume", location(path))
             geometry = image.geometry()
             stated_by = dict.fromkeys(geometry, "the volume's file")
-    windows = _open_windows(files.windows, place, collected)
+    windows = _open_windows(files.windows, location, collected)
     named = {item.name: item.window or PRESETS[item.name] for item in files.windows if item.name in windows}
-    masks = _open_named(files.masks, "mask", place, collected)
-    labels = _open_named(files.labels, "label", place, collected)
+    masks = _open_named(files.masks, "mask", location, collected)
+    labels = _open_named(files.labels, "label", location, collected)
     dense = [*([image] if image else []), *windows.values(), *masks.values(), *labels.values()]
     several = len([size for size in files.images if size]) > 1
     collected.problems += _differing(dense, several)
     sparse: dict[str, Points] = {}
     sdf: dict[str, Points] = {}
     for item in files.archives:
-        with collected.attempt(where := place(item.path)):
+        with collected.attempt(where := location(item.path)):
             points = read_points_header(item.path, where)
             is_window = points.members == SPARSE_MEMBERS
             if (window := _window_of_points(item, where, is_window)) is not None:
@@ -124,13 +124,13 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
             target[item.name] = points
     info = ""
     if files.info is not None:
-        with collected.attempt(where := place(files.info)):
+        with collected.attempt(where := location(files.info)):
             info, stated = read_info(files.info, where)
             geometry |= stated
             stated_by |= dict.fromkeys(stated, "info.json")
     metadata = ""
     if files.metadata is not None:
-        with collected.attempt(where := place(files.metadata)):
+        with collected.attempt(where := location(files.metadata)):
             metadata = read_row(files.metadata, files.path.name, where)
     collected.check()
     return ScannedVolume(
@@ -151,11 +151,11 @@ def scan_volume(part: Part, resolution: int | None) -> ScannedVolume:
 
 
 def _open_windows(
-    files: Sequence[WindowFile], place: Callable[[Path], str], collected: ProblemCollector
+    files: Sequence[WindowFile], location: Callable[[Path], str], collected: ProblemCollector
 ) -> dict[str, VoxelSource]:
     windows: dict[str, VoxelSource] = {}
     for item in files:
-        with collected.attempt(where := place(item.path)):
+        with collected.attempt(where := location(item.path)):
             if item.name in windows:
                 other = windows[item.name].location
                 message = f"is a second window {item.name!r} of this volume, beside {other}"
@@ -165,12 +165,12 @@ def _open_windows(
 
 
 def _open_named(
-    files: Mapping[str, Path], kind: str, place: Callable[[Path], str], collected: ProblemCollector
+    files: Mapping[str, Path], kind: str, location: Callable[[Path], str], collected: ProblemCollector
 ) -> dict[str, VoxelSource]:
     """Masks or labels, by name."""
     found: dict[str, VoxelSource] = {}
     for name, path in files.items():
-        with collected.attempt(where := place(path)):
+        with collected.attempt(where := location(path)):
             if (bad := name_problem(f"{kind}s/{name}")) is not None:
                 raise InputError(Problem(where, f"cannot name a {kind}: {bad}", "rename it", "name"))
             found[name] = _opened(path, f"a {kind}", where)

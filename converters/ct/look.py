@@ -156,7 +156,7 @@ def _label_of_rows(path: Path, source: VoxelSource, roots: Sequence[Path]) -> Pa
 
 
 def _opened(path: Path) -> VoxelSource | None:
-    """A partner's header; None where it cannot be read, which is that file's own problem."""
+    """Header of another file, or None if it cannot be read, which is reported for that file."""
     try:
         with as_problem(str(path)):
             return open_voxels(path)
@@ -165,9 +165,9 @@ def _opened(path: Path) -> VoxelSource | None:
 
 
 def _file_of(bare: Path, roots: Sequence[Path]) -> Path | None:
-    """The file of a path without ending, among what was given."""
+    """The file of a path without suffix, if it is among the given paths."""
     for ending in suffixes():
-        path = f"{bare}{ending}"  # as text: asked for many names of which few are there
+        path = f"{bare}{ending}"  # text, not Path: faster, as most do not exist
         if os.path.exists(path) and is_inside(Path(path), roots):  # noqa: PTH110
             return Path(path)
     return None
@@ -225,7 +225,7 @@ def _lists(table: Path, case: Path, roots: Sequence[Path]) -> bool:
 
 
 def _has_companions(folder: Path, roots: Sequence[Path]) -> bool:
-    """Whether a folder has what lies beside the volume of a case: windows, or masks and ``info.json``."""
+    """Whether a folder has windows, or masks and ``info.json``, as a case has."""
     return _holds(folder / "windows", is_case_window, roots) or (
         (folder / INFO).exists() and _holds(folder / "masks", lambda file: mask_id(file) is not None, roots)
     )
@@ -236,7 +236,7 @@ def _has_image(folder: Path, roots: Sequence[Path]) -> bool:
 
 
 def _holds(folder: Path, wanted: Callable[[Path], bool], roots: Sequence[Path], start: str = "") -> bool:
-    """Whether there is such a file in a folder, by names (that begin so) alone, among what was given."""
+    """Whether a folder has a file inside `roots` that `wanted` accepts and whose name begins with `start`."""
     try:
         names = os.listdir(folder)  # noqa: PTH208  a third of the time: asked for many files
     except OSError:

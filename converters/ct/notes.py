@@ -1,4 +1,4 @@
-"""Remarks about a CT scan: one line each, for the user to see what was taken for what."""
+"""Remarks about a CT scan, one line each: how files were interpreted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def notes_of(
     asked: Sequence[Window],
     sparse: str,
 ) -> list[str]:
-    """One-line remarks: what was taken for what, what is missing where."""
+    """One-line remarks: how files were interpreted, and what volumes lack."""
     files = [volume.files.path for volume in volumes if not volume.files.path.is_dir()]
     cases = len(volumes) - len(files)
     notes = []

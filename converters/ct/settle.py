@@ -1,4 +1,4 @@
-"""Once every volume is counted: each window as points or as bits, offsets, extents, names, geometry."""
+"""Index arrays and tables once voxels are counted: windows as points or bits, offsets, extents, geometry."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _encoding(
     points: Table,
     values: str,
 ) -> str:
-    """``"coords"`` or ``"mask"``: as asked for, or whichever has fewer bytes before compression."""
+    """``"coords"`` or ``"mask"``: the option, or the one with fewer bytes before compression."""
     if values.startswith("as in"):
         if scan.options["sparse"] == "mask":
             message = "has values of its own, which a mask would lose"
@@ -185,7 +185,7 @@ def _volume_arrays(
 
 
 def _names(scan: Scan) -> list[str]:
-    """Names of the volumes: without their formats' endings, unless two files would be called the same."""
+    """Names of the volumes, without suffixes unless two files would have the same name."""
     named = [(source.name, without_suffix(source.name)) for source in scan.sources]
     files = Counter(bare for name, bare in named if bare != name)
     return [name if files[bare] > 1 else bare for name, bare in named]
@@ -283,7 +283,7 @@ def _has_window(detail: Mapping[str, Any], name: str) -> bool:
 
 
 def _present(group: str, present: Sequence[bool]) -> list[tuple[Field, NDArray[Any]]]:
-    """Which volumes have it; nothing where all do."""
+    """Array ``present`` of a group; none if all volumes have it."""
     if all(present):
         return []
     field = Field(

@@ -21,9 +21,9 @@ __all__ = [
     "Box",
     "Slab",
     "band_bytes",
-    "in_one_order",
     "planes",
     "read_image",
+    "same_order",
     "slab_bytes",
     "slabs",
     "together",
@@ -125,7 +125,7 @@ def together(
         As in `Slab`, with the voxels of every file.
     """
     every = slice(None)
-    if in_one_order(files):
+    if same_order(files):
         fortran, count = files[0].fortran_order, min(map(_count, files))
         extent = files[0].shape[2 if fortran else 0]
         cuts = -(-extent // count)
@@ -140,7 +140,7 @@ def together(
         yield (slice(lo, hi), every, every), [_box(file, lo, hi) for file in files]
 
 
-def in_one_order(files: Sequence[VoxelSource]) -> bool:
+def same_order(files: Sequence[VoxelSource]) -> bool:
     """Whether all files have the same slowest axis."""
     return len({file.fortran_order for file in files}) == 1
 

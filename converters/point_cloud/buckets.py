@@ -181,6 +181,6 @@ def _group_bins(counts: Ints, limit: int) -> Ints:
     A bucket is one bin with more than half of `limit` rows, or neighbouring bins with fewer than `limit`.
     """
     half = max(1, limit // 2)
-    alone = (counts > half).astype(np.int64)
-    buckets = (np.cumsum(counts) - counts) // half + np.cumsum(alone) + np.cumsum(alone) - alone
+    large = (counts > half).astype(np.int64)
+    buckets = (np.cumsum(counts) - counts) // half + 2 * np.cumsum(large) - large
     return np.asarray(np.unique(buckets, return_inverse=True)[1], np.int64)

@@ -24,13 +24,7 @@ from unistore.converters.parts import Candidate
 from unistore.converters.point_cloud.attributes import COUNT, file_attributes
 from unistore.converters.point_cloud.columns import Chosen
 from unistore.converters.point_cloud.pointsuite import segment_names, segment_problems
-from unistore.converters.point_cloud.source import (
-    AXES,
-    Layout,
-    Original,
-    PointSource,
-    column_paths,
-)
+from unistore.converters.point_cloud.source import AXES, Layout, Original, PointSource, column_paths
 from unistore.converters.scan import Source
 from unistore.errors import InputError, printable
 

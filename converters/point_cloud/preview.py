@@ -41,9 +41,9 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
     grid = _grid(store, float(np.ptp(xyz[:, :2], axis=0).max()) if len(xyz) else 0.0)
     panels = figure.subplots(1, 2 if grid is None else 3, squeeze=False)[0]
     along = int(np.argmax(np.ptp(xyz[:, :2], axis=0))) if len(xyz) else 0
-    said, labels = _labels(store, first, last)
+    colours, labels = _labels(store, first, last)
     for axes, (across, up), title in zip(panels, ((0, 1), (along, 2)), ("above", "the side"), strict=False):
-        axes.set_title(f"from {title}, by {said}")
+        axes.set_title(f"from {title}, by {colours}")
         axes.set_xlabel("xyz"[across])
         axes.set_ylabel("xyz"[up])
         _scatter(axes, xyz[:, across], xyz[:, up], xyz[:, 2], labels)
@@ -52,7 +52,7 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
             panels[0].plot([], [], "o", color=_colour(i), label=str(label))[0]
             for i, label in enumerate(np.unique(labels))
         ]
-        figure.legend(handles=marks, loc="outside right upper", title=said)
+        figure.legend(handles=marks, loc="outside right upper", title=colours)
     if grid is not None:
         _draw_voxels(store, grid, row, panels[2])
     shown = int((last - first).sum())
@@ -66,7 +66,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
         name="points",
         values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[_rows(store)],
         few=_FEW,
-        cure="larger windows: convert --segment window:SIZE; or --min-points to leave out small ones",
+        cure="--min-points leaves out small ones; larger windows of --segment have more",
     )
 
 

@@ -24,9 +24,8 @@ from unistore.schemas.point_cloud.fields import (
     POINTS,
     SEGMENTS,
     Decimal,
-    point_field,
+    column_field,
     scale_fields,
-    segment_field,
     segment_fields,
     source_row_field,
     voxel_fields,
@@ -50,7 +49,8 @@ Arrays = list[tuple[Field, NDArray[Any]]]
 def column_fields(merged: Mapping[str, Merged], run: int) -> list[Field]:
     """Fields of the points' own columns."""
     return [
-        point_field(key, form.dtype, form.row_shape, run, form.attributes) for key, form in merged.items()
+        column_field(POINTS, key, form.dtype, form.row_shape, form.attributes, run)
+        for key, form in merged.items()
     ]
 
 
@@ -114,7 +114,9 @@ def segment_columns(sources: Sequence[Source], mode: Columns) -> dict[str, Field
     classes = dict(sorted({tuple(source.detail["class"]) for source in sources if "class" in source.detail}))
     named = {LABEL: {"classes": {str(number): name for number, name in classes.items()}}} if classes else {}
     return {
-        key: segment_field(key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})})
+        key: column_field(
+            SEGMENTS, key, form.dtype, form.row_shape, {**form.attributes, **named.get(key, {})}
+        )
         for key, form in merged.items()
     }
 

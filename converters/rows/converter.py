@@ -11,13 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unistore.converters.common.columns import (
-    Column,
-    Merged,
-    missing_value,
-    reconcile,
-    storable,
-)
+from unistore.converters.common.columns import Column, Merged, missing_value, reconcile, storable
 from unistore.converters.common.exclusion import Exclusion
 from unistore.converters.files.arrays import (
     NPY_NAME,

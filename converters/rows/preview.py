@@ -40,14 +40,14 @@ def draw(store: StoreView, sample: int, figure: Figure) -> None:
         title = f"{name}\n{' × '.join(map(str, array.shape[1:]))} {array.dtype}"
         _show(axes, array.read(sample, sample + 1)[0], title)
     if numbers:
-        said = [
+        lines = [
             f"{array.path.removeprefix(f'{TABLE}/')}: {array.read(sample, sample + 1).reshape(-1)[0]}"
             for array in numbers[:_NUMBERS]
         ]
         more = [f"and {len(numbers) - _NUMBERS} more"] if len(numbers) > _NUMBERS else []
         panels[-1].set_axis_off()
         panels[-1].text(
-            0, 0.95, "\n".join([*said, *more]), va="top", transform=panels[-1].transAxes, fontsize=12
+            0, 0.95, "\n".join([*lines, *more]), va="top", transform=panels[-1].transAxes, fontsize=12
         )
     figure.suptitle(f"row {sample}")
 

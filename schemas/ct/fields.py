@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unistore.schemas.tables import Field
+from unistore.schemas.tables import Field, bounds_field
 
 __all__ = [
     "FAMILY_NAME",
@@ -138,9 +138,5 @@ def values_field(group: str, dtype: str, run: int, description: str) -> Field:
 
 def offsets_field(group: str) -> Field:
     """Field of ``<group>/offsets``, (V + 1,) i8."""
-    return Field(
-        path=f"{group}/offsets",
-        dtype="int64",
-        axes=("volume_bound",),
-        description="points of volume v are numbers offsets[v] to offsets[v + 1] - 1",
-    )
+    description = "points of volume v are numbers offsets[v] to offsets[v + 1] - 1"
+    return bounds_field(f"{group}/offsets", "volume", description)

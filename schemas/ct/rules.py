@@ -74,7 +74,7 @@ def masks(view: View) -> Iterator[Problem]:
     extent = view.whole(f"{VOLUMES}/extent").tolist()
     for path in [path for path in view.under("") if path.endswith("/mask") and view.shape(path)[1:]]:
         group = path.removesuffix("/mask")
-        if view.store.array(path).attributes.get("packed_axis") != "width":
+        if view.array(path).attributes.get("packed_axis") != "width":
             continue
         counts = np.diff(view.whole(f"{group}/offsets")) if view.has(f"{group}/offsets") else None
         for volume, (depth, height, width) in enumerate(extent):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unistore.schemas.tables import Field, own_axes
+from unistore.schemas.tables import Field, bounds_field, own_axes
 
 __all__ = [
     "DECIMAL",
@@ -35,9 +35,8 @@ __all__ = [
     "POINTS",
     "SEGMENTS",
     "Decimal",
-    "point_field",
+    "column_field",
     "scale_fields",
-    "segment_field",
     "segment_fields",
     "source_row_field",
     "voxel_fields",
@@ -109,31 +108,23 @@ def source_row_field(run: int) -> Field:
     )
 
 
-def point_field(
-    name: str, dtype: str, row_shape: tuple[int, ...], run: int, attributes: Mapping[str, Any] | None = None
+def column_field(
+    table: str,
+    name: str,
+    dtype: str,
+    row_shape: tuple[int, ...],
+    attributes: Mapping[str, Any] | None = None,
+    run: int = 1,
 ) -> Field:
-    """A column of the points (N, …) under the source's own name."""
+    """A column of `POINTS` (N, …) or `SEGMENTS` (S, …) under the source's own name, such as ``label``."""
+    axis = table.removesuffix("s")
     return Field(
-        path=f"{POINTS}/{name}",
+        path=f"{table}/{name}",
         dtype=dtype,
         row_shape=row_shape,
-        axes=("point", *own_axes(name, "component", len(row_shape))),
-        description=f"{name} of each point",
+        axes=(axis, *own_axes(name, "component", len(row_shape))),
+        description=f"{name} of each {axis}",
         run=run,
-        attributes=attributes or {},
-    )
-
-
-def segment_field(
-    name: str, dtype: str, row_shape: tuple[int, ...], attributes: Mapping[str, Any] | None = None
-) -> Field:
-    """A column of the segments (S, …) under the source's own name, such as ``label``."""
-    return Field(
-        path=f"{SEGMENTS}/{name}",
-        dtype=dtype,
-        row_shape=row_shape,
-        axes=("segment", *own_axes(name, "component", len(row_shape))),
-        description=f"{name} of each segment",
         attributes=attributes or {},
     )
 
@@ -141,12 +132,7 @@ def segment_field(
 def segment_fields(unit: str | None) -> dict[str, Field]:
     """Index arrays of the segments, by name: offsets, origin, bounds, source, number."""
     fields = [
-        Field(
-            path=f"{SEGMENTS}/offsets",
-            dtype="int64",
-            axes=("segment_bound",),
-            description="points of segment s are offsets[s]:offsets[s + 1]",
-        ),
+        bounds_field(f"{SEGMENTS}/offsets", "segment", "points of segment s are offsets[s]:offsets[s + 1]"),
         Field(
             path=f"{SEGMENTS}/origin",
             dtype="float64",
@@ -244,9 +230,5 @@ def voxel_fields(size: float, run: int, point_run: int, unit: str | None) -> tup
 
 def voxel_offsets_field(size: float) -> Field:
     """``voxels/<size>/offsets`` (S + 1,) i8."""
-    return Field(
-        path=f"{voxel_group(size)}/offsets",
-        dtype="int64",
-        axes=("segment_bound",),
-        description="voxels of segment s are offsets[s]:offsets[s + 1]",
-    )
+    description = "voxels of segment s are offsets[s]:offsets[s + 1]"
+    return bounds_field(f"{voxel_group(size)}/offsets", "segment", description)

@@ -1,4 +1,4 @@
-"""How quantised coordinates, ``points/xyz`` i4, are restored."""
+"""Scale and offset of quantised coordinates, ``points/xyz`` i4."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from unistore.schemas.point_cloud.fields import DECIMAL, POINTS
 from unistore.schemas.store_view import StoreView
 
 MAX_PLACES = 9
-"""Of decimals."""
+"""Largest number of decimal places."""
 _XYZ, _SCALE, _OFFSET = f"{POINTS}/xyz", "sources/scale", "sources/offset"
 _LARGEST = 2.0**31
-_MOST_WHOLE = 2.0**53
+_MAX_INTEGER = 2.0**53
 
 
 class Quantum(NamedTuple):
-    """Scale and offset of every source, (F, 3) f8, and whether these are those of decimals."""
+    """Scale and offset of every source, (F, 3) f8, and whether coordinates are decimals."""
 
     scale: NDArray[np.float64]
     offset: NDArray[np.float64]
@@ -29,19 +29,19 @@ class Quantum(NamedTuple):
     def restored(
         self, quantised: NDArray[np.int32], source: int, axis: int | slice = slice(None)
     ) -> NDArray[np.float64]:
-        """Coordinates of one source, (n, 3), or one axis of them, (n,)."""
+        """Coordinates of one source, (n, 3), or one of their axes, (n,)."""
         scale, offset = self.scale[source, axis], self.offset[source, axis]
         exact = quantised.astype(np.float64)
         return (exact + offset) / scale if self.decimal else exact * scale + offset
 
 
 def quantum(store: StoreView) -> Quantum | None:
-    """How the coordinates of a store are quantised; None: they are floats.
+    """Scale and offset of a store's coordinates; None if they are floats.
 
     Raises
     ------
     StoreError
-        If some could not be restored as finite numbers.
+        If they do not restore finite coordinates.
     """
     xyz = store.array(_XYZ)
     if xyz.dtype.kind != "i":
@@ -56,14 +56,14 @@ def quantum(store: StoreView) -> Quantum | None:
 def quantum_errors(
     scale: NDArray[np.float64], offset: NDArray[np.float64], decimal: object
 ) -> Iterator[tuple[str, str]]:
-    """Say which array is wrong, and how.
+    """Path and message of each error.
 
     Parameters
     ----------
     scale, offset
         (F, 3) of the sources that have points.
     decimal
-        Attribute of decimals; None: they are none.
+        Attribute `DECIMAL` of ``points/xyz``, or None.
     """
     if decimal is not None:
         yield from _decimal_errors(scale, offset, decimal)
@@ -76,19 +76,19 @@ def quantum_errors(
 def _decimal_errors(
     scale: NDArray[np.float64], offset: NDArray[np.float64], decimal: object
 ) -> Iterator[tuple[str, str]]:
-    said: Mapping[str, Any] = decimal if isinstance(decimal, Mapping) else {}
-    power, whole_numbers = said.get("scale"), said.get("offset")
+    stated: Mapping[str, Any] = decimal if isinstance(decimal, Mapping) else {}
+    power, integers = stated.get("scale"), stated.get("offset")
     if type(power) not in (int, float) or power not in [10**places for places in range(MAX_PLACES + 1)]:
         message = f"scale of {DECIMAL} is {power!r}, expected a power of ten from 1 to 1e{MAX_PLACES}"
         yield _XYZ, message
     elif (scale != power).any():
         yield _SCALE, f"is not {power:g} everywhere, as attribute {DECIMAL} of {_XYZ} says"
     if not (
-        isinstance(whole_numbers, list)
-        and len(whole_numbers) == 3
-        and all(type(each) in (int, float) and abs(each) < _MOST_WHOLE for each in whole_numbers)
-        and all(float(each).is_integer() for each in whole_numbers)
+        isinstance(integers, list)
+        and len(integers) == 3
+        and all(type(each) in (int, float) and abs(each) < _MAX_INTEGER for each in integers)
+        and all(float(each).is_integer() for each in integers)
     ):
         yield _XYZ, f"offset of {DECIMAL} is not three whole numbers"
-    elif (offset != whole_numbers).any():
-        yield _OFFSET, f"is not {whole_numbers} everywhere, as attribute {DECIMAL} of {_XYZ} says"
+    elif (offset != integers).any():
+        yield _OFFSET, f"is not {integers} everywhere, as attribute {DECIMAL} of {_XYZ} says"

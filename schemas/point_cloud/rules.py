@@ -100,8 +100,8 @@ def _point_voxels(
 
 
 def coordinates(view: View) -> Iterator[Problem]:
-    """Quantised coordinates can be restored; decimals by a power of ten."""
-    xyz = view.store.array(f"{POINTS}/xyz")
+    """Scale and offset restore finite coordinates; the scale of decimals is a power of ten."""
+    xyz = view.array(f"{POINTS}/xyz")
     if xyz.dtype.kind == "i":
         filled = view.whole("sources/rows") > 0
         scale, offset = (view.whole(f"sources/{name}")[filled] for name in ("scale", "offset"))

@@ -27,7 +27,7 @@ import numpy as np
 
 from unistore.schemas.spike.bits import row_bytes
 from unistore.schemas.spike.tiles import image_tile, spike_tile, voxel_tile
-from unistore.schemas.tables import Field, Table, own_axes
+from unistore.schemas.tables import Field, Table, bounds_field, own_axes
 
 __all__ = [
     "FAMILY_NAME",
@@ -146,12 +146,8 @@ def file_table(image: str, run: int) -> Table:
 
 def file_offsets_field(image: str) -> Field:
     """Where the file of each frame begins: the file of frame f is ``data[offsets[f]:offsets[f + 1]]``."""
-    return Field(
-        path=f"{file_table_name(image)}/offsets",
-        dtype="int64",
-        axes=("frame_bound",),
-        description=f"{image.capitalize()} file of frame f is data[offsets[f]:offsets[f + 1]]",
-    )
+    description = f"{image.capitalize()} file of frame f is data[offsets[f]:offsets[f + 1]]"
+    return bounds_field(f"{file_table_name(image)}/offsets", "frame", description)
 
 
 def spike_length_field() -> Field:
@@ -181,9 +177,5 @@ def extent_field(path: str) -> Field:
 
 def sequence_offsets_field() -> Field:
     """``sequences/offsets``."""
-    return Field(
-        path=SEQUENCE_OFFSETS,
-        dtype="int64",
-        axes=("sequence_bound",),
-        description="Frames of sequence q are offsets[q]:offsets[q + 1]",
-    )
+    description = "Frames of sequence q are offsets[q]:offsets[q + 1]"
+    return bounds_field(SEQUENCE_OFFSETS, "sequence", description)

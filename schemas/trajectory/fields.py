@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unistore.schemas.tables import Field, own_axes
+from unistore.schemas.tables import Field, bounds_field, own_axes
 
 __all__ = [
     "CHANNEL",
@@ -139,12 +139,8 @@ def jpeg_fields(key: str, run: int, **attributes: object) -> tuple[Field, Field]
         run=run,
         attributes=attributes,
     )
-    offsets = Field(
-        path=f"{group}/offsets",
-        dtype="int64",
-        axes=("step_bound",),
-        description="frame of step t is data[offsets[t]:offsets[t + 1]]",
-    )
+    description = "frame of step t is data[offsets[t]:offsets[t + 1]]"
+    offsets = bounds_field(f"{group}/offsets", "step", description)
     return data, offsets
 
 

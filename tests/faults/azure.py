@@ -4,7 +4,7 @@
     python tests/faults/azure.py --azurite node_modules/.bin/azurite-blob
 
 For each family a conversion to the emulator is killed with SIGKILL and resumed, then others that replace the
-store that stands there. The objects must be, byte for byte, the files of the same conversion to a folder,
+store at that place. The objects must be, byte for byte, the files of the same conversion to a folder,
 nothing may be left beside them or in the working folder, and ``verify --against`` must read every value.
 """
 

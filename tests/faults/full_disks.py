@@ -81,7 +81,7 @@ class Kind:
     run
         ``run(disk)``: the command, writing to a folder on the small disk; leaves by its exit code.
     prepare
-        ``prepare(disk)``: what stands there before it.
+        ``prepare(disk)``: makes the files that are there before.
     resumes
         Names that a failed command may leave.
     required

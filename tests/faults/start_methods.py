@@ -153,11 +153,11 @@ def in_child(*cell: Any) -> float:
             os._exit(code)
     os.close(send)
     with os.fdopen(receive) as pipe:
-        said = pipe.read()
+        text = pipe.read()
     if os.waitpid(pid, 0)[1]:
         msg = "a repetition failed"
         raise RuntimeError(msg)
-    return float(said)
+    return float(text)
 
 
 def table(found: list[dict[str, Any]], repetitions: int) -> str:

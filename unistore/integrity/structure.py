@@ -54,13 +54,13 @@ def check_structure(
                 problems.append(_wrong(key, str(error)))
                 continue
             axes = metadata[path].dimension_names
-            if list(axes or ()) != field.get("axes"):
-                said = field.get("axes")
-                problems.append(_wrong(key, f"names its axes {axes}, the root {said}"))
+            named = field.get("axes")
+            if list(axes or ()) != named:
+                problems.append(_wrong(key, f"names its axes {axes}, the root {named}"))
             for name, member in (("units", "unit"), ("long_name", "description")):
-                own, said = metadata[path].attributes.get(name), field.get(member) or None
-                if own != said:
-                    problems.append(_wrong(key, f"has {name} {shown(own)}, the root says {shown(said)}"))
+                own, listed = metadata[path].attributes.get(name), field.get(member) or None
+                if own != listed:
+                    problems.append(_wrong(key, f"has {name} {shown(own)}, the root says {shown(listed)}"))
     problems += [
         _wrong(ROOT, f"has statistics of {path}, which is no array of the store")
         for path in sorted(set(attributes.get("statistics", {})) - set(attributes["fields"]))

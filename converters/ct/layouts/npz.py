@@ -20,11 +20,11 @@ __all__ = [
     "SPARSE_MEMBERS",
     "Points",
     "check_range",
-    "in_order",
     "load_points",
     "members_of",
     "point_blocks",
     "read_points_header",
+    "sort_points",
 ]
 
 SPARSE_MEMBERS = ("indices", "values")
@@ -161,7 +161,9 @@ def check_range(blocks: Iterable[NDArray[Any]], extent: tuple[int, int, int] | N
         raise InputError(Problem(location, message, "make it again from this volume", "range"))
 
 
-def in_order(index: NDArray[Any], values: NDArray[Any], location: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def sort_points(
+    index: NDArray[Any], values: NDArray[Any], location: str
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """Points in C order of their volume, as ``np.argwhere`` gives them.
 
     Raises

@@ -32,13 +32,7 @@ from unistore.converters.point_cloud.datasets import (
     opener,
 )
 from unistore.converters.point_cloud.names import distinct_names
-from unistore.converters.point_cloud.source import (
-    Layout,
-    Match,
-    Original,
-    Ranges,
-    column_paths,
-)
+from unistore.converters.point_cloud.source import Layout, Match, Original, Ranges, column_paths
 from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem, printable
 from unistore.schemas.indices import contradiction

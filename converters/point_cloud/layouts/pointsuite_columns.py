@@ -26,14 +26,7 @@ from unistore.converters.point_cloud.datasets import (
     opener,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import (
-    Layout,
-    Match,
-    Original,
-    PointSource,
-    Ranges,
-    column_paths,
-)
+from unistore.converters.point_cloud.source import Layout, Match, Original, PointSource, Ranges, column_paths
 from unistore.converters.scan import Source
 from unistore.errors import InputError, Problem
 

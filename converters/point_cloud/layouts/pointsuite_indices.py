@@ -27,13 +27,7 @@ from unistore.converters.point_cloud.datasets import (
     opener,
 )
 from unistore.converters.point_cloud.pointsuite import CURE, SEGMENT_MEMORY, Segments, raise_first
-from unistore.converters.point_cloud.source import (
-    Indices,
-    Layout,
-    Match,
-    Original,
-    column_paths,
-)
+from unistore.converters.point_cloud.source import Indices, Layout, Match, Original, column_paths
 from unistore.converters.point_cloud.workspace import STEP
 from unistore.converters.scan import Source
 from unistore.errors import Problem

@@ -16,7 +16,7 @@ from unistore.converters.ct.inside import bounds, inside
 from unistore.converters.ct.layouts import open_voxels
 from unistore.converters.ct.slabs import planes, read_image, slabs, together
 from unistore.converters.ct.source import VoxelSource
-from unistore.converters.ct.survey import Agreed, ones_of, survey
+from unistore.converters.ct.survey import MaskComparison, ones_of, survey
 from unistore.converters.ct.voxels import bit_shape, point_coords, read_bits, read_points
 from unistore.errors import InputError
 from unistore.schemas.ct.windows import Window
@@ -240,7 +240,7 @@ def test_masks_are_compared_with_their_windows(
     image = saved(tmp_path, array)
     result = survey(image, {"alone": test, **dict.fromkeys(masks, test)}, files)
     for name, mask in masks.items():
-        expected = Agreed(
+        expected = MaskComparison(
             ones=int((mask == 1).sum()),
             others=int((~np.isin(mask, (0, 1))).sum()),
             differing=int(((mask == 1) != found).sum()),

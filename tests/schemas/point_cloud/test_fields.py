@@ -8,7 +8,7 @@ from unistore.converters.registry import get_family
 from unistore.errors import Problem
 from unistore.schemas.arrays import ArrayInfo, name_problem
 from unistore.schemas.point_cloud.fields import (
-    point_field,
+    column_field,
     scale_fields,
     segment_fields,
     source_row_field,
@@ -28,7 +28,10 @@ def validate(arrays: dict[str, ArrayInfo]) -> list[Problem]:
 
 def store() -> dict[str, ArrayInfo]:
     fields = [
-        *((field, N) for field in (xyz_field("int32", 3, "m"), point_field("rgb", "uint8", (3,), 3))),
+        *(
+            (field, N)
+            for field in (xyz_field("int32", 3, "m"), column_field("points", "rgb", "uint8", (3,), run=3))
+        ),
         (source_row_field(3), N),
         *((field, S + (name == "offsets")) for name, field in segment_fields("m").items()),
         *((field, F) for field in scale_fields()),

@@ -221,3 +221,15 @@ def test_a_shard_that_leaves_bytes_unused(copy_case: Copy, forge: Callable[..., 
     (problem,) = verify(store).problems
     assert (problem.kind, problem.location) == ("index", key)
     assert "unused" in problem.message
+
+
+@pytest.mark.parametrize(("case", "path"), [("cloud_real", "points/xyz"), ("ct_cases", "masks/liver/mask")])
+def test_rules_about_an_array_with_damaged_metadata_are_not_checked(
+    copy_case: Copy, case: str, path: str
+) -> None:
+    _, store = copy_case(case)
+    document = store / path / "zarr.json"
+    document.write_bytes(document.read_bytes().replace(b"chunk_shape", b"chunk_sha{e"))
+    found = verify(store)
+    assert [problem.location for problem in found.problems] == [f"{path}/zarr.json"]
+    assert {"coordinates", "masks"} & set(found.unchecked)
