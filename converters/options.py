@@ -55,32 +55,20 @@ _DECLARED = "unistore option"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
-
-    Attributes
-    ----------
-    name
-        As in Python: ``"voxel_size"``.
-    hint
-        Its annotation.
-    form
-        ``"one"`` value, ``"several"``, a ``"fixed"`` number of values, or a ``"mapping"`` of names to values.
-    kind
-        Type of one value: ``bool``, ``int``, ``float`` or ``str``.
-    length
-        Number of values of the form ``"fixed"``.
-    choices
-        The words that are allowed; empty: any value.
-    default, help, metavar, least, most
-        As declared.
-    """
+    """One option, as it was declared."""
 
     name: str
+    """As in Python: ``"voxel_size"``."""
     hint: Any
+    """Its annotation."""
     form: Literal["one", "several", "fixed", "mapping"]
+    """One value, several, a fixed number of values, or names with values."""
     kind: type
+    """Type of one value: ``bool``, ``int``, ``float`` or ``str``."""
     length: int
+    """Number of values of the form ``"fixed"``."""
     choices: tuple[str, ...]
+    """The words that are allowed; empty: any value."""
     default: Any
     help: str
     metavar: str | None
@@ -197,7 +185,7 @@ def declared(options: type[Options]) -> tuple[Option, ...]:
     InputError
         If an option has the name of one that every conversion has.
     TypeError
-        If an annotation is none of those that this module lists.
+        If an annotation is not one of those that this module lists.
     """
     hints = get_type_hints(options)
     shared = {each.name: each for each in fields(Options)}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Protocol
 
 from unistore.converters.common.exclusion import Exclusion, with_source
 from unistore.converters.common.faults import as_problem
@@ -21,10 +22,10 @@ from unistore.converters.scan import Scan
 from unistore.converters.survey import Owners, of_another, survey
 from unistore.converters.verdicts import EXCLUDED
 from unistore.errors import InputError, Problem, printable
-from unistore.system.packed import Packed
+from unistore.system.packed import Packed, view
 from unistore.system.sizes import count_of
 
-__all__ = ["LookAtAll", "Looked", "scan_here", "scan_part", "scan_sources"]
+__all__ = ["LookAtAll", "Looked", "Scans", "scan_here", "scan_part", "scan_sources"]
 
 _THREADS = 8
 _AHEAD = 1024
@@ -36,11 +37,26 @@ _BESIDE = "beside what is taken, and not needed"
 
 Looked = tuple[Scanned | None, Sequence[Problem]]
 """What the scan of a part gives, and what is wrong with it."""
-LookAtAll = Callable[[Converter, Sequence[Part]], Iterable[Looked]]
+
+
+class Scans(Protocol):
+    """A converter, or what else is asked about each part; it can be pickled."""
+
+    @property
+    def concurrent(self) -> bool:
+        """As in `Converter`."""
+        ...
+
+    def scan(self, part: Part) -> Scanned:
+        """As in `Converter`."""
+        ...
+
+
+LookAtAll = Callable[[Scans, Sequence[Part]], Iterable[Looked]]
 """Scans every part, and yields what that gives in their order."""
 
 
-def scan_part(converter: Converter, part: Part) -> Looked:
+def scan_part(converter: Scans, part: Part) -> Looked:
     """Scan one part."""
     try:
         with as_problem(part.name):
@@ -50,7 +66,7 @@ def scan_part(converter: Converter, part: Part) -> Looked:
     return scanned, scanned.problems
 
 
-def scan_here(converter: Converter, parts: Sequence[Part]) -> Iterator[Looked]:
+def scan_here(converter: Scans, parts: Sequence[Part]) -> Iterator[Looked]:
     """Scan all parts in this process: in threads, if they may be."""
     one = partial(scan_part, converter)
     if not converter.concurrent or len(parts) < 2:
@@ -88,68 +104,37 @@ def scan_sources(
     """
     owners = Owners(converter, paths)
     folders = [path for path in paths if path.is_dir()]
+    given = set(resolve_parents([path for path in paths if not path.is_dir()]))
     listed = list_files(folders)
-    apart = _of_others(listed.files, converter, owners)
+    apart = _of_others(listed.files, converter, owners, scan_all)
     exclusion = Exclusion(converter.exclude, map(real_path, apart))
     found = _find(converter, paths, exclusion, apart)
     parts = (
         Packed(part for part in found.parts if not exclusion.covers(part.name)) if exclusion else found.parts
     )
-    problems = list(found.problems)
-    left_out = list(_passed_by(found.left_out, owners))
-    given = set(resolve_parents([path for path in paths if not path.is_dir()]))
-    kept, sound = Packed[Part](), Packed[Scanned]()
-    plain: dict[Path, str] = {}
-    of_plain: list[Problem] = []
-    for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
-        asked = scanned is None or (converter.by_content and not scanned.certain)
-        asked = asked and given.isdisjoint(part.files)
-        if asked and all(others := [owners.other(path) for path in part.files]):
-            apart |= dict(zip(part.files, others, strict=True))
-            continue
-        if scanned is not None:
-            kept.append(part)
-            sound.append(scanned)
-            exclusion.add_covered(scanned.excluded)
-        if asked and scanned is None and all(others := [owners.another(path) for path in part.files]):
-            plain |= dict(zip(part.files, others, strict=True))
-            of_plain += with_source(part.name, wrong)
-        else:
-            problems += with_source(part.name, wrong)
-    if kept:
-        apart |= plain
-    else:
-        problems += of_plain
-    if not kept and not problems:
-        message = "nothing is left"
-        nothing = Problem(count_of(len(found.parts), "source"), message, kind="empty")
+    taken = _scan_parts(converter, parts, given, owners, exclusion, scan_all)
+    apart |= taken.of_others
+    problems = [*found.problems, *taken.problems]
+    if not taken.parts and not problems:
+        nothing = Problem(count_of(len(found.parts), "source"), "nothing is left", kind="empty")
         problems.append(_all_of_others(converter, paths, apart) if parts else nothing)
     scan = None
-    if kept:
+    if taken.parts:
         try:
-            scan = converter.gather(kept, sound)
+            scan = converter.gather(taken.parts, taken.scanned)
         except InputError as error:
             problems += error.problems or [Problem("sources", str(error))]
+    left_out = list(_passed_by(found.left_out, owners))
     used = {str(path) for path, _ in left_out}
     if scan is not None:
         used.update(str(path) for source in scan.sources for path in source.files)
-
-    def beside() -> dict[Path, str]:
-        names = {part.name for part in parts}
-        files = ((path, part.name) for part in found.parts for path in part.files)
-        reasons = {path: _BESIDE if name in names else EXCLUDED for path, name in files}
-        return reasons | {path: of_another(other) for path, other in apart.items()}
-
     listed = listed._replace(files=list(dict.fromkeys((*listed.files, *sorted(given)))))
+    beside = partial(_reasons, found.parts, parts, apart)
     left_out += _unused(listed, folders, converter, used, owners, beside, exclusion)
     must_exclude = converter.exclude if must_exclude is None else must_exclude
     problems += exclusion.not_found(must_exclude, [part.name for part in found.parts])
     if scan is None or problems:
-        asked_for = given | plain.keys()
-        named = (
-            {part.name: part.files[0] for part in parts if part.files[0] in asked_for} if asked_for else {}
-        )
-        raise InputError([_with_command(each, named, owners) for each in problems])
+        raise InputError(list(_with_commands(problems, parts, given | taken.plain, owners)))
     return replace(
         scan,
         notes=(*scan.notes, *found.notes, *_named(left_out), *exclusion.notes()),
@@ -157,7 +142,95 @@ def scan_sources(
     )
 
 
-def _of_others(files: Sequence[Path], converter: Converter, owners: Owners) -> dict[Path, str]:
+@dataclass(slots=True)
+class _Sorted:
+    """Parts that are scanned.
+
+    Attributes
+    ----------
+    parts, scanned
+        Sources of the family.
+    problems
+        Of these, and of what no other family takes.
+    of_others
+        Files that another family takes, with its name.
+    plain
+        Files that only a general one takes.
+    """
+
+    parts: Packed[Part] = field(default_factory=Packed)
+    scanned: Packed[Scanned] = field(default_factory=Packed)
+    problems: list[Problem] = field(default_factory=list)
+    of_others: dict[Path, str] = field(default_factory=dict)
+    plain: set[Path] = field(default_factory=set)
+
+
+def _scan_parts(
+    converter: Converter,
+    parts: Sequence[Part],
+    given: Collection[Path],
+    owners: Owners,
+    exclusion: Exclusion,
+    scan_all: LookAtAll,
+) -> _Sorted:
+    """Scan all parts; of files in folders that are not certainly the family's, others are asked."""
+    found = _Sorted()
+    plain: dict[Path, str] = {}
+    of_plain: list[Problem] = []
+    for part, (scanned, wrong) in zip(parts, scan_all(converter, parts), strict=True):
+        asked = scanned is None or (converter.by_content and not scanned.certain)
+        asked = asked and not any(path in given for path in part.files)
+        if asked and all(others := [owners.other(path) for path in part.files]):
+            found.of_others |= dict(zip(part.files, others, strict=True))
+            continue
+        if scanned is not None:
+            found.parts.append(part)
+            found.scanned.append(scanned)
+            exclusion.add_covered(scanned.excluded)
+        if asked and scanned is None and all(others := [owners.another(path) for path in part.files]):
+            plain |= dict(zip(part.files, others, strict=True))
+            of_plain += with_source(part.name, wrong)
+        else:
+            found.problems += with_source(part.name, wrong)
+    found.plain = set(plain)
+    if found.parts:
+        found.of_others |= plain
+    else:
+        found.problems += of_plain
+    return found
+
+
+def _reasons(found: Sequence[Part], parts: Sequence[Part], apart: Mapping[Path, str]) -> dict[Path, str]:
+    """Why files are in no source that were found or are of other families."""
+    names = {part.name for part in parts}
+    files = ((path, part.name) for part in found for path in part.files)
+    reasons = {path: _BESIDE if name in names else EXCLUDED for path, name in files}
+    return reasons | {path: of_another(other) for path, other in apart.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Owned(Scanned):
+    """Name of the family that takes a file; empty if none does."""
+
+    owner: str
+
+
+class _Asking:
+    """Asks whose files are, where sources are scanned."""
+
+    concurrent = False
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+
+    def scan(self, part: Part) -> _Owned:
+        """Ask about one file."""
+        return _Owned(owner=self._owners.owner(part.files[0]))
+
+
+def _of_others(
+    files: Sequence[Path], converter: Converter, owners: Owners, scan_all: LookAtAll
+) -> dict[Path, str]:
     """Files in given folders that the family could take and another has, with the other's name.
 
     Where none is certainly its own, it has been asked for by name, and takes what it can of what no
@@ -167,7 +240,13 @@ def _of_others(files: Sequence[Path], converter: Converter, owners: Owners) -> d
     own = find_family(converter.family)
     if own is None or converter.by_content:
         return {}
-    possible = {path: owners.owner(path) for path in files if has_ending(path, converter.suffixes)}
+    asked = [path for path in files if has_ending(path, converter.suffixes)]
+    parts = view(asked, lambda path: Part(name=str(path), files=(path,), roots=()))
+    possible = {}
+    for path, (scanned, wrong) in zip(asked, scan_all(_Asking(owners), parts), strict=True):
+        if not isinstance(scanned, _Owned):
+            raise InputError(wrong)
+        possible[path] = scanned.owner
     others = {path: owner for path, owner in possible.items() if owner not in ("", own.name)}
     if own.name in possible.values():
         return others
@@ -204,12 +283,16 @@ def _find(
     raise InputError(nothing_found(paths, survey(paths), converter.family))
 
 
-def _with_command(problem: Problem, files: Mapping[str, Path], owners: Owners) -> Problem:
-    """A problem of one of some files, with the command of another family that takes it."""
-    path = files.get(problem.source or problem.location)
-    other = owners.another(path) if path is not None else ""
-    cures = (problem.cure, f"it is {of_another(other)}" if other else "")
-    return replace(problem, cure="; or ".join(cure for cure in cures if cure))
+def _with_commands(
+    problems: Iterable[Problem], parts: Sequence[Part], asked: Collection[Path], owners: Owners
+) -> Iterator[Problem]:
+    """Problems, those of some files with the command of another family that takes them."""
+    files = {part.name: part.files[0] for part in parts if part.files[0] in asked} if asked else {}
+    for problem in problems:
+        path = files.get(problem.source or problem.location)
+        other = owners.another(path) if path is not None else ""
+        cures = (problem.cure, f"it is {of_another(other)}" if other else "")
+        yield replace(problem, cure="; or ".join(cure for cure in cures if cure))
 
 
 def _all_of_others(converter: Converter, paths: Sequence[Path], apart: Mapping[Path, str]) -> Problem:

@@ -156,6 +156,9 @@ class Owners:
     def __init__(self, converter: Converter, roots: Sequence[Path]) -> None:
         self._converter, self._family, self._roots = converter, converter.family, roots
 
+    def __reduce__(self) -> tuple[type[Owners], tuple[Converter, Sequence[Path]]]:
+        return Owners, (self._converter, self._roots)
+
     @cached_property
     def _converters(self) -> list[tuple[Family, Converter]]:
         """Families in the order in which they are asked; imported with the first question."""

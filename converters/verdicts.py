@@ -22,24 +22,16 @@ _EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Files, or folders that are not looked into, of one verdict.
-
-    Attributes
-    ----------
-    verdict
-        ``"taken"``, ``"left out"`` or ``"refused"``.
-    why
-        The family and layout, or the reason.
-    files
-        How many.
-    examples
-        The names of the first.
-    """
+    """Files, or folders that are not looked into, of one verdict."""
 
     verdict: str
+    """``"taken"``, ``"left out"`` or ``"refused"``."""
     why: str
+    """The family and layout, or the reason."""
     files: int
+    """How many."""
     examples: tuple[str, ...]
+    """The names of the first."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -5,7 +5,7 @@
     UnistoreError                  exit code 1
     ├── InputError                 exit code 2: source files or arguments are wrong; lists every Problem
     ├── StoreError                 a store is unfinished, or lacks something
-    │   ├── NoStoreError           exit code 2: what was named is no store
+    │   ├── NoStoreError           exit code 2: there is no store where one was named
     │   └── CorruptionError        bytes on disk contradict their checksum, index or frame
     ├── UnsupportedError           a valid Zarr feature that the engine does not implement; names it
     ├── ConversionError            writing failed (disk full, rights, source changed); resumable

@@ -30,18 +30,12 @@ _MAX_TABLE_COLUMNS = 6
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Dtype and row shape of a column in one source.
-
-    Attributes
-    ----------
-    dtype
-        NumPy's dtype string, byte order included: ``">f4"``.
-    row_shape
-        Shape after axis 0.
-    """
+    """Dtype and row shape of a column in one source."""
 
     dtype: str
+    """NumPy's dtype string, byte order included: ``">f4"``."""
     row_shape: tuple[int, ...] = ()
+    """Shape after axis 0."""
 
     def __str__(self) -> str:
         name = np.dtype(self.dtype).name
@@ -50,22 +44,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Dtype and row shape of a column in the store.
-
-    Attributes
-    ----------
-    dtype
-        NumPy dtype name, native: the smallest that represents every source's values exactly.
-    row_shape
-        Shape after axis 0, the same in every source.
-    attributes
-        ``source_dtype``: the dtype in all sources, or the indices of the sources by dtype. ``missing_in``:
-        indices of the sources without the column, where it is filled.
-    """
+    """Dtype and row shape of a column in the store."""
 
     dtype: str
+    """NumPy dtype name, native: the smallest that represents every source's values exactly."""
     row_shape: tuple[int, ...]
+    """Shape after axis 0, the same in every source."""
     attributes: Mapping[str, Any]
+    """``source_dtype``: the dtype in all sources, or the indices of the sources by dtype. ``missing_in``:
+    indices of the sources without the column, where it is filled."""
 
 
 def storable(dtype: np.dtype[Any]) -> bool:

@@ -20,13 +20,9 @@ _LISTED = 5
 class Exclusion:
     """Names that a scan leaves out. It records which of them were found.
 
-    Parameters
-    ----------
-    names
-        As in messages: of a source, of a folder with sources, or of a part of a source
-        (``"a.hdf5: data/demo_3"``).
-    other_families
-        Files of other families, with every link resolved; left out under any name.
+    Names are as in messages: of a source, of a folder with sources, or of a part of a source
+    (``"a.hdf5: data/demo_3"``). Files of other families, with every link resolved, are left out under any
+    name.
     """
 
     def __init__(self, names: Iterable[str], other_families: Iterable[Path] = ()) -> None:

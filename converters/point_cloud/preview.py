@@ -66,7 +66,7 @@ def measures(store: StoreView) -> Iterator[Measure]:
         name="points",
         values=np.diff(whole(store, f"{SEGMENTS}/offsets"))[_rows(store)],
         few=_FEW,
-        cure="larger windows: convert --segment window:SIZE; or --min-points to leave out small ones",
+        cure="--min-points leaves out small ones; larger windows of --segment have more",
     )
 
 

@@ -33,22 +33,15 @@ _PNG = b"\x89PNG"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One frame of a spike store.
-
-    Attributes
-    ----------
-    store, number
-        The store, and the row of ``frames``.
-    path
-        Its spike (or voxel) file relative to the sources' common root, from the store.
-    attributes
-        Attributes of the group ``frames``, among them the layout of the sources.
-    """
+    """One frame of a spike store; what needs no path or layout is known without these."""
 
     store: StoreView
     number: int
+    """The row of ``frames``."""
     path: PurePosixPath = field(default_factory=PurePosixPath)
+    """Its spike (or voxel) file relative to the sources' common root, from the store."""
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    """Attributes of the group ``frames``, among them the layout of the sources."""
 
     @property
     def is_stream(self) -> bool:

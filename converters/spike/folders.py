@@ -28,26 +28,17 @@ __all__ = ["Recordings", "find_recordings", "resolve_files"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recordings:
-    """Recordings under the given paths.
-
-    Attributes
-    ----------
-    recordings
-        In natural order.
-    problems, notes
-        What is wrong, and notes for the user.
-    base
-        Folder that names are relative to.
-    searched, followed
-        Given paths that were searched for recordings, and those that are only targets of links.
-    """
+    """Recordings under the given paths, in natural order."""
 
     recordings: tuple[Recording, ...]
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
     base: Path
+    """Folder that names are relative to."""
     searched: tuple[Path, ...]
+    """Given paths that were searched for recordings."""
     followed: tuple[Path, ...]
+    """Given paths that are only targets of links."""
 
 
 def find_recordings(paths: Sequence[Path], folders: Mapping[str, str], exclusion: Exclusion) -> Recordings:

@@ -103,22 +103,10 @@ def pair_files(
 ) -> tuple[list[tuple[Frame, ...]], list[Problem]]:
     """Make frames from files of the same stem or, if stems differ between roles, of the same last number.
 
-    Parameters
-    ----------
-    files
-        By role, in the order of `ROLES`: files by stem.
-    folders
-        Name of each role's folder for messages: ``"train/a/blur"``.
-    name
-        Returns a file's printable name.
-    excluded
-        Stems of files that are left out; each leaves out its whole frame.
-
-    Returns
-    -------
-    list of tuple of Frame, list of Problem
-        Runs of consecutive frames in natural order, split where a frame is left out; empty if any role has
-        missing or extra files.
+    `files` has files by stem for each role, in the order of `ROLES`; messages call the folders of the roles
+    `folders`, and a file ``name(file)``. Each of the `excluded` stems leaves out its whole frame. Returns
+    runs of consecutive frames in natural order, split where a frame is left out; none if a role has missing
+    or extra files.
     """
     if len({frozenset(each.keys() - excluded) for each in files.values()}) > 1:
         numbered = {

@@ -39,8 +39,8 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
     spikes = _spikes(frames, resolved, options.flip)
     extents = {name: each.extent for name, each in spikes.items()}
     misread = None if resolved.problems else misread_note(frames, extents)
-    shaped = [replace(each, voxel=None) for each in frames] if misread else frames
-    problems = [*resolved.problems, *compare_with_spikes(shaped, extents)]
+    usable = [replace(each, voxel=None) for each in frames] if misread else frames
+    problems = [*resolved.problems, *compare_with_spikes(usable, extents)]
     if options.voxel_bins and "spike" not in roles:
         message = "cannot be counted: there are no spikes, only existing voxels"
         problems.append(Problem("--voxel-bins", message, "leave it out", "missing"))
@@ -61,7 +61,7 @@ def gather_frames(frames: Sequence[ScannedFrame], options: SpikeOptions) -> Scan
             make_source(each, roles, spikes.get(each.frame.name), options.frames, upside_down, by_source)
             for each in frames
         ),
-        tables=make_tables(shaped, extents, counted, roles, options.frames),
+        tables=make_tables(usable, extents, counted, roles, options.frames),
         sample_table=FRAMES,
         main_table=FRAMES,
         options={**options.recorded(), "found": {"layout": resolved.layout}},

@@ -178,7 +178,7 @@ def _undecided_problem(name: str, sizes: Sequence[int], cameras: Sequence[Camera
     shown = f"{sizes[0]:,} bytes" if len(sizes) == 1 else f"{len(sizes)} sizes, as {sizes[0]:,} bytes,"
     cure = "give --height and --width of the camera"
     if not cameras:
-        message = f"{shown} are no whole number of frames of any known camera"
+        message = f"{shown} are not a whole number of frames of any known camera"
         return Problem(printable(name), message, cure, "unknown size")
     fit = "; ".join(
         f"{frames_in(sizes[0], camera.height, camera.width, layout)} x {camera.size} ({camera.name})"

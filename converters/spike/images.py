@@ -86,7 +86,7 @@ def read_image_header(path: Path, name: str) -> ImageHeader:
         raise InputError(Problem(name, "is empty (0 bytes)", _CURE, "empty"))
     if (pointer := lfs_pointer_problem(head, name)) is not None:
         raise InputError(pointer)
-    raise InputError(Problem(name, f"is no PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
+    raise InputError(Problem(name, f"is not a PNG or JPEG: it begins with {head[:8]!r}", _CURE, "format"))
 
 
 def _png(file: IO[bytes], size: int, tail: bytes, name: str) -> ImageHeader:

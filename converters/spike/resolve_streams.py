@@ -35,20 +35,12 @@ _LAYOUT_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class ResolvedStreams:
-    """Extents and layout of the streams.
-
-    Attributes
-    ----------
-    extents
-        By name of the stream, without streams that have problems.
-    layout
-        ``"packed"``, ``"stream"`` or ``"bytes"``.
-    notes, problems
-        Notes for the user, and what is wrong.
-    """
+    """Extents and layout of the streams."""
 
     extents: Mapping[str, Extent]
+    """By name of the stream, without streams that have problems."""
     layout: str
+    """``"packed"``, ``"stream"`` or ``"bytes"``."""
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
 

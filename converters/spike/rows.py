@@ -32,20 +32,9 @@ def make_source(
 ) -> Source:
     """The source of a frame, with what is needed to read it in its ``detail``.
 
-    Parameters
-    ----------
-    scanned
-        The frame.
-    roles
-        Roles that are converted; the first file gives the path.
-    spikes
-        Its spikes of known extent.
-    frames
-        ``"keep"``: rows of the tables of kept images are bytes of their files.
-    upside_down
-        Whether row 0 of its existing voxels is the bottom row.
-    counted
-        Bins of voxels that are counted for this source; None: those of the options.
+    `spikes` are those of known extent, `roles` those that are converted. With `frames` ``"keep"``, rows of
+    the tables of kept images are bytes of their files. `upside_down`: row 0 of its existing voxels is the
+    bottom row. `counted`: bins of voxels that are counted for this source; None: those of the options.
     """
     info, voxel, images = scanned.info, scanned.voxel, scanned.images
     rows = {FRAMES: 1}
@@ -82,19 +71,10 @@ def make_source(
 
 
 def read_frame(source: Source, counted: Sequence[int], flip: bool, out: Mapping[str, NDArray[Any]]) -> None:
-    """Read the row of ``frames`` of a source.
+    """Read the row of ``frames`` of a source into its columns `out`, each (1, …), filled with zeros.
 
-    Parameters
-    ----------
-    source
-        As made by `make_source`.
-    counted
-        Bins of the voxel sets to count from spikes, unless the source names them; another set is read from
-        its file.
-    flip
-        Whether headerless streams hold their bottom row first.
-    out
-        Columns of ``frames``, each (1, …), filled with zeros.
+    Voxels of `counted` bins are counted from spikes, unless the source names others; another set is read from
+    its file. `flip`: headerless streams hold their bottom row first.
     """
     frame, detail = _frame_of(source), source.detail
     counted = detail.get("counted", counted)

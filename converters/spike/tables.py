@@ -1,18 +1,28 @@
-"""Tables of a spike store from the scanned frames, and notes on their sizes."""
+"""Tables and index arrays of a spike store, and notes on their sizes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, groupby
 from statistics import median_low
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from unistore.converters.common.columns import promote
+from unistore.converters.scan import Source
 from unistore.converters.spike.scan import ScannedFrame
 from unistore.converters.spike.source import Extent
+from unistore.schemas.spike import fields
 from unistore.schemas.spike.bits import count_dtype
-from unistore.schemas.spike.fields import FRAMES, IMAGES, file_table, image_field, spike_field, voxel_field
+from unistore.schemas.spike.fields import FRAMES, IMAGE_EXTENT, IMAGES, SEQUENCE_NAME, SPIKE_EXTENT
 from unistore.schemas.tables import Field, Table
+from unistore.schemas.text import text_arrays
 
-__all__ = ["image_size_note", "make_tables", "padding_note"]
+__all__ = ["image_size_note", "index_arrays", "make_tables", "padding_note", "sequence_of_frames"]
+
+Arrays = list[tuple[Field, NDArray[Any]]]
 
 _PIXELS = ("height", "width")
 _LARGE_PADDING = 3
@@ -28,20 +38,8 @@ def make_tables(
 ) -> tuple[Table, ...]:
     """The table of frames and, with ``frames="keep"``, a table of bytes for each image.
 
-    Rows are padded to the largest extents of spikes, voxels and images.
-
-    Parameters
-    ----------
-    scanned
-        All frames.
-    extents
-        Of the spikes, by the frame's name.
-    counted
-        Bins of the voxel sets that are counted; an existing set of other bins is read.
-    roles
-        Roles that are converted.
-    frames
-        ``"tiles"`` or ``"keep"``.
+    Rows are padded to the largest extents of spikes (`extents`, by the frame's name), voxels and images.
+    Voxel sets of `counted` bins are counted; an existing set of other bins is read.
     """
     voxels = [each.voxel for each in scanned if each.voxel is not None]
     length = max((extent.length for extent in extents.values()), default=0)
@@ -51,15 +49,19 @@ def make_tables(
         dtype = promote([voxel.dtype for voxel in voxels])
         if dtype is not None:
             sets.append((voxels[0].bins, dtype.name, False))
-    fields: list[Field] = [spike_field(length, height, width)] if "spike" in roles else []
-    fields += [voxel_field(bins, dtype, height, width, counted=new) for bins, dtype, new in sorted(sets)]
+    columns: list[Field] = [fields.spike_field(length, height, width)] if "spike" in roles else []
+    columns += [
+        fields.voxel_field(bins, dtype, height, width, counted=new) for bins, dtype, new in sorted(sets)
+    ]
     images = [image for image in IMAGES if image in roles]
     if frames == "tiles":
         pixels = [(form.height, form.width) for each in scanned for form in each.images.values()]
-        fields += [image_field(image, *map(max, zip(*pixels, strict=True))) for image in images]
-        return (Table(name=FRAMES, fields=tuple(fields)),)
-    kept = [file_table(image, median_low(each.images[image].size for each in scanned)) for image in images]
-    return (Table(name=FRAMES, fields=tuple(fields)), *kept)
+        columns += [fields.image_field(image, *map(max, zip(*pixels, strict=True))) for image in images]
+        return (Table(name=FRAMES, fields=tuple(columns)),)
+    kept = [
+        fields.file_table(image, median_low(each.images[image].size for each in scanned)) for image in images
+    ]
+    return (Table(name=FRAMES, fields=tuple(columns)), *kept)
 
 
 def padding_note(extents: Mapping[str, Extent]) -> list[str]:
@@ -94,3 +96,40 @@ def image_size_note(scanned: Sequence[ScannedFrame], frames: str) -> list[str]:
         f"{keep:,.1f} MB with --frames keep; taken: {frames}"
     )
     return [note]
+
+
+def index_arrays(sources: Sequence[Source]) -> Arrays:
+    """All index arrays of the sources, one source for each frame."""
+    details = [source.detail for source in sources]
+
+    def stacked(of: str, name: str) -> NDArray[np.int32]:
+        return np.array([detail[of][name] for detail in details], np.int32)
+
+    if "spike" in details[0]:
+        lengths, extents = np.split(stacked("spike", "extent"), [1], axis=1)
+        arrays: Arrays = [(fields.spike_length_field(), np.ascontiguousarray(lengths[:, 0]))]
+        arrays.append((fields.extent_field(SPIKE_EXTENT), np.ascontiguousarray(extents)))
+    else:
+        arrays = [(fields.extent_field(SPIKE_EXTENT), stacked("voxel", "extent"))]
+    images = list(details[0].get("images", {}))
+    if images:
+        arrays.append((fields.extent_field(IMAGE_EXTENT), stacked("images", images[0])))
+    for image in images:
+        table = fields.file_table_name(image)
+        if sizes := [source.rows[table] for source in sources if table in source.rows]:
+            arrays.append((fields.file_offsets_field(image), _offsets(sizes)))
+    groups = [(name, len(list(each))) for name, each in groupby(detail["sequence"] for detail in details)]
+    arrays.append((fields.sequence_offsets_field(), _offsets([length for _, length in groups])))
+    names = [name for name, _ in groups]
+    return arrays + text_arrays(SEQUENCE_NAME, names, axis="sequence", description="Name of the sequence")
+
+
+def sequence_of_frames(sources: Sequence[Source]) -> NDArray[np.int64]:
+    """Index of the first frame of each frame's recording, whose parts count as one: (F,) i8."""
+    names = (source.detail.get("recording", source.detail["sequence"]) for source in sources)
+    lengths = [len(list(group)) for _, group in groupby(names)]
+    return np.repeat(_offsets(lengths)[:-1], lengths)
+
+
+def _offsets(lengths: Sequence[int]) -> NDArray[np.int64]:
+    return np.array([0, *accumulate(lengths)], np.int64)

@@ -194,11 +194,6 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
         with index.episodes_in_problems(origin.name):
             Reader(origin, index, self.colour, resized).read(table, lo, hi, out)
 
-    def _layout(self, scan: Scan) -> MergedColumns:
-        found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
-        layout, _ = merge_columns(found, self.columns, images=self.images, image_size=self.image_size)
-        return layout
-
     def derive(self, scan: Scan, source: int, emit: Emit, folder: Path | None) -> Facts:
         """Compare next with following observations, emit compressed frames, read attributes."""
         kept = [table.name for table in scan.tables if table.spilled]
@@ -209,7 +204,9 @@ class TrajectoryConverter(TrajectoryOptions, Converter):
 
     def settle(self, scan: Scan, facts: Sequence[Facts]) -> Settled:
         """Index arrays of episodes and kept frames, attributes, masks, tables of next observations."""
-        return settle_episodes(scan, self._layout(scan), facts)
+        found = ((source.name, EpisodeIndex.from_json(source.detail)) for source in scan.sources)
+        layout, _ = merge_columns(found, self.columns, images=self.images, image_size=self.image_size)
+        return settle_episodes(scan, layout, facts)
 
 
 def _is_stored(index: EpisodeIndex) -> Callable[[str], bool]:

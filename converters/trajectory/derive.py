@@ -59,7 +59,7 @@ def derive_source(source: Source, index: EpisodeIndex, kept: Sequence[str], emit
     with layout.open_episodes(source) as file:
         summary = {
             "following": _next_is_following(file, source.name, index),
-            "cut": _find_cut(file, index),
+            "cut": _find_unended(file, index),
             **_attributes(file, index, joined=layout.joined),
         }
         sizes = {
@@ -142,7 +142,7 @@ def _row_bytes(file: EpisodeSource, span: Span, feature: Feature, lo: int, hi: i
     return [row.tobytes() for row in flat]
 
 
-def _find_cut(file: EpisodeSource, index: EpisodeIndex) -> list[int]:
+def _find_unended(file: EpisodeSource, index: EpisodeIndex) -> list[int]:
     """Episodes cut by the end of the recording: no flag ends them. Only the last one of a group can be."""
     last = {group: episode for episode, group in enumerate(index.groups)}
     cut = []

@@ -56,32 +56,23 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeIndex:
-    """The episodes of one source, in order.
-
-    Attributes
-    ----------
-    layout
-        Name of the file's format.
-    names
-        Name of each episode: ``"demo_1"``, or made from the file's name.
-    groups
-        Group of each episode in the file; ``""`` for the root.
-    firsts, lengths
-        First row and number of rows of each episode in the group's datasets.
-    variant
-        Index into `variants` of each episode.
-    masks
-        Episode numbers in each mask of the file.
-    """
+    """The episodes of one source, in order."""
 
     layout: str
+    """Name of the file's format."""
     names: Sequence[str]
+    """Name of each episode: ``"demo_1"``, or made from the file's name."""
     groups: Sequence[str]
+    """Group of each episode in the file; ``""`` for the root."""
     firsts: Sequence[int]
+    """First row of each episode in the group's datasets."""
     lengths: Sequence[int]
+    """Steps of each episode."""
     variant: Sequence[int]
+    """Index into `variants` of each episode."""
     variants: Sequence[Variant]
     masks: Mapping[str, Sequence[int]]
+    """Episode numbers in each mask of the file."""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""

@@ -157,5 +157,7 @@ def frames(array: Array, feature: Feature, lo: int, hi: int) -> Iterator[NDArray
     for row in range(lo, hi):
         frame = frame_of(array, row, feature.kind)
         if frame is None:
-            raise InputError(Problem(f"{array.location} row {row}", "is no compressed frame", kind="dtype"))
+            raise InputError(
+                Problem(f"{array.location} row {row}", "is not a compressed frame", kind="dtype")
+            )
         yield frame

@@ -60,7 +60,7 @@ def scan_file(part: Part, naming: Naming, colour: Colour, exclusion: Exclusion) 
         contents = layout.describe(look)
         groups = [each for each in contents.groups if not exclusion.covers(location_of(part.name, each.path))]
         found = _Episodes(part.name, joined=layout.joined)
-        inside = found.sort_problems(contents, groups)
+        inside = found.divide_problems(contents, groups)
         namings = [replace(naming, bare=group.bare) for group in groups]
         not_steps = {path for each in zip(groups, namings, strict=True) for path in not_per_step(*each)}
         collected = ProblemCollector(found.problems)
@@ -103,7 +103,7 @@ class _Episodes:
         self._without_steps: list[str] = []
         self._count_not_finite = 0
 
-    def sort_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
+    def divide_problems(self, contents: Contents, groups: Sequence[Group]) -> dict[str, list[Problem]]:
         """Problems in `contents` by the group that they lie in; the others are added to `problems`."""
         found: dict[str, list[Problem]] = {group.path: [] for group in groups}
         starts = {
@@ -138,7 +138,7 @@ class _Episodes:
         if episode.problems:
             self.problems += episode.problems
             return
-        firsts = self._find_cut(group, episode, location) if self._joined else [0]
+        firsts = self._first_rows(group, episode, location) if self._joined else [0]
         self._count_not_finite += _count_not_finite(group, episode)
         if episode.length == 0:
             self._without_steps.append(location)
@@ -152,7 +152,7 @@ class _Episodes:
             name = f"{group.name}:{count}" if len(firsts) > 1 else group.name
             self.sound.append((name, group.path, first, stop - first, number))
 
-    def _find_cut(self, group: Group, episode: Episode, location: str) -> list[int]:
+    def _first_rows(self, group: Group, episode: Episode, location: str) -> list[int]:
         """First rows of the episodes in a group, which terminal and timeout flags end."""
         ends = np.zeros(episode.length, bool)
         flag_datasets = []

@@ -28,12 +28,12 @@ def told_by(script: str, place: Path, *options: str) -> str:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_killed_conversions_end_in_the_same_bytes(tmp_path: Path, overwrite: bool) -> None:
-    options = ("--operations", "8", "--moments", "3", *(["--overwrite"] if overwrite else []))
+    options = ("--operations", "12", "--moments", "4", *(["--overwrite"] if overwrite else []))
     told = told_by("kill.py", tmp_path, *options)
-    found = re.search(r"11 trials over (\d+) operations, (\d+) kills", told)
+    found = re.search(r"16 trials over (\d+) operations, (\d+) kills", told)
     assert found, told
     assert int(found[1]) > 300
-    assert int(found[2]) >= 8
+    assert int(found[2]) >= 12
 
 
 def test_killed_workers_and_converters_end_in_the_same_bytes(tmp_path: Path) -> None:

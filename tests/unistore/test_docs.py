@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
@@ -72,21 +73,25 @@ def stores(demo: Any, sources: Path, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
-def run(document: Path, folder: Path, preamble: str = "") -> None:
-    """Run a document's Python as one script in a folder; a traceback has the document's line numbers."""
-    code = blocks(document, "python")
-    assert code.strip()
-    script = (
-        f"exec(compile({preamble!r}, 'preamble', 'exec'))\nexec(compile({code!r}, {str(document)!r}, 'exec'))"
-    )
+def run(places: Mapping[str, Path]) -> None:
+    """Run the Python of documents, each in its folder; a traceback has the document's line numbers.
+
+    One process runs them all: importing torch takes longer than most of them.
+    """
+    script = ["import os"]
+    for name, folder in places.items():
+        code = blocks(ROOT / name, "python")
+        assert code.strip()
+        script += [f"os.chdir({str(folder)!r})", "names = {'__name__': '__main__'}"]
+        script += [f"exec(compile({PREAMBLES.get(name, '')!r}, 'preamble', 'exec'), names)"]
+        script += [f"exec(compile({code!r}, {name!r}, 'exec'), names)"]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script],
-        cwd=folder,
+        [sys.executable, "-W", "error", "-c", "\n".join(script)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
 
@@ -105,9 +110,9 @@ RUN = (
 )
 
 
-@pytest.mark.parametrize("name", RUN)
-def test_python_of_a_guide_runs(stores: Path, name: str) -> None:
-    run(ROOT / name, stores, PREAMBLES.get(name, ""))
+@pytest.mark.timeout(300)
+def test_python_of_guides_runs(stores: Path) -> None:
+    run(dict.fromkeys(RUN, stores))
 
 
 FRAMEWORKS = {"lightning": "training", "accelerate": "training", "rerun": "inspect"}
@@ -142,28 +147,29 @@ FAMILIES = {"rows": 2, "point-cloud": 3, "ct": 2, "spike": 2, "trajectory": 3}
 COMMANDS = {"converting": 5, "inspect": 6} | {f"families/{name}": least for name, least in FAMILIES.items()}
 
 
-@pytest.mark.parametrize(("name", "least"), COMMANDS.items())
-def test_commands_of_a_guide(
-    request: pytest.FixtureRequest,
+@pytest.mark.timeout(300)
+def test_commands_of_guides_and_their_python(
+    sources: Path,
+    stores: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    name: str,
-    least: int,
 ) -> None:
-    document = ROOT / "docs" / f"{name}.md"
-    given = request.getfixturevalue("stores" if name == "inspect" else "sources")
-    shutil.copytree(given, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    commands = [line for line in blocks(document, "console").splitlines() if line]
-    assert len(commands) >= least
-    for line in commands:
-        prompt, program, *arguments = shlex.split(line)
-        assert (prompt, program) == ("$", "unistore")
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code == 0, (line, capfd.readouterr().err)
-    run(document, tmp_path)
+    places = {}
+    for name, least in COMMANDS.items():
+        document = f"docs/{name}.md"
+        folder = places[document] = tmp_path / name
+        shutil.copytree(stores if name == "inspect" else sources, folder)
+        monkeypatch.chdir(folder)
+        commands = [line for line in blocks(ROOT / document, "console").splitlines() if line]
+        assert len(commands) >= least
+        for line in commands:
+            prompt, program, *arguments = shlex.split(line)
+            assert (prompt, program) == ("$", "unistore")
+            with pytest.raises(SystemExit) as ended:
+                main(arguments)
+            assert ended.value.code == 0, (document, line, capfd.readouterr().err)
+    run(places)
 
 
 def test_readme_is_short_and_its_picture_light() -> None:

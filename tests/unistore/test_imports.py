@@ -60,7 +60,7 @@ IN_FUNCTIONS: dict[str, set[str]] = {
     "unistore.converters": {"cv2", "h5py", "matplotlib"},
     "unistore.data.kinds": {"cv2"},
     "unistore.data.presentation": {"torch"},
-    "unistore.exporting": {"cv2", "h5py", "zarr"},
+    "unistore.exporting": {"cv2", "h5py"},
     "unistore.loader": {"torch"},
     "unistore.pictures": {"matplotlib"},
     "unistore.remote": {"obstore"},

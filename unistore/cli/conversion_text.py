@@ -54,7 +54,9 @@ def _memory_line(shown: Preview, memory: str | None) -> str:
 
 
 def report_text(report: Report) -> str:
-    """What was written."""
+    """What was written, and how often labels are."""
+    from unistore.report.sealed import label_lines
+
     ratio = report.raw_bytes / max(1, report.stored_bytes)
     samples, sources = count_of(report.samples, noun(report.sample_table)), count_of(report.sources, "source")
     sizes, files = (size(report.source_bytes), size(report.stored_bytes)), count_of(report.files, "file")
@@ -68,6 +70,7 @@ def report_text(report: Report) -> str:
     if report.resumed:
         lines.append(f"  resumed: {report.resumed} of {report.tasks} shards were already written")
     lines += [f"  note: {note}" for note in report.notes]
+    lines += [f"  labels of {line}" for line in label_lines(report.destination)]
     lines += _skipped_table(report.skipped)
     lines.append(f"next: unistore inspect {report.destination}")
     return "\n".join(lines)

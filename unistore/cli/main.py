@@ -19,7 +19,7 @@ from unistore.cli.convert import convert
 from unistore.cli.doctor import command as doctor
 from unistore.cli.export import command as export
 from unistore.cli.inspect import command as inspect
-from unistore.cli.output import COLOURS, SHOWN, say, say_json
+from unistore.cli.output import COLOURS, OUTPUT, say, say_json
 from unistore.cli.verify import command as verify
 from unistore.errors import InputError, UnistoreError
 
@@ -50,7 +50,7 @@ def cli(quiet: bool, verbose: bool, color: str, debug: bool) -> None:  # noqa: A
 
     The options here may also stand behind a command.
     """
-    SHOWN.quiet, SHOWN.verbose, SHOWN.color = quiet, verbose, color
+    OUTPUT.quiet, OUTPUT.verbose, OUTPUT.color = quiet, verbose, color
 
 
 for each in (convert, inspect, verify, export, doctor, completion):

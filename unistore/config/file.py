@@ -81,6 +81,7 @@ class Config:
         for name, side in (("training", self.train), ("validation", self.validation)):
             if side is not None:
                 told = {**side.dataset, **side.loader}
+                told.pop("path", None)  # may be a URL with a password
                 lines.append(f"{name}: {', '.join(f'{key}={value!r}' for key, value in told.items())}")
         if self.conversion:
             lines.append(

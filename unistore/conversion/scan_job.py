@@ -10,8 +10,7 @@ from typing import Any
 from unistore.conversion.executors.local import Executor
 from unistore.conversion.job import Outcome
 from unistore.converters.parts import Part
-from unistore.converters.protocol import Converter
-from unistore.converters.scanning import Looked, scan_here, scan_part
+from unistore.converters.scanning import Looked, Scans, scan_here, scan_part
 from unistore.system.packed import Packed
 
 __all__ = ["ScanJob", "scan_on"]
@@ -26,7 +25,7 @@ FEWEST = 32
 class ScanJob:
     """Scan sources: ``job(numbers)`` gives what was found of each, in its record."""
 
-    converter: Converter
+    converter: Scans
     parts: Packed[Part]
 
     def __call__(self, numbers: range) -> Outcome:
@@ -51,7 +50,7 @@ class ScanJob:
         return {"parts": self.parts.only(numbers)}
 
 
-def scan_on(executor: Executor, converter: Converter, parts: Sequence[Part]) -> Iterator[Looked]:
+def scan_on(executor: Executor, converter: Scans, parts: Sequence[Part]) -> Iterator[Looked]:
     """What `scan_here` gives, from where an executor's steps run."""
     if len(parts) < FEWEST:
         yield from scan_here(converter, parts)

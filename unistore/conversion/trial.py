@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from unistore.conversion.job import ShardJob
 from unistore.conversion.plan import ArrayPlan, ShardTask, TablePlan
 from unistore.errors import InputError
 from unistore.zarr3.presets import chosen_codec, codec_chain
-from unistore.zarr3.writer import boxes, padded_chunk
+from unistore.zarr3.writer import Box, boxes, padded_chunk
 
 __all__ = ["choose_codecs"]
 
@@ -24,6 +26,8 @@ READ = 16 << 20
 """Bytes of a table that are read, or one row where that is more."""
 PLACES = 4
 """Where rows are read, at most: evenly over the table, its beginning and end among them."""
+MANY = 64
+"""Sources of which no more are read than the chunks that are encoded need."""
 FEWEST = 4 << 10
 """Bytes that tell too little: the column is encoded as by ``fast``."""
 
@@ -79,18 +83,49 @@ def _samples(job: ShardJob, table: TablePlan) -> dict[str, list[NDArray[Any]]]:
         for array, block in _blocks(job, table, lo, lo + rows):
             blank = np.full(array.chunk, array.field.fill, array.field.dtype)
             whole = array.chunk[0] if rows < table.rows else 1
-            every = [box for box in boxes(block.shape, array.chunk) if len(block[box]) >= whole]
+            every = [
+                box
+                for box in boxes(block.shape, array.chunk)
+                if min(box[0].stop, len(block)) - box[0].start >= whole
+            ]
             wanted = max(1, SAMPLE // len(starts) // blank.nbytes)
             chunks = (padded_chunk(block[box], blank) for box in every[:: max(1, len(every) // wanted)])
-            found[array.column] += [chunk for chunk in chunks if (chunk != blank).any()][:wanted]
+            found[array.column] += islice((chunk for chunk in chunks if (chunk != blank).any()), wanted)
     return found
 
 
-def _blocks(job: ShardJob, table: TablePlan, lo: int, hi: int) -> Iterator[tuple[ArrayPlan, NDArray[Any]]]:
+class _Asked:
+    """Rows of a column, of which those are read that are asked for."""
+
+    def __init__(
+        self, array: ArrayPlan, rows: int, read: Callable[[int, int], Mapping[str, NDArray[Any]]]
+    ) -> None:
+        self.shape = (rows, *array.shape[1:])
+        self._column, self._read = array.column, read
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, box: Box) -> NDArray[Any]:
+        rows = self._read(box[0].start, min(box[0].stop, len(self)))[self._column]
+        return rows[(slice(None), *box[1:])]
+
+
+def _blocks(
+    job: ShardJob, table: TablePlan, lo: int, hi: int
+) -> Iterator[tuple[ArrayPlan, NDArray[Any] | _Asked]]:
     """Rows of every column, or, of rows that are read in planes, the chunks in the middle of one."""
     if not in_planes(job.converter, table):
-        columns = job.columns(ShardTask(table.name, 0, lo, hi))
-        blocks = {column.array.column: block for column in columns for _, block in column}
+
+        def read(first: int, last: int) -> dict[str, NDArray[Any]]:
+            columns = job.columns(ShardTask(table.name, 0, lo + first, lo + last))
+            return {column.array.column: block for column in columns for _, block in column}
+
+        if (hi - lo) * table.row_bytes > SAMPLE and sum(1 for _ in table.pieces(lo, hi)) > MANY:
+            some = cache(read)
+            yield from ((array, _Asked(array, hi - lo, some)) for array in table.arrays)
+            return
+        blocks = read(0, hi - lo)
         job.kept.add(table.name, lo, hi, blocks)
         yield from ((array, blocks[array.column]) for array in table.arrays)
         return

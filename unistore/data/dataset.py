@@ -321,6 +321,11 @@ class Dataset(torch.utils.data.Dataset[Mapping[str, Any]]):
         return any(shuffles_in_blocks(part.store, size) for part, size in zip(self.parts, sizes, strict=True))
 
     @property
+    def repeats(self) -> bool:
+        """Whether samples are the same in every epoch and share nothing, see `SampleKind`."""
+        return bool(getattr(self.samples, "repeats", False))
+
+    @property
     def digest(self) -> str:
         """Digest of what identifies the samples: the stores' seals, kind, splits and seed."""
         seals = [part.store.attributes["seal"] for part in self.parts]

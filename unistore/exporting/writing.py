@@ -13,11 +13,9 @@ from numpy.typing import NDArray
 from unistore.converters.common.exported import File, Values
 from unistore.errors import ConversionError
 from unistore.exporting.hdf5 import write_hdf5
+from unistore.exporting.zarr_group import write_zarr
 
 __all__ = ["write"]
-
-_CHUNK_EDGE = 64
-"""Of chunks of a Zarr array: a plane of a volume touches few of them, whichever way it is cut."""
 
 
 def write(file: File, path: Path) -> None:
@@ -37,7 +35,7 @@ def write(file: File, path: Path) -> None:
     elif file.form == "npz":
         _write_npz(file.values, path)
     elif file.form == "zarr":
-        _write_zarr(file, path)
+        write_zarr(file, path)
     else:
         values = file.values[""]
         with path.open("xb") as out:
@@ -67,30 +65,6 @@ def _write_npz(members: Mapping[str, Values], path: Path) -> None:
             info = zipfile.ZipInfo(f"{name}.npy")  # fixed time stamp (1980): exports are reproducible
             with archive.open(info, "w", force_zip64=True) as member:
                 _write_npy(values, member)
-
-
-def _write_zarr(file: File, path: Path) -> None:
-    """Write chunks that are files: shards are not read by every viewer."""
-    import zarr
-    from zarr.codecs import BloscCodec
-
-    root = zarr.create_group(path, attributes=dict(file.attributes.get("", {})))
-    for name, attributes in file.attributes.items():
-        if name:
-            root.create_group(name, attributes=dict(attributes))
-    for name, values in file.values.items():
-        array = root.create_array(
-            name,
-            shape=values.shape,
-            dtype=values.dtype,
-            chunks=tuple(max(1, min(_CHUNK_EDGE, extent)) for extent in values.shape),
-            compressors=BloscCodec(cname="zstd", clevel=3, shuffle="bitshuffle"),
-            dimension_names=file.axes,
-        )
-        row = 0
-        for block in values.blocks():
-            array[row : row + len(block)] = block
-            row += len(block)
 
 
 def _bytes_of(block: NDArray[Any]) -> memoryview:

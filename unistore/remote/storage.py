@@ -27,12 +27,6 @@ def local_path(path: str | os.PathLike[str]) -> Path | None:
 
 
 def open_storage(path: str | os.PathLike[str]) -> Storage:
-    """Storage of a folder or URL; nothing is opened yet.
-
-    Raises
-    ------
-    InputError
-        If it is not a valid URL.
-    """
+    """Storage of a folder or URL; nothing is opened yet. Raises as `local_path`."""
     folder = local_path(path)
     return ObjectStorage(os.fspath(path)) if folder is None else LocalStorage(folder)

@@ -109,11 +109,8 @@ def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
     """What small sources look like as a store: they are converted into a temporary one."""
     held = max(about["raw_bytes"], about["sources"]["bytes"] or 0)
     if held > _TRIAL:
-        return [
-            _block(
-                Block(lines=[f"no pictures of {size(held)} of sources: convert them, and inspect the store"])
-            )
-        ]
+        line = f"no pictures of {size(held)} of sources: convert them, and inspect the store"
+        return [_block(Block(lines=[line]))]
     from unistore.conversion.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
@@ -131,23 +128,17 @@ def _trial(path: str, about: Mapping[str, Any]) -> list[str]:
 
 def _looks(store: Store, about: Mapping[str, Any], samples: Sequence[int]) -> list[str]:
     """The contact sheet, and distributions."""
-    charts = "".join(_charts(about, noun(store.sample_table)))
-    return [
-        _sheet(store, about["measures"], samples),
-        _section("distributions", f'<div class="charts">{charts}</div>'),
-    ]
-
-
-def _sheet(store: Store, measures: Sequence[dict[str, Any]], samples: Sequence[int]) -> str:
-    """The contact sheet."""
     for sample in samples:
         check_sample(store, sample)
-    what, chosen = noun(store.sample_table), chosen_samples(store.sample_count, measures, samples)
+    what, chosen = noun(store.sample_table), chosen_samples(store.sample_count, about["measures"], samples)
     shown = [
         (sample, f"{what} {sample}{_split(store, sample)}{reason and f': {reason}'}")
         for sample, reason in chosen.items()
     ]
-    return _section("samples", pictures_html(store, shown) or "<p>none</p>")
+    return [
+        _section("samples", pictures_html(store, shown) or "<p>none</p>"),
+        _section("distributions", f'<div class="charts">{"".join(_charts(about, what))}</div>'),
+    ]
 
 
 def _split(store: Store, sample: int) -> str:
@@ -187,7 +178,6 @@ def _charts(about: Mapping[str, Any], what: str) -> Iterable[str]:
 
 
 def _bars(title: str, shares: Sequence[tuple[str, int, str]], most: int = 8) -> str:
-    """Counts by name, the first of them."""
     longest = max((count for _, count, _ in shares), default=0) or 1
     rows = "".join(
         f'<div class="bar"><span>{text_html(name)}</span><i style="width:{100 * count / longest:.1f}%"></i>'

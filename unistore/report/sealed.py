@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from unistore.errors import InputError, StoreError
 from unistore.remote.storage import local_path
 from unistore.report.measures import describe_measures, measure_remarks, measures_of
 from unistore.report.snippets import snippet
-from unistore.report.values import describe_values
+from unistore.report.values import describe_values, how_often
 from unistore.schemas.indices import contradiction
 from unistore.schemas.sources import HDF5_ATTRIBUTES
 from unistore.schemas.text import text_values
@@ -24,7 +25,7 @@ from unistore.store.names import MANIFEST, REPAIR, REPORT, ROOT, build_folder
 from unistore.store.reader import Store
 from unistore.zarr3.array import Array
 
-__all__ = ["describe_store"]
+__all__ = ["describe_store", "label_lines"]
 
 SHOWN_SOURCES = 5
 """Split codes that are read at a time."""
@@ -137,20 +138,37 @@ def _look_at_values(store: Store, arrays: list[dict[str, Any]]) -> list[str]:
         if values is not None and values["nan"]:
             remarks.append(f"{array['path']}: {100 * values['nan'] / values['read']:.2g} % are not finite")
         if values is not None and (remark := _unlabelled(array["path"], values)):
-            remarks.append(remark)
+            remarks.append(f"{array['path']}: {remark}")
     return remarks
 
 
+def label_lines(path: str | os.PathLike[str]) -> list[str]:
+    """Labels of a local store, counted in a bounded part of each column that is called so."""
+    store = None if local_path(path) is None else Store(path)
+    named = [] if store is None else [each for each in store.paths() if _no_class(each) is not None]
+    lines = []
+    for name in named:
+        assert store is not None
+        values = describe_values(store.array(name))
+        if values is not None and (told := how_often(values)):
+            lines.append("; ".join(filter(None, [f"{name}: {told}", _unlabelled(name, values)])))
+    return lines
+
+
+def _no_class(path: str) -> Sequence[int] | None:
+    """Labels of a column that mean no class, where any does; None: its name is not one of labels."""
+    return _NO_CLASS.get(path.rpartition("/")[2].lower())
+
+
 def _unlabelled(path: str, values: dict[str, Any]) -> str | None:
-    """A remark on labels that mean no class; where all are 0 there is another one."""
-    meant = _NO_CLASS.get(path.rpartition("/")[2].lower())
+    """What share of labels means no class; where all are 0 that is said elsewhere."""
+    meant = _no_class(path)
     counts = dict(values["labels"] or ())
     found = [label for label in counts if meant is not None and (label < 0 or label in meant)]
     share = sum(counts[label] for label in found) / values["read"]
     if len(counts) < 2 or not found or share < _REMARKED:
         return None
-    told = " or ".join(map(str, sorted(found)))
-    return f"{path}: {100 * share:.3g} % are {told}: unlabelled?"
+    return f"{100 * share:.3g} % are {' or '.join(map(str, sorted(found)))}: unlabelled?"
 
 
 def _is_bookkeeping(array: dict[str, Any], whole: int) -> bool:
@@ -171,7 +189,6 @@ def _holds_bytes(array: dict[str, Any]) -> bool:
 
 
 def _measures(store: Store) -> tuple[list[dict[str, Any]], list[str]]:
-    """What the family measures of every sample, and remarks."""
     try:
         measures = measures_of(store)
         return describe_measures(measures), measure_remarks(store, measures)

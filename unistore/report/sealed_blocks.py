@@ -8,13 +8,12 @@ from unistore.errors import printable
 from unistore.report.blocks import Block, dimensions
 from unistore.report.commands import spelled_options
 from unistore.report.measures import QUANTILES, noun
-from unistore.report.values import FEW, spark
+from unistore.report.values import how_often, spark
 from unistore.system.sizes import count_of, size
 
 __all__ = ["number", "store_blocks"]
 
 SHOWN_ATTRIBUTES = 8
-SHOWN_LABELS = 5
 
 
 def store_blocks(path: str, about: dict[str, Any]) -> list[Block]:
@@ -107,16 +106,9 @@ def _size_cells(array: dict[str, Any]) -> tuple[str, str]:
 
 
 def _label_table(arrays: list[dict[str, Any]]) -> Block:
-    rows = []
-    for array in arrays:
-        values = array["values"]
-        if values is not None and values["read"] >= FEW and len(labels := values["labels"] or ()) > 1:
-            shown = [
-                f"{value}: {100 * count / values['read']:.3g} %" for value, count in labels[:SHOWN_LABELS]
-            ]
-            rest = len(labels) - SHOWN_LABELS
-            rows.append((array["path"], ", ".join([*shown, *([f"and {rest} more"] if rest > 0 else [])])))
-    return Block(title="labels", columns=("array", "how often"), rows=rows)
+    counted = [array for array in arrays if array["values"] is not None]
+    rows = [(array["path"], how_often(array["values"])) for array in counted]
+    return Block(title="labels", columns=("array", "how often"), rows=[row for row in rows if row[1]])
 
 
 def _storage_table(arrays: list[dict[str, Any]]) -> Block:
@@ -148,7 +140,6 @@ def _seal_text(seal: dict[str, Any]) -> str:
 
 
 def _attributes_text(names: list[str]) -> str:
-    """Some of the names; empty if there are none."""
     shown = [printable(name) for name in names[:SHOWN_ATTRIBUTES]]
     return ", ".join([*shown, *(["…"] if len(names) > SHOWN_ATTRIBUTES else [])])
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from unistore.zarr3.array import Array
 
-__all__ = ["FEW", "describe_values", "finite", "histogram", "spark"]
+__all__ = ["describe_values", "finite", "histogram", "how_often", "spark"]
 
 ARRAY_BYTES = 4 << 20
 """Decoded bytes that are read of one array; a single chunk may have more, up to `CHUNK_BYTES`."""
@@ -19,6 +19,7 @@ MOST_READ = 16
 """Chunks that are read of an array, at most, evenly spread."""
 LABELS = 32
 """A column of integers with at most as many different values is counted by value."""
+SHOWN_LABELS = 5
 _MOST_CHUNKS = 1 << 53
 """More than any store has, and than float64 tells apart."""
 _BINS = 24
@@ -93,6 +94,16 @@ def histogram(values: NDArray[Any]) -> list[int]:
     places = ((wide - low) * (_BINS / (high - low))).astype(np.int64)
     counts: list[int] = np.bincount(np.minimum(places, _BINS - 1), minlength=_BINS).tolist()
     return counts
+
+
+def how_often(values: dict[str, Any]) -> str:
+    """``"5: 16.9 %, 1: 16.8 %"``: the most frequent labels; empty for few values or one label."""
+    labels = values["labels"] or ()
+    if len(labels) < 2 or values["read"] < FEW:
+        return ""
+    shown = [f"{value}: {100 * count / values['read']:.3g} %" for value, count in labels[:SHOWN_LABELS]]
+    more = len(labels) - len(shown)
+    return ", ".join([*shown, *([f"and {more} more"] if more else [])])
 
 
 def spark(counts: list[int], width: int = 12) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -26,17 +27,9 @@ MAX_ATTEMPTS = 5
 class CachedStorage:
     """Reads objects from local copies; an object is fetched whole and verified on first use.
 
-    Sizes and checksums come from the store's manifest, which is read on first use. Objects that do not fit
-    into the cache are read from the store directly.
-
-    Parameters
-    ----------
-    inner
-        Storage of the store.
-    cache
-        Local copies.
-    manifest
-        Checksum of the manifest, from the store's seal.
+    Sizes and checksums come from the store's manifest, which is read on first use and kept like them. Objects
+    that do not fit into the cache are read from the store directly. `manifest` is the manifest's checksum,
+    from the seal.
     """
 
     def __init__(self, inner: Storage, cache: ShardCache, manifest: str) -> None:
@@ -108,12 +101,26 @@ class CachedStorage:
     def _entries(self) -> dict[str, tuple[int, str]]:
         """Size and checksum of every object that the manifest lists."""
         if self._size_and_checksum is None:
-            raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
-            location = repr(self._inner)
-            if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
-                msg = f"{location}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
-                raise CorruptionError(msg)
             self._size_and_checksum = {
-                entry.key: (entry.bytes, entry.checksum) for entry in parse_manifest(raw, location)
+                entry.key: (entry.bytes, entry.checksum)
+                for entry in parse_manifest(self._manifest(), repr(self._inner))
             }
         return self._size_and_checksum
+
+    def _manifest(self) -> bytes:
+        """The manifest; fetched by one process of the machine, if there is room for a copy."""
+        fetched: list[bytes] = []
+
+        def fetch() -> list[bytes]:
+            raw = self._inner.get(MANIFEST, MANIFEST_LIMIT)
+            if xxhash.xxh3_128_hexdigest(raw) != self._manifest_checksum:
+                msg = f"{self._inner!r}: {MANIFEST} is not the one that was sealed; run 'unistore verify'"
+                raise CorruptionError(msg)
+            fetched.append(raw)
+            return fetched
+
+        if self._cache.ensure(self._manifest_checksum, None, fetch, MANIFEST) and not fetched:
+            with suppress(AbsentError):  # evicted by another process before it was opened
+                copies = LocalStorage(self._cache.folder)
+                return copies.get(self._cache.name(self._manifest_checksum), MANIFEST_LIMIT)
+        return (fetched or fetch())[0]

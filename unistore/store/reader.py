@@ -186,11 +186,9 @@ class Store:
         unistore: dict[str, Any] = attributes["unistore"]
         if not isinstance(unistore, dict):
             raise self._damaged(ROOT, f"attribute 'unistore' is {shown(unistore)}, expected an object")
-        if unistore.get("format_version") != FORMAT_VERSION:
-            msg = (
-                f"{self.path}: format version {shown(unistore.get('format_version'))}, this unistore reads "
-                f"{FORMAT_VERSION}; install a matching unistore"
-            )
+        if (found := unistore.get("format_version")) != FORMAT_VERSION:
+            reads = f"this unistore reads {FORMAT_VERSION}; install a matching unistore"
+            msg = f"{self.path}: format version {shown(found)}, {reads}"
             raise StoreError(msg)
         if "seal" not in unistore:
             msg = f"{self.path}: unfinished conversion (no seal); run the same convert command to resume"

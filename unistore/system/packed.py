@@ -30,8 +30,8 @@ class Packed(Sequence[T]):
         self._blocks: list[bytes] = []
         self._firsts: list[int] = [0]
         self._last: list[bytes] = []
-        self._held = self._count = 0
-        self._open: tuple[int, list[Any]] = (-1, [])
+        self._last_bytes = self._count = 0
+        self._unpacked: tuple[int, list[Any]] = (-1, [])
         self._few: list[T] | None = []
         for item in items:
             self.append(item)
@@ -44,15 +44,15 @@ class Packed(Sequence[T]):
             if self._count > FEW:
                 few, self._few, self._count = self._few, None, 0
                 for each in few:
-                    self.append(each)
+                    Packed.append(self, each)
             return
         self._last.append(pickle.dumps(item, pickle.HIGHEST_PROTOCOL))
-        self._held += len(self._last[-1])
+        self._last_bytes += len(self._last[-1])
         self._count += 1
-        if len(self._last) == BLOCK or self._held >= BYTES:
+        if len(self._last) == BLOCK or self._last_bytes >= BYTES:
             self._blocks.append(bytes(zstd.compress(pickle.dumps(self._last), _LEVEL)))
             self._firsts.append(self._firsts[-1] + len(self._last))
-            self._last, self._held = [], 0
+            self._last, self._last_bytes = [], 0
 
     def only(self, numbers: Collection[int]) -> Self:
         """The same, of which some objects alone are there: to be sent where no others are needed.
@@ -73,7 +73,7 @@ class Packed(Sequence[T]):
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": (-1, [])}
+        return {**self.__dict__, "_unpacked": (-1, [])}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Packed):
@@ -116,9 +116,9 @@ class Packed(Sequence[T]):
     def _pickled(self, block: int) -> list[bytes]:
         if block == len(self._blocks):
             return self._last
-        if self._open[0] != block:
-            self._open = block, pickle.loads(zstd.decompress(self._blocks[block]))  # noqa: S301  our own
-        return self._open[1]
+        if self._unpacked[0] != block:
+            self._unpacked = block, pickle.loads(zstd.decompress(self._blocks[block]))  # noqa: S301  our own
+        return self._unpacked[1]
 
 
 class _View(Sequence[R]):
@@ -141,5 +141,5 @@ class _View(Sequence[R]):
 
 
 def view(items: Sequence[Any], function: Callable[[Any], R]) -> Sequence[R]:
-    """What a function gives for each of some objects, worked out when it is asked for."""
+    """The function applied to each of the items, when one is asked for; nothing is kept."""
     return _View(items, function)

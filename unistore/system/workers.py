@@ -34,28 +34,18 @@ _announced: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlan:
-    """Number of workers of one rank, and the reason.
-
-    Attributes
-    ----------
-    train, validation
-        ``num_workers`` of this rank's two loaders; 0: read in the training process.
-    ranks
-        Training processes on this machine that share the total.
-    total
-        Training workers of all ranks together.
-    cores
-        Usable cores; fractional with a CPU quota.
-    reason
-        One line that explains the numbers.
-    """
+    """``num_workers`` of the two loaders of one rank, and the reason; 0: read in the training process."""
 
     train: int
     validation: int
     ranks: int
+    """Training processes on this machine that share the total."""
     total: int
+    """Training workers of all ranks together."""
     cores: float
+    """Usable cores; fractional with a CPU quota."""
     reason: str
+    """One line that explains the numbers."""
 
     def __str__(self) -> str:
         return self.reason
@@ -158,13 +148,7 @@ def _total(workers: str | int, cores: float) -> tuple[int, str]:
 
 
 def environment_number(name: str, default: int, least: int = 1) -> int:
-    """An integer from an environment variable.
-
-    Raises
-    ------
-    InputError
-        If the variable is not an integer of at least `least`.
-    """
+    """An integer from an environment variable; raises `InputError` if it is not one of at least `least`."""
     text = os.environ.get(name, str(default))
     if not (text.isascii() and text.isdigit() and least <= int(text[:20]) <= MAX_COUNT):
         message = f"is {text!r} in the environment, expected a whole number of at least {least}"

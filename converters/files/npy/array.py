@@ -27,6 +27,11 @@ __all__ = [
 ]
 
 
+_MOST_HEADERS = 64
+_headers: dict[tuple[int, ...], NpyHeader] = {}
+"""By the version of the file: families ask about the same one in turn."""
+
+
 def read_header(path: Path, location: str | None = None) -> NpyHeader:
     """Read the header of a ``.npy`` file and check the file's size against it.
 
@@ -42,8 +47,18 @@ def read_header(path: Path, location: str | None = None) -> NpyHeader:
     InputError
         If it is unreadable, not ``.npy``, of object dtype, truncated or too long.
     """
-    with open_header(path, location) as (header, _):
-        return header
+    try:
+        status = path.stat()
+        version = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    except OSError as error:
+        raise InputError(unreadable(location or str(path), error)) from error
+    found = _headers.get(version)
+    if found is None:
+        with open_header(path, location) as (found, _):
+            if len(_headers) >= _MOST_HEADERS:
+                _headers.clear()
+            _headers[version] = found
+    return found
 
 
 @contextmanager

@@ -183,11 +183,11 @@ def test_the_ct_document(read, text: str) -> None:
 
 
 def test_what_it_comes_to_is_printed(read, capsys: pytest.CaptureFixture[str]) -> None:
-    config = read(CT, "c.json", store="printed.zarr", samples=20)
+    config = read(CT, "c.json", store="s3://me:secret@here/printed.zarr", samples=20)
     assert str(config).splitlines() == [
         config.workers.reason,
         (
-            "training: seed=0, path='printed.zarr', samples=SparsePoints(window='lung', min_points=100, "
+            "training: seed=0, samples=SparsePoints(window='lung', min_points=100, "
             "max_points=100000), batch_size=1, shuffle=True, pin_memory=False, num_workers=2, "
             "prefetch_factor=4, cache='all'"
         ),
@@ -195,7 +195,7 @@ def test_what_it_comes_to_is_printed(read, capsys: pytest.CaptureFixture[str]) -
         "not used here: dataset.args.precompute_sparse",
     ]
     assert capsys.readouterr().err == f"{config}\n"
-    read(CT, "c.json", store="printed.zarr", samples=20)
+    read(CT, "c.json", samples=20)
     assert capsys.readouterr().err == ""
 
 

@@ -226,7 +226,7 @@ def test_interrupted_at_every_step_the_same_command_ends_the_same(
     write_family(family, tmp_path / "all")
     converter = make_converter(family, FAMILIES[family].options)
     whole = run(converter, [tmp_path / "all"], tmp_path / "whole", on_error="skip")
-    for after in (0, 1, 3, 8):
+    for after in (0, 3):
         out = tmp_path / f"out{after}"
         runs = 0
         while not out.exists():

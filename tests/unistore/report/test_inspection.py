@@ -152,6 +152,14 @@ def test_an_unlabelled_cloud_is_remarked(tmp_path: Path) -> None:
     assert "points/classification: all zero: unlabelled?" in remarks
 
 
+def test_labels_are_counted_at_conversion(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", data=np.arange(80).reshape(20, 4), label=2 * [-1, 0, *8 * [1]])
+    with pytest.raises(SystemExit):
+        main(["convert", "rows", str(tmp_path / "a.npz"), str(tmp_path / "a.zarr")])
+    said = capsys.readouterr().out
+    assert "labels of rows/label: 1: 80 %, -1: 10 %, 0: 10 %; 20 % are -1 or 0: unlabelled?" in said
+
+
 @pytest.mark.parametrize(
     ("name", "values", "told"),
     [

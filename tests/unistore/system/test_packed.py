@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unistore.converters.scan import Source, Sources
 from unistore.system import packed
 from unistore.system.packed import Packed, view
 
@@ -47,3 +49,13 @@ def test_many_alike_take_little() -> None:
     assert whole < 60 * len(items)
     assert len(pickle.dumps(Packed(items).only([17]))) < whole / 10
     assert len(pickle.dumps(Packed(items).only([]))) < 200
+
+
+def test_columns_of_many_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "FEW", 3)
+    sources = Sources(
+        Source(path=Path(f"{n}"), name=f"{n}", files=(), rows={"rows": n}, memory=n) for n in range(10)
+    )
+    assert sources.names == [source.name for source in sources] == [f"{n}" for n in range(10)]
+    assert sources.splits == [None] * 10
+    assert sources.rows("rows") == sources.numbers["memory"].tolist() == list(range(10))

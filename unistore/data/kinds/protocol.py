@@ -82,7 +82,11 @@ class BoxReader(Protocol):
 
 
 class SampleKind(Protocol):
-    """A kind of samples. Implementations are frozen dataclasses of their options."""
+    """A kind of samples. Implementations are frozen dataclasses of their options.
+
+    One whose samples are the same in every epoch, and share no rows, may say so: ``repeats = True``. The
+    Loader's cache then keeps samples instead of chunks.
+    """
 
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples (without `INDEX`) for the requested `fields`; reads metadata only.

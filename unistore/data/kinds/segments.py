@@ -70,6 +70,11 @@ class Segments:
         check.number("voxel", self.voxel, none=True)
         check.raise_problems()
 
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return self.max_points is None
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_family(store, "point_cloud", self)

@@ -61,6 +61,11 @@ class SparsePoints:
             check.refuse("max_points", f"is {self.max_points}, below min_points, {self.min_points}")
         check.raise_problems()
 
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return self.max_points is None
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_family(store, "ct", self)

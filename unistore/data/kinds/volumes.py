@@ -93,6 +93,11 @@ class Volumes:
             size = tuple(self.size) if isinstance(self.size, (tuple, list)) else (self.size,) * 3
             object.__setattr__(self, "size", size)
 
+    @property
+    def repeats(self) -> bool:
+        """See `SampleKind.repeats`."""
+        return True
+
     def select(self, store: Store, fields: Sequence[str] | None) -> tuple[str, ...]:
         """Keys of samples; see `SampleKind.select`."""
         require_family(store, "ct", self)
